@@ -1,0 +1,3 @@
+"""kunicorn: gunicorn for Kafka consumers."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,63 @@
+"""The three families of failure, and the exit code each ends in.
+
+`ServiceError` and its kinds end the process with their own exit code and a message without a traceback;
+`PeerError` means that another process or a broker misbehaved and the caller tries again;
+anything else is a bug and propagates.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process tells whoever started it; published, so never renumbered."""
+
+    #: Stopped as asked; everything handled is committed.
+    CLEAN = 0
+    #: A bug of ours; the traceback is in the log.
+    BUG = 1
+    #: A setting is wrong; nothing was started.
+    CONFIGURATION = 2
+    #: The handler's entry point cannot be loaded.
+    HANDLER = 3
+    #: The group refuses this member for good: fenced, not authorised, incompatible.
+    FATAL_GROUP = 4
+    #: Workers die again and again with nothing in hand.
+    WORKERS_DYING = 5
+    #: Stopped as asked, but something handled could not be committed: it will be handled again.
+    NOT_ALL_COMMITTED = 6
+
+
+class ServiceError(Exception):
+    """Ends the service with `exit_code` and this message: what happened, to what, and what to do."""
+
+    exit_code = ExitCode.BUG
+
+
+class ConfigError(ServiceError):
+    """A setting is unknown, of the wrong type or in contradiction to another."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class HandlerLoadError(ServiceError):
+    """The handler's entry point cannot be imported or is not a usable callable."""
+
+    exit_code = ExitCode.HANDLER
+
+
+class FatalGroupError(ServiceError):
+    """The coordinator will never accept this member as it is."""
+
+    exit_code = ExitCode.FATAL_GROUP
+
+
+class WorkersDyingError(ServiceError):
+    """Workers die with nothing in hand: the fault is in the environment, not in a record."""
+
+    exit_code = ExitCode.WORKERS_DYING
+
+
+class PeerError(Exception):
+    """The other side is gone, late or talks nonsense; trying again, perhaps elsewhere, may help."""

@@ -1,0 +1,108 @@
+"""What members and the coordinator say to one another, in our own terms and whatever the version on the wire.
+
+`wire` translates between these and Kafka's messages. Error codes stay plain integers (Kafka's `Errors.java`):
+a newer broker may send one that this code has never heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
+
+NO_GENERATION = -1
+"""Not a member of any generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A member's wishes, version 3 of Kafka's ConsumerProtocolSubscription (KIP-54, 429, 792, 881)."""
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+    """The generation in which `owned` was assigned; older claims lose against newer ones."""
+    rack: str | None = None
+    user_data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member as the leader sees it in the answer to its JoinGroup."""
+
+    member_id: str
+    subscription: Subscription
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """JoinGroup. `members` is empty for a follower. `skip_assignment`: stay leader but send no plan (KIP-814)."""
+
+    error: int
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    leader: str = ""
+    protocol_type: str | None = None
+    assignor: str | None = None
+    skip_assignment: bool = False
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """SyncGroup. `partitions` is what the leader gave us, duplicates and negative numbers removed."""
+
+    error: int
+    partitions: tuple[TopicPartition, ...] = ()
+    protocol_type: str | None = None
+    assignor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One partition of an OffsetFetch answer; `offset` is `NO_OFFSET` where the group committed nothing."""
+
+    error: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchAnswer:
+    """OffsetFetch. Check `error` first: a broker that is not the coordinator answers with no partitions at all."""
+
+    error: int
+    partitions: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """OffsetCommit, error code by partition. Partitions the broker left out are missing here, too."""
+
+    errors: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """One partition of a ListOffsets answer."""
+
+    error: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """OffsetForLeaderEpoch: where the log of that epoch ends; both −1 if the broker does not know (KIP-320)."""
+
+    error: int
+    leader_epoch: int = NO_EPOCH
+    end_offset: int = NO_OFFSET
+
+
+Plan = Mapping[str, Sequence[TopicPartition]]
+"""What an assignor decides: partitions by member id; every member has an entry."""

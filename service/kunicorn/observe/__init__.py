@@ -1,0 +1,1 @@
+"""What people and machines see: status snapshots, metrics, health, HTTP, logs."""

@@ -1,0 +1,129 @@
+"""The snapshot that `/status`, the metrics, the probes and the demo's view are all drawn from.
+
+Frozen and plain, so that it can be rendered in another thread while the service goes on. No secret enters it.
+Durations and ages are seconds; offsets are the next offset to read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One assigned partition. `reason` says why it is not simply running; None where there is nothing to say."""
+
+    topic: str
+    partition: int
+    state: str
+    """A `PartitionState` value: resolving, starting, running, paused, moving, stopping, halted, stuck."""
+    reason: str | None
+    since: float
+    """Seconds in this state."""
+    worker: int | None
+    grant: int | None
+    position: int | None
+    """The next offset to handle; None until it is resolved."""
+    committed: int | None
+    log_end: int | None
+    """High watermark, or last stable offset with `isolation_level = "read_committed"`."""
+    lag: int | None
+    lag_seconds: float | None
+    in_hand: int | None
+    """First unfinished offset the handler has in hand."""
+    in_hand_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker's place in the pool and the process that holds it now."""
+
+    worker: int
+    pid: int | None
+    state: str
+    """starting, ready, draining, backing-off, idle."""
+    partitions: int
+    handled: int
+    """Records finished by all the incarnations of this worker."""
+    restarts: int
+    rss_bytes: int | None
+    in_hand: str | None
+    """topic-partition@offset of the record in hand."""
+    in_hand_age: float | None
+    runner_age: float | None
+    """Since the runner last showed progress of its own; None before the first evidence."""
+    pong_age: float | None
+    """Since the control thread last answered."""
+    paused_by_lease: bool
+    last_exit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceStatus:
+    """One finished rebalance."""
+
+    generation: int
+    reason: str
+    result: str
+    """"completed", "lost" or "failed"."""
+    seconds: float
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """Our membership as we see it."""
+
+    group_id: str
+    protocol: str
+    """"classic" or "consumer"."""
+    state: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    leader: bool
+    assignor: str | None
+    coordinator: str | None
+    joined: bool
+    """Has been a stable member at least once since the start."""
+    heartbeat_age: float | None
+    """Since the last heartbeat that was answered without an error."""
+    lease_left: float | None
+    """Until workers pause; negative when they have."""
+    session_timeout: float
+    rebalances: int
+    last_rebalances: tuple[RebalanceStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStatus:
+    """The committer."""
+
+    last_age: float | None
+    """Since the last successful commit."""
+    last_result: str | None
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole service at one instant."""
+
+    version: str
+    client_id: str
+    pid: int
+    uptime: float
+    stopping: bool
+    loop_lag: float
+    """How late the supervisor's event loop ran lately, worst of the last seconds."""
+    brokers_reached: bool
+    problem: str | None
+    """What keeps the service from working at all, in plain words: no broker, refused group."""
+    template: str
+    """starting, ready, backing-off."""
+    group: GroupStatus
+    commit: CommitStatus
+    workers: tuple[WorkerStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+    settings: dict[str, object] = field(default_factory=dict)
+    """The settings in force, secrets hidden."""

@@ -1,0 +1,137 @@
+"""The ledger: consumed offsets in shared memory, so that a worker killed at any instant loses nothing.
+
+One memfd per worker incarnation, sparse, mapped by supervisor and worker. Nothing has to be cleaned up after
+SIGKILL: the memory goes with its last descriptor.
+
+1. Cells are int64 and are stored only through `memoryview.cast("q")`: one aligned 64-bit store is never torn.
+   `struct.pack_into` zeroes first, and another process then reads 0.
+2. One writer per line: the supervisor writes the lease line, the worker everything else.
+3. The leader epoch is stored before the offset and loaded after it. The one possible mismatch, an older offset
+   with a newer epoch, is harmless; the opposite would claim an epoch that never held the record.
+4. A slot speaks only for the grant written in it. A reader that finds another grant knows: not started.
+5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import NamedTuple
+
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position
+
+_WORD = 8
+_LINE = 8
+"""Words in a cache line: one slot is one line, so that two slots never share one."""
+_HEADER_LINES = 2
+
+_LEASE = 0
+"""Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
+
+GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, POSITION, HANDLED = range(_LINE)
+"""A slot's words: grant; next offset to handle; leader epoch of the last record handled; first offset, number of
+records and start (nanoseconds) of the run in hand; librdkafka's fetch position; records finished under this grant."""
+
+
+class SlotReading(NamedTuple):
+    """One slot as another process sees it."""
+
+    consumed: Position
+    hand_offset: int
+    hand_count: int
+    hand_since_ns: int
+    position: int
+    handled: int
+
+    @property
+    def started(self) -> bool:
+        """The worker has opened the slot under the grant that was asked for."""
+        return self.consumed.offset != NO_OFFSET
+
+    @property
+    def in_hand(self) -> int:
+        """The first unfinished offset the handler may have seen; `NO_OFFSET` with nothing in hand."""
+        if self.hand_count == 0:
+            return NO_OFFSET
+        return max(self.hand_offset, self.consumed.offset)
+
+
+NOT_STARTED = SlotReading(Position(NO_OFFSET, NO_EPOCH), NO_OFFSET, 0, 0, NO_OFFSET, 0)
+
+
+class Ledger:
+    """The mapped memory. Who owns the descriptor says `close()`."""
+
+    def __init__(self, fd: int) -> None:
+        """Map the ledger behind `fd`, made by `create` here or in another process."""
+        self.fd = fd
+        self._size = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, self._size)
+        self.cells: memoryview = memoryview(self._map).cast("q")
+        """The words; the worker's hot loop stores straight into it, at `index(slot) + CONSUMED`."""
+
+    @classmethod
+    def create(cls, slots: int) -> Ledger:
+        """A new ledger; pages are taken from memory only once a slot on them is used."""
+        fd = os.memfd_create("kunicorn-ledger", os.MFD_CLOEXEC)
+        os.ftruncate(fd, (_HEADER_LINES + slots) * _LINE * _WORD)
+        return cls(fd)
+
+    @property
+    def slots(self) -> int:
+        """How many grants can be open at once."""
+        return self._size // (_LINE * _WORD) - _HEADER_LINES
+
+    @staticmethod
+    def index(slot: int) -> int:
+        """Index of the slot's first word in `cells`."""
+        return (_HEADER_LINES + slot) * _LINE
+
+    @property
+    def lease_ns(self) -> int:
+        """Until when (nanoseconds of `clock.now_ns`) records may be started."""
+        return self.cells[_LEASE]
+
+    @lease_ns.setter
+    def lease_ns(self, until: int) -> None:
+        """Caller: supervisor."""
+        self.cells[_LEASE] = until
+
+    def open_slot(self, slot: int, grant: int, start: Position) -> None:
+        """Caller: worker, before the first record of the grant is fetched."""
+        cells, at = self.cells, self.index(slot)
+        cells[at + GRANT] = 0
+        cells[at + HAND_COUNT] = 0
+        cells[at + HAND_OFFSET] = NO_OFFSET
+        cells[at + HAND_SINCE] = 0
+        cells[at + POSITION] = NO_OFFSET
+        cells[at + HANDLED] = 0
+        cells[at + LEADER_EPOCH] = start.leader_epoch
+        cells[at + CONSUMED] = start.offset
+        cells[at + GRANT] = grant
+
+    def read(self, slot: int, grant: int) -> SlotReading:
+        """What the slot says under `grant`; `NOT_STARTED` where it speaks of another.
+
+        Caller: supervisor. Of a living worker the words are each true, but not of one instant; of a dead one
+        (its pidfd has said so) they are final.
+        """
+        cells, at = self.cells, self.index(slot)
+        if cells[at + GRANT] != grant:
+            return NOT_STARTED
+        offset = cells[at + CONSUMED]
+        epoch = cells[at + LEADER_EPOCH]
+        return SlotReading(
+            Position(offset, epoch),
+            cells[at + HAND_OFFSET],
+            cells[at + HAND_COUNT],
+            cells[at + HAND_SINCE],
+            cells[at + POSITION],
+            cells[at + HANDLED],
+        )
+
+    def close(self) -> None:
+        """Unmap and close; the memory is freed when the other side has done the same."""
+        self.cells.release()
+        self._map.close()
+        os.close(self.fd)

@@ -1,0 +1,234 @@
+"""Everything that supervisor, template and worker say to one another.
+
+The supervisor plays the coordinator-connector of Kafka's early "lightweight consumer" design, a worker its
+fetcher; the names StartFetcher, StopFetcher and Ping come from those (obsolete) pages of the Kafka wiki.
+In this code "coordinator" means only the broker's.
+
+A *grant* is a number the supervisor never reuses, one for each partition and hand-out. A worker's report
+counts only while its grant is the partition's current one: a replaced worker's late report carries the same
+generation as the living one's, but never the same grant.
+
+Deadlines are seconds of `kunicorn.pipes.clock.now()`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A frame's content; its type's name travels as the tag."""
+
+
+# -- supervisor to worker ------------------------------------------------------------------------------------
+
+
+class Configure(_Message):
+    """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
+
+    worker: int
+    """The worker's place, 0 … count−1; kept by its successor."""
+    entrypoint: str
+    mode: str
+    """"record" or "batch"."""
+    options: dict[str, Any]
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's consumer, complete."""
+    topics: list[str]
+    """Topics known now: warmed up at start, because a topic new to a running client stalls up to one second."""
+    batch_max_records: int
+    retry_attempts: int
+    """Tries of one record (or batch) in all, the first included."""
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    log_level: str
+    log_format: str
+
+
+class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One partition handed out: from which offset, under which grant, reported in which ledger slot."""
+
+    grant: int
+    slot: int
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
+class StartFetcher(_Message):
+    """Fetch and handle these partitions from the given offsets on."""
+
+    partitions: list[FetcherStart]
+
+
+class StopFetcher(_Message):
+    """Stop fetching, finish what is in hand until `deadline`, report `FetcherStopped`.
+
+    `lost`: the partitions belong to another member already; what is in hand is not ours to finish in peace,
+    and its offsets will not be committed.
+    """
+
+    grants: list[int]
+    deadline: float
+    lost: bool = False
+
+
+class Ping(_Message):
+    """Asks for evidence; answered by the control thread whatever the runner does."""
+
+    sequence: int
+
+
+class Drain(_Message):
+    """Stop every fetcher, report each, then exit 0."""
+
+    deadline: float
+
+
+# -- worker to supervisor ------------------------------------------------------------------------------------
+
+
+class Ready(_Message):
+    """The handler is loaded and the consumer exists: StartFetcher may come."""
+
+
+class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The final word under one grant: the next offset to handle."""
+
+    grant: int
+    offset: int
+    leader_epoch: int
+
+
+class FetcherStopped(_Message):
+    """Nothing of these grants is fetched, queued or in hand any more; their ledger slots are free."""
+
+    partitions: list[Stopped]
+
+
+class InHand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the handler is busy with: the first unfinished record, how many, and for how long (seconds)."""
+
+    topic: str
+    partition: int
+    offset: int
+    count: int
+    age: float
+
+
+class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What changed in one topic's counters since the last Pong. Bucket bounds: `DURATION_BUCKETS`."""
+
+    topic: str
+    records: int
+    failures: int
+    retries: int
+    seconds: float
+    """Time spent in the handler."""
+    buckets: list[int]
+    """Handler calls by duration, one count a bucket, the last one without an upper bound."""
+
+
+DURATION_BUCKETS = (
+    0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+"""Upper bounds in seconds: from a trivial handler's microseconds to one that should have been split up."""
+
+
+class Pong(_Message):
+    """Evidence of life and progress: the runner's own counter, never the control thread's beat."""
+
+    sequence: int
+    runner: int
+    """Grows with every turn of the runner's loop, at least once a second unless a record is in hand."""
+    handled: int
+    """Records finished since the worker's start."""
+    in_hand: InHand | None
+    rss_bytes: int
+    paused_by_lease: bool
+    deltas: list[Deltas]
+    logs_dropped: int
+
+
+class FailureKind(StrEnum):
+    """Why a grant ended early; each has one reaction in the supervisor."""
+
+    #: The handler raised on every try; the partition halts at `offset`.
+    HANDLER = "handler"
+    #: The start offset is below the log's start or above its end.
+    OUT_OF_RANGE = "out-of-range"
+    #: The log was truncated below the position (KIP-320).
+    TRUNCATED = "truncated"
+    #: The broker refuses the partition: unknown, not authorised, corrupt.
+    PARTITION = "partition"
+
+
+class Failed(_Message):
+    """The grant ended by itself; like `FetcherStopped` it frees the slot. Text only, never a pickled exception."""
+
+    grant: int
+    kind: FailureKind
+    offset: int
+    leader_epoch: int
+    error: str
+
+
+class WorkerFailed(_Message):
+    """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
+
+    stage: str
+    """"handler" or "client"."""
+    error: str
+
+
+# -- supervisor and template -------------------------------------------------------------------------------------
+
+
+class Preload(_Message):
+    """The template's first frame: what to import, and where from."""
+
+    entrypoint: str
+    path: list[str]
+    """`sys.path` of the supervisor, so that a handler found only there is found again."""
+    supervisor: int
+    """The supervisor's pid: whoever has another parent must not live on."""
+    log_level: str
+    log_format: str
+
+
+class TemplateReady(_Message):
+    """The import is done. With `preloaded` false the handler starts threads or sockets when it is imported, which do
+    not survive a fork: workers import it themselves, after the fork."""
+
+    preloaded: bool
+    note: str
+    seconds: float
+
+
+class TemplateFailed(_Message):
+    """The handler cannot be imported; the template exits."""
+
+    error: str
+
+
+class Fork(_Message):
+    """Fork one worker; the frame carries two descriptors: its channel and its ledger."""
+
+    worker: int
+
+
+class Forked(_Message):
+    """The worker's pid; the frame carries its pidfd."""
+
+    pid: int
+
+
+ToWorker = Configure | StartFetcher | StopFetcher | Ping | Drain
+FromWorker = Ready | FetcherStopped | Pong | Failed | WorkerFailed
+ToTemplate = Preload | Fork
+FromTemplate = TemplateReady | TemplateFailed | Forked
+Message = ToWorker | FromWorker | ToTemplate | FromTemplate

@@ -1,0 +1,28 @@
+"""The two coordinates everything else is keyed by: a partition, and a place in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NO_OFFSET = -1
+"""No offset: not started, nothing committed, nothing in hand. Never 0, which is a real offset."""
+
+NO_EPOCH = -1
+"""The leader epoch is unknown (Kafka's own marker, KIP-320)."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; sorts by topic, then by number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Position(NamedTuple):
+    """The next offset to read, and the leader epoch of the record before it (KIP-320)."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
