@@ -26,7 +26,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 # -- supervisor to worker ------------------------------------------------------------------------------------
 
 
-class Configure(_Message):
+class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
     worker: int
@@ -59,13 +59,13 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leader_epoch: int
 
 
-class StartFetcher(_Message):
+class StartFetcher(_Message, frozen=True):
     """Fetch and handle these partitions from the given offsets on."""
 
     partitions: list[FetcherStart]
 
 
-class StopFetcher(_Message):
+class StopFetcher(_Message, frozen=True):
     """Stop fetching, finish what is in hand until `deadline`, report `FetcherStopped`.
 
     `lost`: the partitions belong to another member already; what is in hand is not ours to finish in peace,
@@ -73,17 +73,18 @@ class StopFetcher(_Message):
     """
 
     grants: list[int]
-    deadline: float
+    deadline: float | None
+    """None, or infinity (JSON has none and sends null): nobody waits, what is in hand may take its time."""
     lost: bool = False
 
 
-class Ping(_Message):
+class Ping(_Message, frozen=True):
     """Asks for evidence; answered by the control thread whatever the runner does."""
 
     sequence: int
 
 
-class Drain(_Message):
+class Drain(_Message, frozen=True):
     """Stop every fetcher, report each, then exit 0."""
 
     deadline: float
@@ -92,7 +93,7 @@ class Drain(_Message):
 # -- worker to supervisor ------------------------------------------------------------------------------------
 
 
-class Ready(_Message):
+class Ready(_Message, frozen=True):
     """The handler is loaded and the consumer exists: StartFetcher may come."""
 
 
@@ -104,7 +105,7 @@ class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leader_epoch: int
 
 
-class FetcherStopped(_Message):
+class FetcherStopped(_Message, frozen=True):
     """Nothing of these grants is fetched, queued or in hand any more; their ledger slots are free."""
 
     partitions: list[Stopped]
@@ -139,7 +140,7 @@ DURATION_BUCKETS = (
 """Upper bounds in seconds: from a trivial handler's microseconds to one that should have been split up."""
 
 
-class Pong(_Message):
+class Pong(_Message, frozen=True):
     """Evidence of life and progress: the runner's own counter, never the control thread's beat."""
 
     sequence: int
@@ -167,7 +168,7 @@ class FailureKind(StrEnum):
     PARTITION = "partition"
 
 
-class Failed(_Message):
+class Failed(_Message, frozen=True):
     """The grant ended by itself; like `FetcherStopped` it frees the slot. Text only, never a pickled exception."""
 
     grant: int
@@ -177,7 +178,7 @@ class Failed(_Message):
     error: str
 
 
-class WorkerFailed(_Message):
+class WorkerFailed(_Message, frozen=True):
     """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
 
     stage: str
@@ -188,7 +189,7 @@ class WorkerFailed(_Message):
 # -- supervisor and template -------------------------------------------------------------------------------------
 
 
-class Preload(_Message):
+class Preload(_Message, frozen=True):
     """The template's first frame: what to import, and where from."""
 
     entrypoint: str
@@ -200,7 +201,7 @@ class Preload(_Message):
     log_format: str
 
 
-class TemplateReady(_Message):
+class TemplateReady(_Message, frozen=True):
     """The import is done. With `preloaded` false the handler starts threads or sockets when it is imported, which do
     not survive a fork: workers import it themselves, after the fork."""
 
@@ -209,19 +210,19 @@ class TemplateReady(_Message):
     seconds: float
 
 
-class TemplateFailed(_Message):
+class TemplateFailed(_Message, frozen=True):
     """The handler cannot be imported; the template exits."""
 
     error: str
 
 
-class Fork(_Message):
+class Fork(_Message, frozen=True):
     """Fork one worker; the frame carries two descriptors: its channel and its ledger."""
 
     worker: int
 
 
-class Forked(_Message):
+class Forked(_Message, frozen=True):
     """The worker's pid; the frame carries its pidfd."""
 
     pid: int

@@ -1,0 +1,422 @@
+"""A member of a classic consumer group (KIP-62, 134, 345, 394, 429, 559, 800, 814), as a pure state machine.
+
+    commands = member.receive(event, now)
+
+The driver carries the commands out in order and tells the member what came of them. Everything that affects
+membership lives here and in the tables of `states` and `reactions`:
+
+1. A request that was sent under another generation or member id than ours is history: its errors are ignored.
+2. JoinGroup goes out only when nothing that leaves us is undrained or uncommitted, and names as owned everything
+   that a worker of ours may still handle.
+3. A lost coordinator costs nothing: member id, generation and partitions stay until a coordinator says otherwise.
+4. Membership is certain until the send time of the last request answered without an error plus the session timeout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import assert_never
+
+from kunicorn.group import events as ev
+from kunicorn.group.events import Command, Event
+from kunicorn.group.history import History
+from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
+from kunicorn.group.reactions import Api, Code, Reaction, reaction
+from kunicorn.group.states import BEATING, COMMITTING, State, Step, take
+from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.topics import TopicPartition
+
+PROTOCOL_TYPE = "consumer"
+
+
+class ClassicMember:
+    """See the module. Not thread-safe; `now` never goes backwards."""
+
+    def __init__(
+        self,
+        assignors: Mapping[str, bool],
+        timings: Timings,
+        rng: random.Random,
+        instance_id: str | None = None,
+    ) -> None:
+        """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
+        self.state = State.IDLE
+        self.generation = NO_GENERATION
+        self.member_id = ""
+        self.instance_id = instance_id
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.leader = False
+        self.assignor: str | None = None
+        self.joined = False
+        """Has been stable at least once."""
+        self.heartbeat_ok_at: float | None = None
+        self.certain_until: float | None = None
+        self.history = History()
+        self._assignors = assignors
+        self._timings = timings
+        self._pulse = Pulse(timings)
+        self._patience = Patience(timings, rng)
+        self._coordinator_known = False
+        self._looking = False
+        self._heartbeat: ev.SendHeartbeat | None = None
+        self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
+        self._rejoin_reason = "first join"
+        self._leave_reason: str | None = None
+        self._stale: str | None = None
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the broker takes commits of our generation now (invariant 2)."""
+        return self.state in COMMITTING and self.generation != NO_GENERATION
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions stay while we join: only if every assignor we offer is cooperative."""
+        return all(self._assignors.values())
+
+    def deadline(self) -> float:
+        """When the next `Tick` is due; infinity where only an event can help."""
+        if self.state in (State.IDLE, State.LEFT, State.FAILED):
+            return float("inf")
+        if not self._coordinator_known:
+            return float("inf") if self._looking else self._patience.until
+        due = self._patience.until if self.state is State.UNJOINED else float("inf")
+        if self._beats:
+            due = min(due, self._pulse.due)
+        return due
+
+    def receive(self, event: Event, now: float) -> list[Command]:
+        """Advance on one event; return what the driver must do, in order."""
+        return [*self._react(event, now), *self._due(now)]
+
+    # -- one event -------------------------------------------------------------------------------------------
+
+    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 - an arm an event
+        match event:
+            case ev.Tick():
+                return []
+            case ev.JoinWanted():
+                self._disturb("first join", now)
+                self._step(Step.WANT)
+                return []
+            case ev.CoordinatorFound():
+                self._looking, self._coordinator_known = False, True
+                self._patience.succeeded()
+                self._pulse.due = now
+                return []
+            case ev.CoordinatorRefused(error, why):
+                return self._on_coordinator_refused(error, why, now)
+            case ev.Joined(request, answer):
+                return self._on_joined(request, answer, now)
+            case ev.Planned(request, plan):
+                return self._sync(plan) if request is self._request else []
+            case ev.PlanFailed(request, why):
+                return self._retry(f"no plan: {why}", now) if request is self._request else []
+            case ev.Synced(request, answer, sent_at):
+                return self._on_synced(request, answer, sent_at, now)
+            case ev.HeartbeatAnswered(request, error, commit_pending):
+                return self._on_heartbeat(request, error, commit_pending, now)
+            case ev.LeaveAnswered(request, _):
+                return self._gone() if request is self._request else []
+            case ev.Unanswered(request, why):
+                return self._on_unanswered(request, why, now)
+            case ev.Released(request):
+                return self._on_released(request)
+            case ev.CommitRefused(generation, member_id, error):
+                return self._on_commit_refused(generation, member_id, error, now)
+            case ev.TopicsChanged(reason):
+                return self._on_topics_changed(reason, now)
+            case ev.LeaveWanted(reason):
+                return self._on_leave_wanted(reason)
+            case _:
+                assert_never(event)
+
+    def _due(self, now: float) -> list[Command]:
+        """What is due whatever the event was: look-up, join, heartbeat."""
+        if self.state in (State.IDLE, State.LEFT, State.FAILED):
+            return []
+        if not self._coordinator_known:
+            if self._looking or now < self._patience.until:
+                return []
+            self._looking = True
+            return [ev.FindCoordinator()]
+        if self.state is State.UNJOINED and now >= self._patience.until:
+            return [self._join()]
+        if self._beats and now >= self._pulse.due:
+            self._pulse.sent(now, unsettled=self.state is not State.STABLE)
+            self._heartbeat = ev.SendHeartbeat(self.generation, self.member_id, now)
+            return [self._heartbeat]
+        return []
+
+    @property
+    def _beats(self) -> bool:
+        return self._heartbeat is None and self.generation != NO_GENERATION and self.state in BEATING
+
+    # -- joining -----------------------------------------------------------------------------------------------
+
+    def _join(self) -> Command:
+        self._step(Step.ASK)
+        self._stale = None
+        owned = tuple(sorted(self.owned))
+        request = ev.SendJoin(self.generation, self.member_id, owned, self._rejoin_reason)
+        self._request = request
+        return request
+
+    def _on_joined(self, request: ev.SendJoin, answer: JoinAnswer, now: float) -> list[Command]:
+        if request is not self._request:
+            return []
+        match reaction(Api.JOIN, answer.error):
+            case Reaction.PROCEED:
+                return self._accept(answer, now)
+            case Reaction.ADOPT_MEMBER_ID:
+                self.member_id = answer.member_id
+                self._step(Step.RETRY)
+                return []
+            case other:
+                return self._refused(Api.JOIN, other, answer.error, now)
+
+    def _accept(self, answer: JoinAnswer, now: float) -> list[Command]:
+        if answer.protocol_type not in (None, PROTOCOL_TYPE):
+            return self._fail(
+                f"the group is of type {answer.protocol_type!r}, not {PROTOCOL_TYPE!r}: use another group.id"
+            )
+        if answer.assignor not in self._assignors:
+            return self._fail(f"the group chose the assignor {answer.assignor!r}, which this member did not offer")
+        self._step(Step.ACCEPT)
+        self._patience.succeeded()
+        self._pulse.hurry(now)
+        self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
+        self.leader = answer.leader == answer.member_id
+        if not self.leader or answer.skip_assignment:
+            return self._sync({})
+        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members)
+        self._request = plan
+        return [plan]
+
+    def _sync(self, plan: Plan) -> list[Command]:
+        request = ev.SendSync(self.generation, self.member_id, self.assignor, plan)
+        self._request = request
+        return [request]
+
+    def _on_synced(self, request: ev.SendSync, answer: SyncAnswer, sent_at: float, now: float) -> list[Command]:
+        if request is not self._request:
+            return []
+        verdict = reaction(Api.SYNC, answer.error)
+        if verdict is not Reaction.PROCEED:
+            return self._refused(Api.SYNC, verdict, answer.error, now)
+        if answer.assignor not in (None, self.assignor):
+            return self._fail(f"SyncGroup speaks of the assignor {answer.assignor!r}, JoinGroup of {self.assignor!r}")
+        self._request = None
+        self._patience.succeeded()
+        self._pulse.hurry(now)
+        self.joined = True
+        return [self._certain(sent_at), *self._assigned(frozenset(answer.partitions), now)]
+
+    def _assigned(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
+        if self._leave_reason is not None:
+            self.history.settled(self.generation, "completed", now)
+            return self._leave()
+        revoked, added = self.owned - assigned, assigned - self.owned
+        self.owned |= added
+        commands: list[Command] = [ev.Assign(tuple(sorted(added)), self.generation)]
+        if revoked:
+            self._step(Step.ASSIGN_LESS)
+            self._rejoin_reason = f"revoked {len(revoked)} partitions, as the plan of generation {self.generation} asks"
+            return [*commands, self._revoke(revoked)]
+        self._step(Step.ASSIGN)
+        self.history.settled(self.generation, "completed", now)
+        if self._stale is not None:
+            commands += self._rebalance(self._stale, now)
+        return commands
+
+    # -- being a member ------------------------------------------------------------------------------------------
+
+    def _on_heartbeat(self, request: ev.SendHeartbeat, error: int, commit_pending: bool, now: float) -> list[Command]:
+        if request is not self._heartbeat:
+            return []
+        self._heartbeat = None
+        if (request.generation, request.member_id) != (self.generation, self.member_id):
+            return []
+        match reaction(Api.HEARTBEAT, error):
+            case Reaction.PROCEED:
+                self.heartbeat_ok_at = now
+                return [self._certain(request.sent_at)]
+            case Reaction.REJOIN:
+                # The broker restarts the session before it says so: as good a sign of life as any.
+                self.heartbeat_ok_at = now
+                certain = self._certain(request.sent_at)
+                return [certain, *self._rebalance("the coordinator announced a rebalance", now)]
+            case Reaction.REDISCOVER if error == Code.COORDINATOR_NOT_AVAILABLE and commit_pending:
+                # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
+                # heartbeats with 15. The coordinator is where it was.
+                return []
+            case Reaction.RETRY:
+                return []
+            case other:
+                return self._refused(Api.HEARTBEAT, other, error, now)
+
+    def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:
+        if (generation, member_id) != (self.generation, self.member_id):
+            return []
+        verdict = reaction(Api.COMMIT, error)
+        if verdict is Reaction.REJOIN:
+            return self._rebalance("a commit met a rebalance", now)
+        if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
+            State.JOINING,
+            State.SYNCING,
+        ):
+            return []
+        if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER, Reaction.REDISCOVER, Reaction.FAIL):
+            return self._refused(Api.COMMIT, verdict, error, now)
+        return []
+
+    def _on_topics_changed(self, reason: str, now: float) -> list[Command]:
+        if self.state is State.STABLE:
+            return self._rebalance(reason, now)
+        self._stale = reason
+        return []
+
+    def _rebalance(self, reason: str, now: float) -> list[Command]:
+        if self.state is not State.STABLE:
+            return []
+        self._disturb(reason, now)
+        if self.cooperative or not self.owned:
+            self._step(Step.REBALANCE_KEEPING)
+            return []
+        self._step(Step.REBALANCE)
+        return [self._revoke(self.owned)]
+
+    def _revoke(self, partitions: frozenset[TopicPartition]) -> Command:
+        request = ev.Revoke(tuple(sorted(partitions)))
+        self._request = request
+        return request
+
+    def _on_released(self, request: ev.Revoke) -> list[Command]:
+        if request is not self._request:
+            return []
+        self._request = None
+        self.owned -= frozenset(request.partitions)
+        if self.state is not State.LEAVING:
+            self._step(Step.RELEASE)
+            return []
+        if self.instance_id is not None or not self.member_id:
+            return self._gone()
+        leave = ev.SendLeave(self.generation, self.member_id, self._leave_reason or "")
+        self._request = leave
+        return [leave]
+
+    # -- trouble -------------------------------------------------------------------------------------------------
+
+    def _refused(self, api: Api, verdict: Reaction, error: int, now: float) -> list[Command]:
+        why = f"{api.value} was answered with error {error}"
+        match verdict:
+            case Reaction.RETRY | Reaction.REJOIN:
+                return self._retry(why, now)
+            case Reaction.REDISCOVER:
+                return self._lose_coordinator(why, now)
+            case Reaction.RESET_GENERATION:
+                return self._evict(why, now, forget=False)
+            case Reaction.FORGET_MEMBER:
+                return self._evict(why, now, forget=True)
+            case _:
+                return self._fail(f"{why} ({_name(error)}), which trying again does not cure")
+
+    def _on_coordinator_refused(self, error: int, why: str, now: float) -> list[Command]:
+        self._looking = False
+        if reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL:
+            return self._fail(f"{why} ({_name(error)}); the member needs READ on the group")
+        self._patience.failed(now)
+        return []
+
+    def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
+        if request is self._heartbeat:
+            self._heartbeat = None
+            return self._lose_coordinator(why, now)
+        if request is not self._request:
+            return []
+        if isinstance(request, ev.SendLeave):
+            return self._gone()
+        return self._lose_coordinator(why, now)
+
+    def _lose_coordinator(self, why: str, now: float) -> list[Command]:
+        """The coordinator is elsewhere or silent; keep everything and look for it."""
+        self._heartbeat = None
+        if self.state in (State.JOINING, State.SYNCING):
+            self._request = None
+            self._step(Step.RETRY)
+        if not self._coordinator_known:
+            return []
+        self._coordinator_known = False
+        self._patience.failed(now)
+        return [ev.ForgetCoordinator(why)]
+
+    def _retry(self, why: str, now: float) -> list[Command]:
+        self._request = None
+        self._rejoin_reason = why
+        self._patience.failed(now)
+        self._step(Step.RETRY)
+        return self._leave() if self._leave_reason is not None else []
+
+    def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
+        lost, self.owned = tuple(sorted(self.owned)), frozenset()
+        if lost:
+            self._disturb(why, now)
+            self.history.settled(self.generation, "lost", now)
+        self._disturb(why, now)
+        self.generation = NO_GENERATION
+        self.member_id = "" if forget else self.member_id
+        self.certain_until = None
+        self._heartbeat = self._request = None
+        self._step(Step.EVICT)
+        commands: list[Command] = [ev.Lose(lost, why)] if lost else []
+        if self._leave_reason is not None and self.state is State.UNJOINED:
+            commands += self._leave()
+        return commands
+
+    def _fail(self, message: str) -> list[Command]:
+        lost, self.owned = tuple(sorted(self.owned)), frozenset()
+        self._request = self._heartbeat = None
+        self._step(Step.FAIL)
+        return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    def _on_leave_wanted(self, reason: str) -> list[Command]:
+        if self._leave_reason is not None:
+            return []
+        self._leave_reason = reason
+        # Between JoinGroup and SyncGroup nothing can be committed (invariant 2): owning partitions, the leave waits.
+        waits = self.state in (State.JOINING, State.SYNCING) and bool(self.owned)
+        return [] if waits or self.state in (State.LEFT, State.FAILED) else self._leave()
+
+    def _leave(self) -> list[Command]:
+        self._step(Step.LEAVE)
+        return [self._revoke(self.owned)]
+
+    def _gone(self) -> list[Command]:
+        self._request = None
+        self.certain_until = None
+        self._step(Step.GONE)
+        return []
+
+    # -- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> None:
+        self.state = take(self.state, step)
+
+    def _certain(self, sent_at: float) -> Command:
+        until = sent_at + self._timings.session_timeout
+        self.certain_until = max(until, self.certain_until or until)
+        return ev.BeCertain(self.certain_until)
+
+    def _disturb(self, reason: str, now: float) -> None:
+        self._rejoin_reason = reason
+        self.history.disturbed(reason, now)
+
+
+def _name(error: int) -> str:
+    try:
+        return Code(error).name
+    except ValueError:
+        return "an error this version does not know"

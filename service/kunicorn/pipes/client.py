@@ -1,0 +1,126 @@
+"""librdkafka's properties for the workers' consumers: ours, and what the user may add. Pure.
+
+Caller: the supervisor, which sends the result in `Configure`. Names and meaning: librdkafka's CONFIGURATION.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kunicorn.errors import ConfigError
+
+Property = str | int | float | bool
+
+_GROUP = "the supervisor is the group's member, the workers' clients never join; see [group]"
+_OFFSETS = "only the supervisor commits, and only what is handled"
+
+OWNED_PROPERTIES: Mapping[str, str] = {
+    "bootstrap.servers": "set [kafka] bootstrap_servers",
+    "metadata.broker.list": "set [kafka] bootstrap_servers",
+    "client.id": "set [kafka] client_id",
+    "client.rack": "set [kafka] client_rack",
+    "isolation.level": "set [kafka] isolation_level",
+    "group.id": "set [group] id",
+    "group.instance.id": _GROUP,
+    "group.protocol": _GROUP,
+    "group.protocol.type": _GROUP,
+    "group.remote.assignor": _GROUP,
+    "partition.assignment.strategy": _GROUP,
+    "session.timeout.ms": _GROUP,
+    "heartbeat.interval.ms": _GROUP,
+    "max.poll.interval.ms": _GROUP,
+    "auto.offset.reset": "no start offset is guessed in a worker; set [group] auto_offset_reset",
+    "enable.auto.commit": _OFFSETS,
+    "auto.commit.enable": _OFFSETS,
+    "auto.commit.interval.ms": _OFFSETS,
+    "enable.auto.offset.store": _OFFSETS,
+    "offset.store.method": _OFFSETS,
+    "enable.partition.eof": "the end of a partition is not a record, and nobody would read the event",
+    "enable.metrics.push": "metrics are the supervisor's to publish, not the clients' to push to the broker (KIP-714)",
+    "statistics.interval.ms": "a thousand partitions make 763 kB of JSON an interval that nobody would read",
+}
+"""Properties that [kafka.librdkafka] may not set, each with what to do instead, or why not."""
+
+_BYTES_PER_MB = 1024 * 1024
+_QUEUE_SHARE = 8
+"""One eighth of the memory for prefetched values: librdkafka counts payload only, small records take many times it."""
+_MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES = 1024, 262_144
+_MIN_FETCH_BYTES, _MAX_FETCH_BYTES = 1_048_576, 52_428_800
+_RESPONSE_OVERHEAD = 512
+"""librdkafka refuses `receive.message.max.bytes` below `fetch.max.bytes` and this."""
+_DEFAULT_RECEIVE_BYTES = 100_000_000
+
+
+def client_properties(
+    *,
+    bootstrap_servers: Sequence[str],
+    client_id: str,
+    group_id: str,
+    isolation_level: str,
+    client_rack: str | None,
+    security: Mapping[str, str],
+    extra: Mapping[str, Property],
+    memory_per_worker_mb: int,
+) -> dict[str, Property]:
+    """The complete properties of a worker's consumer.
+
+    `security` and `extra` have librdkafka's dotted names; `extra` is [kafka.librdkafka] and wins over what is only
+    tuning here. `group_id` is the real group's: ACLs are checked against it. Raises `ConfigError` for an owned property.
+    """
+    _refuse_owned(extra)
+    _refuse_set_twice(security, extra)
+    properties: dict[str, Property] = {
+        **_memory(memory_per_worker_mb),
+        # The default of 1000 stalls a consumer that empties its queue faster than that.
+        "fetch.queue.backoff.ms": 10,
+        **security,
+        **extra,
+        "bootstrap.servers": ",".join(bootstrap_servers),
+        "client.id": client_id,
+        "group.id": group_id,
+        "isolation.level": isolation_level,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        # Out of range is reported, never repaired silently: the supervisor decides by policy.
+        "auto.offset.reset": "error",
+        "enable.metrics.push": False,
+        "enable.partition.eof": False,
+    }
+    if client_rack is not None:
+        properties["client.rack"] = client_rack
+    _fit_receive_buffer(properties)
+    return properties
+
+
+def _memory(megabytes: int) -> dict[str, Property]:
+    share = megabytes * _BYTES_PER_MB // _QUEUE_SHARE
+    return {
+        # Per client, over all its partitions, plus one response in flight per broker.
+        "queued.max.messages.kbytes": _clamp(share // 1024, _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES),
+        "fetch.max.bytes": _clamp(share, _MIN_FETCH_BYTES, _MAX_FETCH_BYTES),
+    }
+
+
+def _clamp(value: int, low: int, high: int) -> int:
+    return max(low, min(value, high))
+
+
+def _refuse_owned(extra: Mapping[str, Property]) -> None:
+    for name, value in extra.items():
+        if (instead := OWNED_PROPERTIES.get(name)) is not None:
+            raise ConfigError(f"[kafka.librdkafka] {name!r} = {value!r} cannot be set here: {instead}")
+
+
+def _refuse_set_twice(security: Mapping[str, str], extra: Mapping[str, Property]) -> None:
+    for name in sorted(security.keys() & extra.keys()):
+        ours = name.replace(".", "_")
+        raise ConfigError(f"[kafka.librdkafka] {name!r} is also set by [kafka] {ours}; remove one of them")
+
+
+def _fit_receive_buffer(properties: dict[str, Property]) -> None:
+    """librdkafka refuses a fetch limit above the receive limit when the client is made: raise both together."""
+    if "receive.message.max.bytes" in properties:
+        return
+    needed = int(properties["fetch.max.bytes"]) + _RESPONSE_OVERHEAD
+    if needed > _DEFAULT_RECEIVE_BYTES:
+        properties["receive.message.max.bytes"] = needed

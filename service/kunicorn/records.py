@@ -1,0 +1,71 @@
+"""What a handler gets: one record of one partition."""
+
+from __future__ import annotations
+
+import msgspec
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+
+class Record(msgspec.Struct, gc=False, frozen=True):
+    """One Kafka record; a handler in batch mode gets a list of them, all of one partition, in offset order.
+
+    Made by C for every record, so only `value` is read ahead; the rest is read from the client's message when asked
+    for. It stays valid for as long as it is kept. For a test of a handler, make one from a `confluent_kafka.Message`:
+    `Record.of(Message(topic="orders", partition=0, offset=7, value=b"..."))`.
+    """
+
+    value: bytes | None
+    """The record's value; None for a tombstone."""
+    message: Message
+    """The client's own message, for what is not an attribute here."""
+
+    @classmethod
+    def of(cls, message: Message) -> Record:
+        """The record in `message`."""
+        return cls(message.value(), message)
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self.message.topic() or ""
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition."""
+        number = self.message.partition()
+        return -1 if number is None else number
+
+    @property
+    def offset(self) -> int:
+        """Place in the partition."""
+        offset = self.message.offset()
+        return -1 if offset is None else offset
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since the Unix epoch, set by the producer or by the broker; None where the record has none."""
+        kind, milliseconds = self.message.timestamp()
+        return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key, as bytes."""
+        return self.message.key()
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """Headers in their order, names possibly repeated; empty where there are none."""
+        headers = self.message.headers()
+        if not headers:
+            return []
+        pairs = headers.items() if isinstance(headers, dict) else headers
+        return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """Epoch of the leader that wrote the record (KIP-320); None where the broker does not tell."""
+        return self.message.leader_epoch()
+
+    def __repr__(self) -> str:
+        # The value stays out: records end up in logs, where payloads do not belong.
+        return f"<Record {self.topic}-{self.partition}@{self.offset}>"

@@ -1,0 +1,272 @@
+"""The service: puts the supervisor's parts together, runs them, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Awaitable
+
+import uvloop
+
+from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
+from kunicorn.group.reactions import Code
+from kunicorn.observe import logs
+from kunicorn.observe.http import Server
+from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.status import Status
+from kunicorn.pipes import clock
+from kunicorn.pipes.client import client_properties
+from kunicorn.pipes.messages import Configure, Preload
+from kunicorn.settings import Settings
+from kunicorn.supervisor import lag
+from kunicorn.supervisor.brokers import Brokers
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.membership import Membership
+from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.processes import become_subreaper, reap_strangers
+from kunicorn.supervisor.resolver import Resolver
+from kunicorn.supervisor.snapshot import Snapshot
+from kunicorn.supervisor.templates import Templates
+from kunicorn.supervisor.topics import Topics
+from kunicorn.wire.auth import Security
+from kunicorn.wire.backoff import Backoff
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.error_codes import describe
+
+log = logs.get("kunicorn")
+
+_SWEEP_INTERVAL = 1.0
+_BEAT = 0.1
+_EXIT_GRACE = 5.0
+_CONNECT_TIMEOUT = 5.0
+
+
+def run(settings: Settings) -> int:
+    """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process."""
+    writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return int(runner.run(Service(settings).run()))
+    except ServiceError as error:
+        log.error(str(error))
+        return int(error.exit_code)
+    finally:
+        writer.close(timeout=2.0)
+
+
+class Service:
+    """One supervisor. `run` is its whole life."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Only puts the parts together; nothing starts before `run`."""
+        self._settings = settings
+        kafka, group = settings.kafka, settings.group
+        rng = random.Random()
+        self._ended: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._problem: str | None = "starting"
+        self._loop_lag = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._metrics = Metrics()
+        self._cluster = Cluster(
+            kafka.bootstrap_servers,
+            client_id=kafka.client_id,
+            security=Security(kafka.security_protocol),
+            request_timeout=kafka.request_timeout_ms / 1000,
+            connect_timeout=_CONNECT_TIMEOUT,
+            rng=rng,
+        )
+        self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
+        self._topics = Topics(group.topics, self._cluster)
+        coordinator = Coordinator(self._cluster, group.id)
+        self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
+        self._templates = Templates(self._preload(), self._metrics, self._fatal)
+        self._fetchers = Fetchers(settings.workers.max_crashes, self._metrics)
+        self._pool = Pool(
+            settings.workers.count, self._templates, self._configure, self._fetchers, self._metrics, self._fatal
+        )
+        self._fetchers.pool = self._pool
+        self._membership = Membership(
+            settings, coordinator, self._topics, self._fetchers, self._metrics, self._pool.extend_lease, self._fatal
+        )
+        self._commits = Commits(self._membership, self._fetchers.consumed, self._fetchers.committed, self._metrics)
+        self._membership.commits = self._commits
+        self._resolver = Resolver(self._brokers, self._fetchers, self._commits, group.auto_offset_reset, self._fatal)
+        self._fetchers.resolve = self._resolver.resolve
+        self._snapshot = Snapshot(
+            settings, self._membership, coordinator, self._commits, self._fetchers, self._pool, self._templates
+        )
+        self._http = Server(settings.http, self.status, self._metrics)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Start, serve, stop. Raises `ServiceError` for what ends the service by itself."""
+        self._ended = asyncio.get_running_loop().create_future()
+        become_subreaper()
+        self._on_signals()
+        self._start(self._templates.keep(), self._sweep(), self._feel_the_loop())
+        try:
+            if self._settings.http.enabled:
+                await self._http.start()
+            await self._until_ended(self._serve())
+        finally:
+            await self._shut_down()
+        if self._membership.uncommitted:
+            log.error("stopped, but not everything handled is committed: it will be handled again by the next owner")
+            return ExitCode.NOT_ALL_COMMITTED
+        log.info("stopped; everything handled is committed")
+        return ExitCode.CLEAN
+
+    async def _serve(self) -> None:
+        await self._reach_brokers()
+        self._problem = None
+        self._pool.want(1)
+        await self._templates.current()
+        self._start(
+            self._pool.watch(),
+            self._commits.every(self._settings.group.commit_interval_ms / 1000),
+            lag.watch(self._brokers, self._fetchers),
+        )
+        await self._membership.run()
+
+    async def _until_ended(self, serving: Awaitable[None]) -> None:
+        """Wait for the service's end, whichever comes first: it has left the group, or something fatal."""
+        assert self._ended is not None
+        task = asyncio.ensure_future(serving)
+        self._tasks.append(task)
+        done, _ = await asyncio.wait({task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            future.result()
+
+    async def _shut_down(self) -> None:
+        self._stopping = True
+        self._resolver.stop()
+        await self._pool.stop(clock.now() + _EXIT_GRACE)
+        self._templates.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._http.stop()
+        with contextlib.suppress(PeerError):
+            await self._cluster.close()
+
+    def _start(self, *works: Awaitable[None]) -> None:
+        for work in works:
+            task = asyncio.ensure_future(work)
+            task.add_done_callback(self._task_done)
+            self._tasks.append(task)
+
+    def _task_done(self, task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _fatal(self, error: Exception) -> None:
+        """End the service with this error; the first one counts."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+    # -- the brokers at the start ----------------------------------------------------------------------------------
+
+    async def _reach_brokers(self) -> None:
+        """Go round the bootstrap servers until one answers, however long that takes."""
+        while True:
+            try:
+                await self._topics.refresh()
+            except PeerError as error:
+                wait = self._backoff.next()
+                self._problem = f"no broker answers: {error}"
+                log.warning(f"no broker answers, trying again in {wait:.1f} s: {error}")
+                await asyncio.sleep(wait)
+            else:
+                break
+        for name, code in self._topics.missing():
+            if code == Code.TOPIC_AUTHORIZATION_FAILED:
+                raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
+            if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                raise ConfigError(f"topic {name!r} does not exist on this cluster: create it, or correct group.topics")
+
+    # -- what the workers get --------------------------------------------------------------------------------------
+
+    def _preload(self) -> Preload:
+        settings = self._settings
+        return Preload(
+            entrypoint=settings.handler.entrypoint,
+            path=[os.getcwd(), *sys.path],
+            supervisor=os.getpid(),
+            log_level=settings.log.level,
+            log_format=settings.log.format,
+        )
+
+    def _configure(self, worker: int) -> Configure:
+        settings = self._settings
+        kafka, handler = settings.kafka, settings.handler
+        return Configure(
+            worker=worker,
+            entrypoint=handler.entrypoint,
+            mode=handler.mode,
+            options=dict(handler.options),
+            client=client_properties(
+                bootstrap_servers=kafka.bootstrap_servers,
+                client_id=f"{kafka.client_id}-worker-{worker}",
+                group_id=settings.group.id,
+                isolation_level=kafka.isolation_level,
+                client_rack=kafka.client_rack,
+                security={"security.protocol": kafka.security_protocol},
+                extra=dict(kafka.librdkafka),
+                memory_per_worker_mb=settings.workers.memory_per_worker_mb,
+            ),
+            topics=list(self._topics.subscribed()),
+            batch_max_records=handler.batch_max_records,
+            retry_attempts=handler.max_attempts,
+            retry_backoff_ms=handler.retry_backoff_ms,
+            retry_backoff_max_ms=handler.retry_backoff_max_ms,
+            log_level=settings.log.level,
+            log_format=settings.log.format,
+        )
+
+    # -- duties of PID 1 and of a good loop --------------------------------------------------------------------------
+
+    def _on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told_to_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP is ignored: restart the service to reload"))
+
+    def _told_to_stop(self, number: signal.Signals) -> None:
+        if self._stopping:
+            log.warning(f"{number.name} again: stopping at once, without waiting for what is in hand")
+            self._membership.uncommitted += 1
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
+            return
+        log.info(f"{number.name}: draining, committing, leaving the group")
+        self._stopping = True
+        if self._problem is not None and self._ended is not None:
+            self._ended.set_result(None)
+        self._membership.leave(f"{number.name} at {socket.gethostname()}")
+
+    async def _sweep(self) -> None:
+        """Reap orphans that ended up with us, as PID 1 must."""
+        while True:
+            reap_strangers(self._pool.owns)
+            await asyncio.sleep(_SWEEP_INTERVAL)
+
+    async def _feel_the_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await asyncio.sleep(_BEAT)
+            late = loop.time() - began - _BEAT
+            self._loop_lag = max(late, self._loop_lag * 0.95)
+
+    def status(self) -> Status:
+        """The snapshot of this instant."""
+        return self._snapshot.take(self._problem, self._stopping, self._loop_lag)

@@ -1,0 +1,170 @@
+"""The only place that commits offsets.
+
+1. One OffsetCommit in flight; none is ever cancelled: a cancelled one may be overtaken by its own successor.
+2. Only partitions owned, only consumed offsets, looked up anew for each request and each retry (invariants 1, 3).
+3. None between JoinGroup sent and SyncGroup answered (invariant 2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import CommitAnswer
+from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.topics import Position, TopicPartition
+
+log = logs.get("kunicorn.commits")
+
+_RETRY_PAUSE = 0.1
+_POLL = 0.05
+
+
+class CommitTarget(Protocol):
+    """What the committer needs of the membership."""
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the broker takes commits of our generation now."""
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        """One OffsetCommit under the current member id and generation; raises `PeerError`."""
+
+    def commit_refused(self, error: int) -> None:
+        """A commit met an error that concerns membership."""
+
+
+class Commits:
+    """Commits what was consumed: on a timer, and whenever someone waits for it."""
+
+    def __init__(
+        self,
+        target: CommitTarget,
+        consumed: Callable[[], dict[TopicPartition, Position]],
+        committed: Callable[[TopicPartition, int], None],
+        metrics: Metrics,
+    ) -> None:
+        """`consumed` gives what may be committed now; `committed` is told what the broker has accepted."""
+        self.pending = False
+        self.last_ok_at: float | None = None
+        self.last_result: str | None = None
+        self._target = target
+        self._consumed = consumed
+        self._committed = committed
+        self._metrics = metrics
+        self._one_at_a_time = asyncio.Lock()
+
+    async def every(self, interval: float) -> None:
+        """Commit every `interval` seconds, for ever; a commit that fails is made up for by the next."""
+        while True:
+            await asyncio.sleep(interval)
+            if self._target.may_commit:
+                await self._once(self._consumed, "timer")
+
+    async def settle(self, leaving: Collection[TopicPartition], deadline: float) -> bool:
+        """Commit until nothing that `leaving` consumed is uncommitted; False if `deadline` came first.
+
+        `deadline`: seconds of `clock.now`. What goes on elsewhere is committed along with it, but not waited for.
+        """
+
+        def done() -> bool:
+            consumed = self._consumed()
+            return not any(tp in consumed for tp in leaving)
+
+        return await self._until(done, self._consumed, deadline)
+
+    async def starts(
+        self, positions: Mapping[TopicPartition, Position], owned: Callable[[TopicPartition], bool], deadline: float
+    ) -> bool:
+        """Commit start offsets that a policy chose, before anything is fetched from there (invariant 9).
+
+        `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3).
+        """
+        left = dict(positions)
+
+        def wanted() -> dict[TopicPartition, Position]:
+            return {tp: position for tp, position in left.items() if owned(tp)}
+
+        return await self._until(lambda: not wanted(), wanted, deadline, lambda tp: left.pop(tp, None))
+
+    async def quiet(self) -> None:
+        """Wait for the commit in flight, if there is one. Bounded by the time-out of that request."""
+        async with self._one_at_a_time:
+            return
+
+    async def _until(
+        self,
+        done: Callable[[], bool],
+        wanted: Callable[[], dict[TopicPartition, Position]],
+        deadline: float,
+        accepted: Callable[[TopicPartition], object] = lambda _: None,
+    ) -> bool:
+        while not done():
+            if clock.now() >= deadline:
+                return False
+            if not self._target.may_commit:
+                await asyncio.sleep(_POLL)
+            elif not await self._once(wanted, "wait", accepted):
+                await asyncio.sleep(_RETRY_PAUSE)
+        return True
+
+    async def _once(
+        self,
+        wanted: Callable[[], dict[TopicPartition, Position]],
+        why: str,
+        accepted: Callable[[TopicPartition], object] = lambda _: None,
+    ) -> bool:
+        """One request; True if every offset in it was accepted or given up."""
+        async with self._one_at_a_time:
+            offsets = wanted()
+            if not offsets or not self._target.may_commit:
+                return not offsets
+            self.pending = True
+            began = clock.now()
+            try:
+                answer = await self._target.send_commit(offsets)
+            except PeerError as error:
+                self._note("unanswered", began)
+                log.warning(
+                    f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
+                )
+                return False
+            finally:
+                self.pending = False
+            return self._take(offsets, answer, accepted, began)
+
+    def _take(
+        self,
+        offsets: Mapping[TopicPartition, Position],
+        answer: CommitAnswer,
+        accepted: Callable[[TopicPartition], object],
+        began: float,
+    ) -> bool:
+        worst = 0
+        for tp, position in offsets.items():
+            error = answer.errors.get(tp)
+            verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
+            if verdict is Reaction.PROCEED or verdict is Reaction.GIVE_UP:
+                if verdict is Reaction.GIVE_UP:
+                    log.error(f"offset {position.offset} of {tp} cannot be committed: error {error}")
+                self._committed(tp, position.offset)
+                accepted(tp)
+            else:
+                worst = error if error is not None else -1
+        if worst == 0:
+            self.last_ok_at = clock.now()
+            self._note("ok", began)
+            return True
+        self._note(f"error {worst}", began)
+        self._target.commit_refused(worst)
+        return False
+
+    def _note(self, result: str, began: float) -> None:
+        self.last_result = result
+        self._metrics.commits.labels(result=result).inc()
+        self._metrics.commit_seconds.observe(clock.now() - began)

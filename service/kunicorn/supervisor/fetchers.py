@@ -1,0 +1,315 @@
+"""Who fetches what: the partitions that are ours, handed out to workers under grants and taken back.
+
+1. A partition is handed out only when nobody here holds it: after `FetcherStopped`, or after the death of its worker
+   was seen and the ledger read (invariant 4).
+2. A report counts only under the partition's current grant (invariant 3).
+3. Every partition is in a state that says why it is or is not fetched (invariant 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+
+from kunicorn.group.partitions import PartitionEvent, PartitionState
+from kunicorn.group.sharing import share, workers_wanted
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.pipes.messages import (
+    Failed,
+    FailureKind,
+    FetcherStart,
+    FetcherStopped,
+    StartFetcher,
+    StopFetcher,
+    Stopped,
+)
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.worker import WorkerProcess
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+
+log = logs.get("kunicorn.fetchers")
+
+_OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+_WHENEVER = 1e18
+"""The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
+
+
+class Fetchers:
+    """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
+
+    def __init__(self, max_crashes: int, metrics: Metrics) -> None:
+        self.table: dict[TopicPartition, Partition] = {}
+        self.pool: Pool
+        self.resolve: Callable[[Collection[Partition]], None]
+        """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
+        self._max_crashes = max_crashes
+        self._metrics = metrics
+        self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
+        self._last_grant = 0
+        self._changed = asyncio.Event()
+        self._wanted_again: set[TopicPartition] = set()
+
+    # -- from the group ------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are ours now. One that a worker still drains from before is taken up when that is over."""
+        fresh: list[Partition] = []
+        for tp in partitions:
+            if tp in self.table:
+                self._wanted_again.add(tp)
+            else:
+                fresh.append(self.table.setdefault(tp, Partition(tp)))
+        self._take_up(fresh)
+
+    def _take_up(self, fresh: list[Partition]) -> None:
+        self.pool.want(workers_wanted(len(self.table), len(self.pool.places)))
+        if fresh:
+            self.resolve(fresh)
+
+    async def revoke(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        """Stop and drain these until `deadline`; a worker that does not let go meets the ladder, until `give_up`.
+
+        Both are seconds of `clock.now`. Partitions in no worker's hands are released at once. Afterwards the consumed
+        offsets of those released are final, and the partitions stay in the table until `forget`.
+        """
+        leaving = [self.table[tp] for tp in partitions if tp in self.table]
+        self._stop(leaving, deadline, lost=False)
+        await self._until_released(leaving, deadline)
+        for worker, held in _by_worker(p for p in leaving if p.state is PartitionState.STOPPING).items():
+            await self.pool.press(
+                worker,
+                f"still had {', '.join(str(p.tp) for p in held[:3])} in hand when the drain budget was over",
+                lambda held=held: all(p.worker is None for p in held),  # type: ignore[misc]
+            )
+        for partition in leaving:
+            if partition.state is PartitionState.STOPPING:
+                partition.meet(PartitionEvent.CLING, "its worker outlives SIGKILL")
+        await self._until_released(leaving, give_up)
+
+    def lose(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Another member may own these: stop them at once, commit nothing."""
+        self._wanted_again -= set(partitions)
+        leaving = [self.table[tp] for tp in partitions if tp in self.table]
+        self._stop(leaving, now, lost=True)
+        for partition in leaving:
+            partition.lost = True
+        self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their offsets are committed, or not ours to commit: drop those released, take up what came back since."""
+        again: list[Partition] = []
+        for tp in partitions:
+            partition = self.table.get(tp)
+            if partition is None or partition.state is not PartitionState.RELEASED:
+                continue
+            del self.table[tp]
+            if tp in self._wanted_again:
+                self._wanted_again.discard(tp)
+                again.append(self.table.setdefault(tp, Partition(tp)))
+        if again:
+            self._take_up(again)
+
+    def _stop(self, leaving: Collection[Partition], deadline: float, *, lost: bool) -> None:
+        grants: dict[WorkerProcess, list[int]] = defaultdict(list)
+        for partition in leaving:
+            if partition.state is PartitionState.RELEASED:
+                continue
+            partition.look()
+            partition.meet(PartitionEvent.STOP, "lost to another member" if lost else "revoked")
+            if partition.worker is not None:
+                grants[partition.worker].append(partition.grant)
+            elif partition.state is PartitionState.STOPPING:
+                partition.meet(PartitionEvent.LET_GO)
+        for worker, held in grants.items():
+            worker.send(StopFetcher(held, deadline, lost))
+        self._notify()
+
+    async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
+        while any(p.state is not PartitionState.RELEASED for p in leaving):
+            left = deadline - clock.now()
+            if left <= 0:
+                return
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return
+
+    # -- from the start offsets ----------------------------------------------------------------------------------
+
+    def resolved(self, starts: dict[TopicPartition, Position], committed: dict[TopicPartition, int]) -> None:
+        """Start offsets are known (and, where a policy chose them, committed); hand the partitions out."""
+        for tp, start in starts.items():
+            partition = self.table.get(tp)
+            if partition is None or partition.state is not PartitionState.RESOLVING:
+                continue
+            partition.position = start
+            partition.committed = committed.get(tp, partition.committed)
+            partition.meet(PartitionEvent.RESOLVED, "waiting for a worker")
+        self.distribute()
+
+    def halt(self, tp: TopicPartition, reason: str) -> None:
+        """Nothing of this partition is handled until a person acts; the others go on."""
+        partition = self.table.get(tp)
+        if partition is None:
+            return
+        partition.meet(PartitionEvent.HALT, reason)
+        log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
+        self._notify()
+
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def distribute(self) -> None:
+        """Give every startable partition to its worker, and move as few as balance demands."""
+        expected = self.pool.expected()
+        open_ = {tp: p for tp, p in self.table.items() if p.state in _OPEN}
+        if not expected or not open_:
+            return
+        current = {tp: p.last_worker for tp, p in open_.items() if p.last_worker is not None}
+        target = share(list(open_), expected, current)
+        starts: dict[int, list[Partition]] = defaultdict(list)
+        moves: dict[WorkerProcess, list[int]] = defaultdict(list)
+        for tp, number in target.items():
+            partition = open_[tp]
+            if partition.worker is None:
+                starts[number].append(partition)
+            elif partition.worker.number != number:
+                partition.meet(PartitionEvent.MOVE, f"moving to worker {number}")
+                partition.last_worker = number
+                moves[partition.worker].append(partition.grant)
+        for number, partitions in starts.items():
+            worker = self.pool.taking(number)
+            if worker is not None:
+                self._start(worker, partitions)
+        for worker, grants in moves.items():
+            worker.send(StopFetcher(grants, _WHENEVER))
+
+    def _start(self, worker: WorkerProcess, partitions: list[Partition]) -> None:
+        starts = []
+        for partition in partitions:
+            assert partition.position is not None
+            self._last_grant += 1
+            partition.hand_to(worker, self._last_grant)
+            partition.reason = f"handed to worker {worker.number}"
+            self._held[worker][self._last_grant] = partition
+            tp, position = partition.tp, partition.position
+            starts.append(
+                FetcherStart(
+                    partition.grant, partition.slot, tp.topic, tp.partition, position.offset, position.leader_epoch
+                )
+            )
+        worker.send(StartFetcher(starts))
+
+    # -- from the pool -------------------------------------------------------------------------------------------
+
+    def worker_ready(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        self.distribute()
+
+    def worker_reported(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        for partition in self._held[worker].values():
+            partition.look()
+
+    def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
+        """See `PoolListener`."""
+        for stopped in report.partitions:
+            self._let_go(worker, stopped)
+        self._after_reports()
+
+    def _let_go(self, worker: WorkerProcess, stopped: Stopped) -> None:
+        partition = self._holder(worker, stopped.grant)
+        if partition is None:
+            return
+        self._end(partition, Position(stopped.offset, stopped.leader_epoch))
+        partition.meet(PartitionEvent.LET_GO)
+
+    def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
+        """See `PoolListener`."""
+        partition = self._holder(worker, report.grant)
+        if partition is None:
+            return
+        self._end(partition, Position(report.offset, report.leader_epoch))
+        if partition.state is PartitionState.STOPPING:
+            partition.meet(PartitionEvent.LET_GO)
+        elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
+            log.warning(f"{partition.tp}: offset {report.offset} is not in the log: {report.error}")
+            self._metrics.offset_resets.labels(reason=report.kind.value).inc()
+            partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
+            self.resolve([partition])
+        else:
+            self.halt(partition.tp, report.error)
+        self._after_reports()
+
+    def worker_died(self, worker: WorkerProcess, how: str) -> bool:
+        """See `PoolListener`."""
+        anything = False
+        for partition in list(self._held[worker].values()):
+            partition.look()
+            in_hand = partition.reading.in_hand
+            self._end(partition, None)
+            anything |= in_hand != NO_OFFSET
+            if in_hand != NO_OFFSET and worker.killed_by_us is None:
+                partition.deaths[in_hand] += 1
+            partition.meet(PartitionEvent.LET_GO, "its worker died")
+            if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self._max_crashes > 0:
+                self.halt(
+                    partition.tp, f"{partition.deaths[in_hand]} workers died ({how}) with offset {in_hand} in hand"
+                )
+        del self._held[worker]
+        self._after_reports()
+        return anything
+
+    def _holder(self, worker: WorkerProcess, grant: int) -> Partition | None:
+        partition = self._held[worker].get(grant)
+        if partition is None:
+            self._metrics.reports_refused.labels(reason="old grant").inc()
+            log.warning(f"{worker} reported under grant {grant}, which is over: refused", worker=worker.number)
+            return None
+        return partition
+
+    def _end(self, partition: Partition, reported: Position | None) -> None:
+        partition.look()
+        if reported is not None and reported.offset != NO_OFFSET:
+            partition.position = reported
+        assert partition.worker is not None
+        del self._held[partition.worker][partition.grant]
+        partition.take_back()
+
+    def _after_reports(self) -> None:
+        self.forget([tp for tp, p in self.table.items() if p.lost and p.state is PartitionState.RELEASED])
+        self.distribute()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+
+    # -- for the committer ---------------------------------------------------------------------------------------
+
+    def consumed(self) -> dict[TopicPartition, Position]:
+        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record."""
+        ready: dict[TopicPartition, Position] = {}
+        for tp, partition in self.table.items():
+            partition.look()
+            position = partition.position
+            if position is not None and not partition.lost and position.offset != partition.committed:
+                ready[tp] = position
+        return ready
+
+    def committed(self, tp: TopicPartition, offset: int) -> None:
+        """The broker has it."""
+        partition = self.table.get(tp)
+        if partition is not None:
+            partition.committed = offset
+
+
+def _by_worker(partitions: Iterable[Partition]) -> dict[WorkerProcess, list[Partition]]:
+    held: dict[WorkerProcess, list[Partition]] = defaultdict(list)
+    for partition in partitions:
+        if partition.worker is not None:
+            held[partition.worker].append(partition)
+    return held

@@ -1,0 +1,354 @@
+"""The driver of the group's state machine: carries out its commands, tells it what came of them.
+
+Every request is a task of its own, so that a heartbeat never waits for a plan, a drain or a commit (invariant 5).
+Times are seconds of `clock.now`, the clock of the workers' lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import assert_never
+
+from kunicorn.errors import FatalGroupError, PeerError
+from kunicorn.group import events as ev
+from kunicorn.group.assignors import ASSIGNORS
+from kunicorn.group.classic import ClassicMember
+from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, Subscription
+from kunicorn.group.states import State
+from kunicorn.group.timing import Timings
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.settings import Settings
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.topics import Topics
+from kunicorn.topics import Position, TopicPartition
+from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.errors import CoordinatorUnavailable
+
+log = logs.get("kunicorn.membership")
+
+_HEARTBEAT_TIMEOUT = 3.0
+_HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
+"""A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
+_JOIN_MARGIN = 5.0
+_LEAVE_TIMEOUT = 3.0
+
+
+def timings(settings: Settings) -> Timings:
+    """The member's times, from the settings' milliseconds."""
+    group, kafka = settings.group, settings.kafka
+    return Timings(
+        session_timeout=group.session_timeout_ms / 1000,
+        rebalance_timeout=group.max_poll_interval_ms / 1000,
+        heartbeat_interval=group.heartbeat_interval_ms / 1000,
+        fast_period=group.drain_timeout_ms / 1000 + 2.0,
+        retry_backoff=kafka.retry_backoff_ms / 1000,
+        retry_backoff_max=kafka.retry_backoff_max_ms / 1000,
+    )
+
+
+class Membership:
+    """One member of one group. `over` is set when it has left or was refused for good."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        coordinator: Coordinator,
+        topics: Topics,
+        fetchers: Fetchers,
+        metrics: Metrics,
+        extend_lease: Callable[[int], None],
+        fatal: Callable[[Exception], None],
+    ) -> None:
+        group = settings.group
+        self.over = asyncio.Event()
+        self.commits: Commits
+        """Set by the service: the committer and the membership need one another."""
+        self._settings = settings
+        self._timings = timings(settings)
+        self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
+        self.member = ClassicMember(
+            {assignor.name: assignor.cooperative for assignor in self._assignors},
+            self._timings,
+            random.Random(),
+            group.group_instance_id,
+        )
+        self._coordinator = coordinator
+        self._topics = topics
+        self._fetchers = fetchers
+        self._metrics = metrics
+        self._extend_lease = extend_lease
+        self._fatal = fatal
+        self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._settled = 0
+        self._committed_as = (NO_GENERATION, "")
+        self.uncommitted = 0
+        """Partitions that left us with something handled and not committed: it will be handled again."""
+
+    async def run(self) -> None:
+        """Be a member until `leave` is through, or the group refuses us."""
+        self._events.put_nowait(ev.JoinWanted())
+        self._spawn(self._watch_topics())
+        while self.member.state not in (State.LEFT, State.FAILED):
+            event = await self._next_event()
+            before = self.member.state
+            for command in self.member.receive(event, clock.now()):
+                self._carry_out(command)
+            self._note(before)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.over.set()
+
+    def leave(self, reason: str) -> None:
+        """Drain everything, commit it, leave. Returns at once; `over` tells when it is through."""
+        self._events.put_nowait(ev.LeaveWanted(reason))
+
+    # -- CommitTarget --------------------------------------------------------------------------------------------
+
+    @property
+    def may_commit(self) -> bool:
+        """See `CommitTarget`."""
+        return self.member.may_commit and self._coordinator.node is not None
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        """See `CommitTarget`."""
+        member = self.member
+        self._committed_as = (member.generation, member.member_id)
+        return await self._coordinator.commit(
+            generation=member.generation,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            offsets=offsets,
+            metadata="",
+            timeout=self._settings.group.commit_timeout_ms / 1000,
+        )
+
+    def commit_refused(self, error: int) -> None:
+        """See `CommitTarget`."""
+        self._events.put_nowait(ev.CommitRefused(*self._committed_as, error))
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    async def _next_event(self) -> ev.Event:
+        wait = self.member.deadline() - clock.now()
+        if wait <= 0 and self._events.empty():
+            return ev.Tick()
+        try:
+            return await asyncio.wait_for(self._events.get(), None if wait == float("inf") else max(wait, 0))
+        except TimeoutError:
+            return ev.Tick()
+
+    def _carry_out(self, command: ev.Command) -> None:  # noqa: C901, PLR0912 - an arm a command
+        match command:
+            case ev.FindCoordinator():
+                self._spawn(self._find())
+            case ev.ForgetCoordinator(reason):
+                log.warning(f"the coordinator is looked up anew: {reason}")
+                self._coordinator.forget()
+            case ev.SendJoin():
+                self._ask(command, self._join(command))
+            case ev.MakePlan():
+                self._spawn(self._plan(command))
+            case ev.SendSync():
+                self._ask(command, self._sync(command))
+            case ev.SendHeartbeat():
+                self._ask(command, self._heartbeat(command))
+            case ev.SendLeave():
+                self._ask(command, self._leave(command))
+            case ev.Assign(partitions, generation):
+                log.info(f"generation {generation} adds {len(partitions)} partitions", partitions=_shown(partitions))
+                self._fetchers.assign(partitions)
+            case ev.Revoke():
+                self._spawn(self._revoke(command))
+            case ev.Lose(partitions, reason):
+                log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=_shown(partitions))
+                self._metrics.partitions_lost.inc(len(partitions))
+                self._count_uncommitted(partitions)
+                self._fetchers.lose(partitions, clock.now())
+            case ev.BeCertain(until):
+                self._extend_lease(int(until * clock.NANOSECONDS))
+            case ev.Fail(message):
+                self._fatal(FatalGroupError(f"group {self._settings.group.id!r} refuses this member: {message}"))
+            case _:
+                assert_never(command)
+
+    def _ask(self, request: ev.Request, asking: Awaitable[ev.Event]) -> None:
+        async def answered() -> None:
+            try:
+                event = await asking
+            except PeerError as error:
+                event = ev.Unanswered(request, str(error))
+            self._events.put_nowait(event)
+
+        self._spawn(answered())
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self._fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def _find(self) -> None:
+        try:
+            node = await self._coordinator.find()
+        except CoordinatorUnavailable as error:
+            self._events.put_nowait(ev.CoordinatorRefused(error.error, str(error)))
+        except PeerError as error:
+            self._events.put_nowait(ev.CoordinatorRefused(0, str(error)))
+        else:
+            group = self._settings.group.id
+            log.info(f"the coordinator of group {group!r} is node {node.node_id} at {node.host}:{node.port}")
+            self._events.put_nowait(ev.CoordinatorFound())
+
+    async def _join(self, request: ev.SendJoin) -> ev.Event:
+        await self.commits.quiet()
+        topics = self._topics.subscribed()
+        subscriptions = [
+            (
+                assignor.name,
+                Subscription(
+                    topics=topics,
+                    owned=request.owned,
+                    generation=request.generation,
+                    rack=self._settings.kafka.client_rack,
+                    user_data=assignor.user_data(request.generation),
+                ),
+            )
+            for assignor in self._assignors
+        ]
+        log.info(f"joining: {request.reason}", generation=request.generation, owned=len(request.owned))
+        answer = await self._coordinator.join(
+            member_id=request.member_id,
+            instance_id=self.member.instance_id,
+            session_timeout_ms=self._settings.group.session_timeout_ms,
+            rebalance_timeout_ms=self._settings.group.max_poll_interval_ms,
+            protocols=subscriptions,
+            reason=request.reason,
+            timeout=max(self._timings.rebalance_timeout + _JOIN_MARGIN, self._settings.kafka.request_timeout_ms / 1000),
+        )
+        return ev.Joined(request, answer)
+
+    async def _plan(self, request: ev.MakePlan) -> None:
+        topics = {topic for member in request.members for topic in member.subscription.topics}
+        try:
+            counts = await self._topics.plan_for(topics)
+        except PeerError as error:
+            self._events.put_nowait(ev.PlanFailed(request, str(error)))
+            return
+        plan = await asyncio.to_thread(ASSIGNORS[request.assignor].plan, request.members, counts)
+        log.info(
+            f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
+        )
+        self._events.put_nowait(ev.Planned(request, plan))
+
+    async def _sync(self, request: ev.SendSync) -> ev.Event:
+        sent_at = clock.now()
+        answer = await self._coordinator.sync(
+            generation=request.generation,
+            member_id=request.member_id,
+            instance_id=self.member.instance_id,
+            assignor=request.assignor,
+            plan=request.plan,
+            timeout=self._timings.rebalance_timeout + _JOIN_MARGIN,
+        )
+        return ev.Synced(request, answer, sent_at)
+
+    async def _heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:
+        beside_commit = self.commits.pending
+        try:
+            error = await self._coordinator.heartbeat(
+                generation=request.generation,
+                member_id=request.member_id,
+                instance_id=self.member.instance_id,
+                timeout=_HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else _HEARTBEAT_TIMEOUT,
+            )
+        except PeerError:
+            self._metrics.heartbeats.labels(result="unanswered").inc()
+            raise
+        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
+        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
+        return ev.HeartbeatAnswered(request, error, beside_commit or self.commits.pending)
+
+    async def _leave(self, request: ev.SendLeave) -> ev.Event:
+        error = await self._coordinator.leave(
+            member_id=request.member_id,
+            instance_id=self.member.instance_id,
+            reason=request.reason,
+            timeout=_LEAVE_TIMEOUT,
+        )
+        return ev.LeaveAnswered(request, error)
+
+    async def _revoke(self, request: ev.Revoke) -> None:
+        """The revoke hook: drain, commit synchronously, and only then let the member join or leave."""
+        group = self._settings.group
+        began = clock.now()
+        deadline = began + group.drain_timeout_ms / 1000
+        in_hand = sum(1 for tp in request.partitions if (p := self._fetchers.table.get(tp)) and p.busy)
+        await self._fetchers.revoke(request.partitions, deadline, began + self._timings.rebalance_timeout)
+        drained = clock.now()
+        committed = await self.commits.settle(request.partitions, drained + group.commit_timeout_ms / 1000)
+        self._count_uncommitted(request.partitions)
+        self._fetchers.forget(request.partitions)
+        self._metrics.drain_seconds.observe(drained - began)
+        if request.partitions:
+            log.info(
+                f"let go of {len(request.partitions)} partitions in {clock.now() - began:.3f} s",
+                in_hand=in_hand,
+                committed=committed,
+                partitions=_shown(request.partitions),
+            )
+        self._events.put_nowait(ev.Released(request))
+
+    def _count_uncommitted(self, partitions: tuple[TopicPartition, ...]) -> None:
+        consumed = self._fetchers.consumed()
+        left = [f"{tp}@{consumed[tp].offset}" for tp in partitions if tp in consumed]
+        self.uncommitted += len(left)
+        if left:
+            log.error(
+                f"{len(left)} partitions leave with something handled and not committed", positions=" ".join(left[:20])
+            )
+
+    # -- beside the requests -------------------------------------------------------------------------------------
+
+    async def _watch_topics(self) -> None:
+        while True:
+            reason = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
+            self._events.put_nowait(ev.TopicsChanged(reason))
+
+    def _note(self, before: State) -> None:
+        member = self.member
+        if not member.leader:
+            self._topics.stop_leading()
+        while self._settled < member.history.count:
+            self._settled += 1
+            done = member.history.recent[-1]
+            self._metrics.rebalances.labels(result=done.result).inc()
+            self._metrics.rebalance_seconds.observe(done.seconds)
+            log.info(
+                f"rebalance {done.result} after {done.seconds:.3f} s: {done.reason}",
+                generation=done.generation,
+                member_id=member.member_id,
+                partitions=len(member.owned),
+            )
+        if before is not member.state:
+            log.debug(f"member is {member.state.value}, was {before.value}", generation=member.generation)
+
+
+def _shown(partitions: tuple[TopicPartition, ...]) -> str:
+    listed = " ".join(str(tp) for tp in partitions[:20])
+    return listed if len(partitions) <= 20 else f"{listed} …"

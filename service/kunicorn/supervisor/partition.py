@@ -1,0 +1,69 @@
+"""One partition that is ours, or is still being let go of."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kunicorn.group.partitions import PartitionEvent, PartitionState, advance
+from kunicorn.pipes import clock
+from kunicorn.pipes.ledger import NOT_STARTED, SlotReading
+from kunicorn.supervisor.worker import WorkerProcess
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+
+
+class Partition:
+    """State, position and the grant under which a worker holds it. Positions are the next offset to handle."""
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.state = PartitionState.RESOLVING
+        self.since = clock.now()
+        self.reason: str | None = None
+        self.position: Position | None = None
+        """Consumed up to here; while a worker holds the partition, as of the last look into its ledger."""
+        self.committed: int | None = None
+        self.lost = False
+        """Another member may own it: nothing is committed any more."""
+        self.grant = 0
+        self.slot = -1
+        self.worker: WorkerProcess | None = None
+        self.last_worker: int | None = None
+        self.deaths: Counter[int] = Counter()
+        """How many workers died with this offset in hand."""
+        self.log_end: int | None = None
+        self.reading: SlotReading = NOT_STARTED
+
+    def meet(self, event: PartitionEvent, reason: str | None = None) -> None:
+        """Advance the state; `reason` is what `/status` says of the new one."""
+        state = advance(self.state, event)
+        if state is not self.state:
+            self.state, self.since = state, clock.now()
+        self.reason = reason
+
+    def look(self) -> None:
+        """Read the ledger: a started fetcher shows there, and so does what it has consumed."""
+        if self.worker is None:
+            return
+        self.reading = self.worker.ledger.read(self.slot, self.grant)
+        if not self.reading.started:
+            return
+        self.position = self.reading.consumed
+        if self.state is PartitionState.STARTING:
+            self.meet(PartitionEvent.FETCHED)
+
+    @property
+    def busy(self) -> bool:
+        """Whether its worker has a record of it in hand at this moment."""
+        self.look()
+        return self.reading.in_hand != NO_OFFSET
+
+    def hand_to(self, worker: WorkerProcess, grant: int) -> None:
+        """Under this grant the worker may handle it, from `position` on."""
+        self.grant, self.slot, self.worker = grant, worker.take_slot(), worker
+        self.last_worker = worker.number
+
+    def take_back(self) -> None:
+        """The grant is over: nobody here has the partition in hand."""
+        if self.worker is not None:
+            self.worker.free_slot(self.slot)
+        self.grant, self.slot, self.worker, self.reading = 0, -1, None, NOT_STARTED

@@ -1,0 +1,91 @@
+"""Looks start offsets up until every partition has one, was halted, or has left us again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from kunicorn.errors import PeerError
+from kunicorn.group.partitions import PartitionState
+from kunicorn.observe import logs
+from kunicorn.pipes import clock
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.starts import Offsets, Starts, look_up, recover
+from kunicorn.topics import Position, TopicPartition
+
+log = logs.get("kunicorn.starts")
+
+_PAUSE, _PAUSE_MAX = 0.1, 2.0
+_COMMIT_PATIENCE = 10.0
+
+
+class Resolver:
+    """One task a look-up. A rebalance in between loses no partition: the task goes on with what is still ours."""
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        fetchers: Fetchers,
+        commits: Commits,
+        policy: str,
+        fatal: Callable[[Exception], None],
+    ) -> None:
+        self._offsets = offsets
+        self._fetchers = fetchers
+        self._commits = commits
+        self._policy = policy
+        self._fatal = fatal
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def resolve(self, partitions: Collection[Partition]) -> None:
+        """Start looking; returns at once."""
+        task = asyncio.create_task(self._resolve(list(partitions)))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def stop(self) -> None:
+        """Drop what is under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    async def _resolve(self, partitions: list[Partition]) -> None:
+        pause = _PAUSE
+        while left := [p for p in partitions if self._waits(p)]:
+            try:
+                starts = await self._ask(left)
+            except PeerError as error:
+                log.info(f"start offsets of {len(left)} partitions are not known yet: {error}")
+                starts = Starts()
+            for tp, reason in starts.refused.items():
+                if any(p.tp == tp and self._waits(p) for p in left):
+                    self._fetchers.halt(tp, reason)
+            self._fetchers.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
+            if starts.chosen and await self._commit(starts.chosen, left):
+                self._fetchers.resolved(starts.chosen, {tp: start.offset for tp, start in starts.chosen.items()})
+            if any(self._waits(p) for p in partitions):
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _PAUSE_MAX)
+
+    async def _commit(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> bool:
+        waiting = {p.tp: p for p in left}
+        return await self._commits.starts(chosen, lambda tp: self._waits(waiting[tp]), clock.now() + _COMMIT_PATIENCE)
+
+    async def _ask(self, left: list[Partition]) -> Starts:
+        lost = {p.tp: p.position for p in left if p.position is not None}
+        if lost:
+            starts = await recover(self._offsets, lost, self._policy)
+        else:
+            starts = await look_up(self._offsets, [p.tp for p in left], self._policy)
+        ours = {p.tp for p in left if self._waits(p)}
+        starts.chosen = {tp: start for tp, start in starts.chosen.items() if tp in ours}
+        return starts
+
+    def _waits(self, partition: Partition) -> bool:
+        return self._fetchers.table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING

@@ -1,0 +1,150 @@
+"""Gathers the frozen `Status` from the parts; reads, changes nothing."""
+
+from __future__ import annotations
+
+import os
+
+from kunicorn import __version__
+from kunicorn.observe.status import (
+    CommitStatus,
+    GroupStatus,
+    PartitionStatus,
+    RebalanceStatus,
+    Status,
+    WorkerStatus,
+)
+from kunicorn.pipes import clock
+from kunicorn.settings import Settings, shown
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.membership import Membership
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.pool import Place, Pool
+from kunicorn.supervisor.templates import Templates
+from kunicorn.topics import NO_OFFSET
+from kunicorn.wire.coordinator import Coordinator
+
+
+class Snapshot:
+    """Caller: the HTTP server and the metrics, on the loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        membership: Membership,
+        coordinator: Coordinator,
+        commits: Commits,
+        fetchers: Fetchers,
+        pool: Pool,
+        templates: Templates,
+    ) -> None:
+        self._settings = settings
+        self._membership = membership
+        self._coordinator = coordinator
+        self._commits = commits
+        self._fetchers = fetchers
+        self._pool = pool
+        self._templates = templates
+        self._started_at = clock.now()
+        self._shown = shown(settings)
+
+    def take(self, problem: str | None, stopping: bool, loop_lag: float) -> Status:
+        """The service at this instant."""
+        now = clock.now()
+        held: dict[int, int] = {}
+        for partition in self._fetchers.table.values():
+            partition.look()
+            if partition.worker is not None:
+                held[partition.worker.number] = held.get(partition.worker.number, 0) + 1
+        return Status(
+            version=__version__,
+            client_id=self._settings.kafka.client_id,
+            pid=os.getpid(),
+            uptime=now - self._started_at,
+            stopping=stopping,
+            loop_lag=loop_lag,
+            brokers_reached=problem is None,
+            problem=problem,
+            template=self._templates.state,
+            group=self._group(now),
+            commit=CommitStatus(
+                last_age=_age(self._commits.last_ok_at, now),
+                last_result=self._commits.last_result,
+                pending=self._commits.pending,
+            ),
+            workers=tuple(_worker(place, held.get(place.number, 0), now) for place in self._pool.places),
+            partitions=tuple(_partition(p, now) for _, p in sorted(self._fetchers.table.items())),
+            settings=self._shown,
+        )
+
+    def _group(self, now: float) -> GroupStatus:
+        member, node = self._membership.member, self._coordinator.node
+        return GroupStatus(
+            group_id=self._settings.group.id,
+            protocol=self._settings.group.group_protocol,
+            state=member.state.value,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            generation=member.generation,
+            leader=member.leader,
+            assignor=member.assignor,
+            coordinator=f"{node.node_id} at {node.host}:{node.port}" if node is not None else None,
+            joined=member.joined,
+            heartbeat_age=_age(member.heartbeat_ok_at, now),
+            lease_left=None if member.certain_until is None else member.certain_until - now,
+            session_timeout=self._settings.group.session_timeout_ms / 1000,
+            rebalances=member.history.count,
+            last_rebalances=tuple(
+                RebalanceStatus(r.generation, r.reason, r.result, r.seconds, now - r.ended_at)
+                for r in member.history.recent
+            ),
+        )
+
+
+def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
+    process = place.process
+    pong = process.pong if process is not None else None
+    hand = pong.in_hand if pong is not None else None
+    idle = "backing-off" if place.backing_off else "idle"
+    return WorkerStatus(
+        worker=place.number,
+        pid=process.pid if process is not None else None,
+        state=process.state.value if process is not None else idle,
+        partitions=partitions,
+        handled=place.handled,
+        restarts=place.restarts,
+        rss_bytes=pong.rss_bytes if pong is not None else None,
+        in_hand=f"{hand.topic}-{hand.partition}@{hand.offset}" if hand is not None else None,
+        in_hand_age=hand.age if hand is not None else None,
+        runner_age=now - process.runner_moved_at if process is not None and pong is not None else None,
+        pong_age=_age(process.pong_at, now) if process is not None else None,
+        paused_by_lease=pong.paused_by_lease if pong is not None else False,
+        last_exit=place.last_exit,
+    )
+
+
+def _partition(partition: Partition, now: float) -> PartitionStatus:
+    position = partition.position.offset if partition.position is not None else None
+    known = position is not None and partition.log_end is not None
+    hand = partition.reading.in_hand
+    since_ns = partition.reading.hand_since_ns
+    return PartitionStatus(
+        topic=partition.tp.topic,
+        partition=partition.tp.partition,
+        state=partition.state.value,
+        reason=partition.reason,
+        since=now - partition.since,
+        worker=partition.worker.number if partition.worker is not None else None,
+        grant=partition.grant or None,
+        position=position,
+        committed=partition.committed,
+        log_end=partition.log_end,
+        lag=max(0, (partition.log_end or 0) - (position or 0)) if known else None,
+        lag_seconds=None,
+        in_hand=hand if hand != NO_OFFSET else None,
+        in_hand_age=now - since_ns / clock.NANOSECONDS if hand != NO_OFFSET else None,
+    )
+
+
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else now - at

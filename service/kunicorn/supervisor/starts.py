@@ -1,0 +1,131 @@
+"""From which offset a partition starts. No start offset is guessed (invariant 9).
+
+- committed: from there;
+- never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition of a
+  topic on which the group has committed before is new: it starts at its beginning whatever the policy, else the
+  records between its creation and our noticing it would be lost under `latest`;
+- below the log's start (retention): by policy, logged and counted;
+- above the log's end (truncation): where the log of the last epoch we saw ends (KIP-320), never at `latest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.group.reactions import Api, Code, Reaction, reaction
+from kunicorn.observe import logs
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
+
+log = logs.get("kunicorn.starts")
+
+EARLIEST, LATEST = -2, -1
+"""ListOffsets' special timestamps."""
+
+
+class Offsets(Protocol):
+    """What is asked of the brokers; every call may raise `PeerError`."""
+
+    async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
+        """OffsetFetch with `require_stable` (KIP-447)."""
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        """ListOffsets, by partition and timestamp."""
+
+    async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        """OffsetForLeaderEpoch."""
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        """All partitions of these topics, as known now."""
+
+
+@dataclass(slots=True)
+class Starts:
+    """What one look-up found; partitions in none of the three have to be asked for again."""
+
+    committed: dict[TopicPartition, Position] = field(default_factory=dict)
+    chosen: dict[TopicPartition, Position] = field(default_factory=dict)
+    """By policy: to be committed before they are fetched from."""
+    refused: dict[TopicPartition, str] = field(default_factory=dict)
+    """No start without a person."""
+
+
+async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], policy: str) -> Starts:
+    """Start offsets of partitions that were just assigned. Raises `PeerError`."""
+    starts = Starts()
+    topics = {tp.topic for tp in partitions}
+    asked = set(partitions) | (set(offsets.partitions_of(topics)) if policy == "latest" else set())
+    answer = await offsets.fetch_committed(asked)
+    if answer.error != Code.NONE:
+        raise PeerError(f"OffsetFetch was answered with error {answer.error}")
+    undecided: list[TopicPartition] = []
+    for tp in partitions:
+        found = answer.partitions.get(tp)
+        if found is None:
+            continue
+        match reaction(Api.OFFSET_FETCH, found.error):
+            case Reaction.PROCEED if found.offset >= 0:
+                starts.committed[tp] = Position(found.offset, found.leader_epoch)
+            case Reaction.PROCEED:
+                undecided.append(tp)
+            case Reaction.GIVE_UP | Reaction.FAIL:
+                starts.refused[tp] = f"OffsetFetch was answered with error {found.error}: READ on the topic is needed"
+            case _:
+                log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
+    known = {tp.topic for tp, found in answer.partitions.items() if found.offset >= 0}
+    await _choose(offsets, undecided, policy, known, starts)
+    return starts
+
+
+async def _choose(
+    offsets: Offsets, undecided: Collection[TopicPartition], policy: str, known: Collection[str], starts: Starts
+) -> None:
+    if policy == "none":
+        for tp in undecided:
+            starts.refused[tp] = 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
+        return
+    queries = {tp: LATEST if policy == "latest" and tp.topic not in known else EARLIEST for tp in undecided}
+    for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
+        if found.error == Code.NONE and found.offset != NO_OFFSET:
+            starts.chosen[tp] = Position(found.offset, found.leader_epoch)
+            log.info(f"{tp} was never committed: starting at offset {found.offset}", policy=policy)
+
+
+async def recover(offsets: Offsets, lost: Mapping[TopicPartition, Position], policy: str) -> Starts:
+    """New start offsets for positions that the log does not hold. Raises `PeerError`."""
+    starts = Starts()
+    if policy == "none":
+        starts.refused = {
+            tp: f'offset {position.offset} is not in the log and auto_offset_reset is "none"'
+            for tp, position in lost.items()
+        }
+        return starts
+    earliest, latest = await asyncio.gather(
+        offsets.list_offsets(dict.fromkeys(lost, EARLIEST)), offsets.list_offsets(dict.fromkeys(lost, LATEST))
+    )
+    epochs = {tp: position.leader_epoch for tp, position in lost.items() if position.leader_epoch != NO_EPOCH}
+    ends = await offsets.epoch_ends(epochs) if epochs else {}
+    for tp, position in lost.items():
+        first, last = earliest.get(tp), latest.get(tp)
+        if first is None or last is None or first.error or last.error:
+            continue
+        target = _nearest(position, first.offset, last.offset, ends.get(tp), policy)
+        starts.chosen[tp] = Position(target)
+        log.warning(
+            f"{tp}: position {position.offset} is not in the log, {first.offset} to {last.offset}: going on at {target}",
+            skipped=max(0, target - position.offset),
+            policy=policy,
+        )
+    return starts
+
+
+def _nearest(position: Position, first: int, last: int, end: EpochEnd | None, policy: str) -> int:
+    if position.offset < first:
+        return last if policy == "latest" else first
+    if end is not None and not end.error and end.end_offset != NO_OFFSET:
+        return max(first, min(position.offset, end.end_offset))
+    return max(first, min(position.offset, last))

@@ -1,0 +1,107 @@
+"""Which topics the subscription means, and what the plan we made stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from kunicorn.errors import PeerError
+from kunicorn.group.reactions import Code
+from kunicorn.observe import logs
+from kunicorn.topics import TopicPartition
+from kunicorn.wire.cluster import Cluster
+
+log = logs.get("kunicorn.topics")
+
+_HURRY = 1.0
+"""Seconds between refreshes when somebody has reason to doubt the metadata."""
+
+
+class Topics:
+    """Names and patterns (a leading ^) resolved against the cluster, watched for changes."""
+
+    def __init__(self, wanted: Sequence[str], cluster: Cluster) -> None:
+        self._names = [topic for topic in wanted if not topic.startswith("^")]
+        self._patterns = [re.compile(topic) for topic in wanted if topic.startswith("^")]
+        self._cluster = cluster
+        self._planned: frozenset[str] = frozenset()
+        """All members' topics, while we lead: a change in any of them asks for a new plan."""
+        self._doubted = asyncio.Event()
+
+    def subscribed(self) -> tuple[str, ...]:
+        """The topics to subscribe to now, sorted."""
+        known = [name for name, info in self._cluster.metadata.topics.items() if not info.error]
+        matching = {name for name in known for pattern in self._patterns if pattern.match(name)}
+        return tuple(sorted(matching.union(self._names)))
+
+    def missing(self) -> list[tuple[str, int]]:
+        """Subscribed names that the cluster does not show us, with the error code."""
+        topics = self._cluster.metadata.topics
+        return [
+            (name, topics[name].error if name in topics else int(Code.UNKNOWN_TOPIC_OR_PARTITION))
+            for name in self._names
+            if name not in topics or topics[name].error
+        ]
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        """All partitions of these topics, as known now."""
+        known = self._cluster.metadata.topics
+        return [TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions]
+
+    def counts(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Partition counts of those topics that exist."""
+        known = self._cluster.metadata.topics
+        return {t: len(known[t].partitions) for t in topics if t in known and known[t].partitions}
+
+    async def refresh(self, others: Collection[str] = ()) -> None:
+        """Ask the cluster, for all topics only where a pattern needs them. Raises `PeerError`."""
+        wanted = None if self._patterns else {*self._names, *self._planned, *others}
+        await self._cluster.refresh(wanted)
+
+    async def plan_for(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Fresh partition counts for a plan; from now on these topics are watched, too. Raises `PeerError`."""
+        self._planned = frozenset(topics)
+        await self.refresh()
+        return self.counts(topics)
+
+    def stop_leading(self) -> None:
+        """Another member watches its plan's topics."""
+        self._planned = frozenset()
+
+    def doubt(self) -> None:
+        """Something did not fit the metadata: refresh soon."""
+        self._doubted.set()
+
+    async def changes(self, max_age: float) -> str:
+        """Wait until the subscription or the plan stands on something else than at the call; return what, in words."""
+        before = self._ground()
+        while True:
+            try:
+                await asyncio.wait_for(self._doubted.wait(), max_age)
+                await asyncio.sleep(_HURRY)
+            except TimeoutError:
+                pass
+            self._doubted.clear()
+            try:
+                await self.refresh()
+            except PeerError as error:
+                log.info(f"metadata could not be refreshed: {error}")
+                self.doubt()
+                continue
+            now = self._ground()
+            if now != before:
+                return _difference(before, now)
+
+    def _ground(self) -> dict[str, int]:
+        subscribed = self.subscribed()
+        return {**dict.fromkeys(subscribed, 0), **self.counts({*subscribed, *self._planned})}
+
+
+def _difference(before: Mapping[str, int], now: Mapping[str, int]) -> str:
+    changes = [
+        f"{topic}: {before.get(topic, 0)} to {now.get(topic, 0)} partitions"
+        for topic in sorted({*before, *now})
+        if before.get(topic) != now.get(topic)
+    ]
+    return "topics changed: " + ", ".join(changes)[:200]

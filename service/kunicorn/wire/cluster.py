@@ -1,0 +1,206 @@
+"""The cluster as a whole: where to begin, whom to ask, and the connections to its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from random import Random
+from typing import TypeVar
+
+from kunicorn.errors import PeerError
+from kunicorn.wire.auth import Address, Security
+from kunicorn.wire.connection import Connection
+from kunicorn.wire.error_codes import ErrorCode, describe
+from kunicorn.wire.errors import BrokersUnreachable, ConnectionLost, ProtocolError, RequestTimedOut
+from kunicorn.wire.make import Fields
+from kunicorn.wire.metadata import Broker, Metadata, merge, metadata_from
+from kunicorn.wire.nodes import NodeState, by_preference
+from kunicorn.wire.seeds import parse_seeds, resolve
+from kunicorn.wire.versions import Api
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_METADATA = "metadata"
+"""The purpose of the connections for questions that any broker can answer."""
+
+_FIRST_SEED = -1
+"""Addresses from `bootstrap_servers` are nodes with negative ids: real ones begin at 0."""
+
+
+class Cluster:
+    """Metadata and connections of one Kafka cluster. Times are seconds.
+
+    `request_timeout` limits each Metadata request, `connect_timeout` each attempt to connect and negotiate.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[str],
+        *,
+        client_id: str,
+        security: Security,
+        request_timeout: float,
+        connect_timeout: float,
+        rng: Random,
+    ) -> None:
+        """Opens nothing. Raises `ConfigError` for a server that is not "host:port"."""
+        self.metadata = Metadata()
+        self.request_timeout = request_timeout
+        self._seeds = parse_seeds(bootstrap_servers)
+        self._client_id = client_id
+        self._security = security
+        self._connect_timeout = connect_timeout
+        self._rng = rng
+        self._addresses: dict[int, Address] = {}
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._sick: set[int] = set()
+        self._tried_at: dict[int, float] = {}
+        self._closed = False
+
+    async def refresh(self, topics: Collection[str] | None) -> Metadata:
+        """Ask for these topics (None: all there are), store what came, and return the whole.
+
+        One sweep over all known nodes. Raises `BrokersUnreachable`; the caller waits and calls again.
+        """
+        fields: Fields = {
+            "topics": None if topics is None else [{"topic_id": None, "name": name} for name in sorted(set(topics))],
+            # A subscription must not create topics: a misspelt name would get its own, empty one.
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+            "include_cluster_authorized_operations": False,
+        }
+
+        async def ask(connection: Connection) -> Metadata:
+            message = await connection.request(Api.METADATA, fields, self.request_timeout)
+            error = int(getattr(message, "error_code", ErrorCode.NONE))
+            if error != ErrorCode.NONE:
+                raise ProtocolError(f"{connection.address} refuses Metadata: {describe(error)}")
+            return metadata_from(message)
+
+        answer = await self.ask_any(ask)
+        self._adopt(merge(self.metadata, answer, topics))
+        return self.metadata
+
+    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
+
+        `ask` raises `PeerError` to have the next node asked. Raises `BrokersUnreachable` with every reason.
+        """
+        tried: list[str] = []
+        async for node_id in self._candidates(tried):
+            try:
+                answer = await ask(await self.connection(node_id, _METADATA))
+            except PeerError as error:
+                self._sick.add(node_id)
+                tried.append(str(error))
+            else:
+                self._sick.discard(node_id)
+                return answer
+        raise BrokersUnreachable("no broker answered: " + ("; ".join(tried) or "none is known"))
+
+    async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
+        """The connection to that node for that purpose, opened if there is none; concurrent callers share it.
+
+        `timeout` shortens `connect_timeout`. Raises `PeerError`, also for a node that the metadata does not know.
+        """
+        limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
+        key = (node_id, purpose)
+        try:
+            async with asyncio.timeout(limit), self._opening.setdefault(key, asyncio.Lock()):
+                return self._usable(key) or await self._open(key, limit)
+        except TimeoutError as error:
+            self._sick.add(node_id)
+            where = self._addresses.get(node_id)
+            raise RequestTimedOut(f"{where} (node {node_id}) accepted no connection within {limit:g} s") from error
+
+    def learn(self, broker: Broker) -> None:
+        """Another source than Metadata says where this node is. Caller: the coordinator's look-up."""
+        self._addresses[broker.node_id] = broker.address
+
+    def disconnect(self, node_id: int, purpose: str) -> None:
+        """Close that connection, if there is one."""
+        if (node_id, purpose) in self._connections:
+            self._discard((node_id, purpose))
+
+    async def close(self) -> None:
+        """Close every connection, for good."""
+        self._closed = True
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
+
+    def _usable(self, key: tuple[int, str]) -> Connection | None:
+        connection = self._connections.get(key)
+        if connection is None:
+            return None
+        if connection.closed or connection.address != self._addresses.get(key[0]):
+            self._discard(key)
+            return None
+        return connection
+
+    def _discard(self, key: tuple[int, str]) -> None:
+        connection = self._connections.pop(key)
+        if connection.failure is not None:
+            self._sick.add(key[0])
+        connection.close()
+
+    async def _open(self, key: tuple[int, str], limit: float) -> Connection:
+        node_id, purpose = key
+        if self._closed:
+            raise ConnectionLost("the cluster's connections were closed on our side")
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise ConnectionLost(f"node {node_id} is not in the cluster's metadata")
+        self._tried_at[node_id] = asyncio.get_running_loop().time()
+        try:
+            connection = await Connection.open(address, self._security, self._client_id, limit)
+        except PeerError:
+            self._sick.add(node_id)
+            raise
+        self._sick.discard(node_id)
+        self._connections[key] = connection
+        logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
+        return connection
+
+    async def _candidates(self, problems: list[str]) -> AsyncIterator[int]:
+        """Every node once: those of the metadata by preference, then the bootstrap servers.
+
+        The latter are resolved anew each time: they are also the way back when all brokers have moved (KIP-899).
+        """
+        for key in [key for key, connection in self._connections.items() if connection.closed]:
+            self._discard(key)
+        node_ids = sorted(self.metadata.brokers)
+        self._rng.shuffle(node_ids)
+        asked = {self._addresses[node_id] for node_id in node_ids}
+        for node_id in by_preference([self._state(node_id) for node_id in node_ids]):
+            yield node_id
+        addresses = await resolve(self._seeds, self._connect_timeout, problems)
+        self._rng.shuffle(addresses)
+        for position, address in enumerate(addresses):
+            if address not in asked:
+                self._addresses[_FIRST_SEED - position] = address
+                yield _FIRST_SEED - position
+
+    def _state(self, node_id: int) -> NodeState:
+        connection = self._connections.get((node_id, _METADATA))
+        return NodeState(
+            node_id,
+            sick=node_id in self._sick,
+            connected=connection is not None,
+            in_flight=connection.in_flight if connection else 0,
+            tried_at=self._tried_at.get(node_id, 0.0),
+        )
+
+    def _adopt(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        self._addresses.update((broker.node_id, broker.address) for broker in metadata.brokers.values())
+        if metadata.brokers:
+            for key in [key for key in self._connections if key[0] <= _FIRST_SEED]:
+                self._discard(key)

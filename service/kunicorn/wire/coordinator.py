@@ -1,0 +1,151 @@
+"""The group's coordinator, as one member sees it.
+
+1. Two connections of its own: "control" and "offsets". A broker answers a connection in order, so a heartbeat would
+   wait behind a commit that waits for a slow replica, and metadata behind a JoinGroup that waits for the group.
+2. LeaveGroup goes over "offsets": behind the last commit, and not behind a JoinGroup that is still parked, which
+   would hold it back until the others have given up on us.
+3. No retries and no reactions here: the caller has one table for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from kunicorn.group.protocol import CommitAnswer, JoinAnswer, OffsetFetchAnswer, Plan, Subscription, SyncAnswer
+from kunicorn.topics import Position, TopicPartition
+from kunicorn.wire import group_answers, group_requests
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.connection import Connection
+from kunicorn.wire.error_codes import ErrorCode, describe
+from kunicorn.wire.errors import CoordinatorUnavailable
+from kunicorn.wire.make import Fields
+from kunicorn.wire.metadata import Broker
+from kunicorn.wire.versions import Api
+
+CONTROL = "control"
+OFFSETS = "offsets"
+
+
+class Coordinator:
+    """The requests of one group's member. Timeouts are seconds, connecting included.
+
+    All but `find` raise `CoordinatorUnavailable` while the node is unknown, and `PeerError` when the transport fails.
+    Errors that the broker answers with are in the answer.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        """Sends nothing."""
+        self.node: Broker | None = None
+        self._cluster = cluster
+        self._group_id = group_id
+
+    async def find(self, timeout: float | None = None) -> Broker:
+        """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (the cluster's by default).
+
+        Raises `CoordinatorUnavailable` with Kafka's error code, `BrokersUnreachable` if nobody answered at all.
+        """
+        limit = self._cluster.request_timeout if timeout is None else timeout
+
+        async def ask(connection: Connection) -> Any:
+            fields = group_requests.find_coordinator(connection.version(Api.FIND_COORDINATOR), self._group_id)
+            return await connection.request(Api.FIND_COORDINATOR, fields, limit)
+
+        answer = group_answers.found(await self._cluster.ask_any(ask), self._group_id)
+        if answer.broker is None:
+            raise CoordinatorUnavailable(
+                answer.error,
+                f"no coordinator for group {self._group_id!r}: {describe(answer.error)} {answer.why}".strip(),
+            )
+        self._cluster.learn(answer.broker)
+        self.node = answer.broker
+        return answer.broker
+
+    def forget(self) -> None:
+        """The coordinator moved or does not answer: close both connections. What is in flight ends as lost."""
+        if self.node is not None:
+            for purpose in (CONTROL, OFFSETS):
+                self._cluster.disconnect(self.node.node_id, purpose)
+        self.node = None
+
+    async def join(
+        self,
+        *,
+        member_id: str,
+        instance_id: str | None,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Sequence[tuple[str, Subscription]],
+        reason: str,
+        timeout: float,
+    ) -> JoinAnswer:
+        """JoinGroup; parked by the broker until all members have come, `rebalance_timeout_ms` at most."""
+        fields = group_requests.join(
+            self._group_id, member_id, instance_id, session_timeout_ms, rebalance_timeout_ms, protocols, reason
+        )
+        return group_answers.joined(await self._ask(CONTROL, Api.JOIN_GROUP, lambda _: fields, timeout))
+
+    async def sync(
+        self,
+        *,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        assignor: str | None,
+        plan: Plan,
+        timeout: float,
+    ) -> SyncAnswer:
+        """SyncGroup; parked by the broker until the leader's has come. A follower's `plan` is empty."""
+        fields = group_requests.sync(self._group_id, generation, member_id, instance_id, assignor, plan)
+        return group_answers.synced(await self._ask(CONTROL, Api.SYNC_GROUP, lambda _: fields, timeout))
+
+    async def heartbeat(self, *, generation: int, member_id: str, instance_id: str | None, timeout: float) -> int:
+        """Heartbeat; its error code."""
+        fields = group_requests.heartbeat(self._group_id, generation, member_id, instance_id)
+        answer = await self._ask(CONTROL, Api.HEARTBEAT, lambda _: fields, timeout)
+        return int(answer.error_code)
+
+    async def leave(self, *, member_id: str, instance_id: str | None, reason: str, timeout: float) -> int:
+        """LeaveGroup; the error code that concerns this member."""
+
+        def fields(version: int) -> Fields:
+            return group_requests.leave(version, self._group_id, member_id, instance_id, reason)
+
+        answer = await self._ask(OFFSETS, Api.LEAVE_GROUP, fields, timeout)
+        return group_answers.left(answer, member_id, instance_id)
+
+    async def commit(
+        self,
+        *,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        offsets: Mapping[TopicPartition, Position],
+        metadata: str,
+        timeout: float,
+    ) -> CommitAnswer:
+        """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right."""
+        fields = group_requests.commit(self._group_id, generation, member_id, instance_id, offsets, metadata)
+        return group_answers.committed(await self._ask(OFFSETS, Api.OFFSET_COMMIT, lambda _: fields, timeout))
+
+    async def fetch_offsets(
+        self, *, partitions: Collection[TopicPartition], require_stable: bool, timeout: float
+    ) -> OffsetFetchAnswer:
+        """OffsetFetch: what the group has committed. Look at the group's error before the partitions'."""
+
+        def fields(version: int) -> Fields:
+            return group_requests.fetch_offsets(version, self._group_id, partitions, require_stable)
+
+        answer = await self._ask(OFFSETS, Api.OFFSET_FETCH, fields, timeout)
+        return group_answers.offsets_fetched(answer, self._group_id)
+
+    async def _ask(self, purpose: str, api: Api, fields: Callable[[int], Fields], timeout: float) -> Any:
+        if self.node is None:
+            raise CoordinatorUnavailable(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{api.title}: the coordinator is not known now"
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        connection = await self._cluster.connection(self.node.node_id, purpose, timeout)
+        return await connection.request(api, fields(connection.version(api)), max(0.0, deadline - loop.time()))

@@ -1,0 +1,35 @@
+"""How the other side of a connection can fail; all are `PeerError`s: trying again, perhaps elsewhere, may help."""
+
+# ruff: noqa: N818 - each is named for what happened, which reads better where it is caught
+
+from __future__ import annotations
+
+from kunicorn.errors import PeerError
+
+
+class ProtocolError(PeerError):
+    """What the broker sent, or refuses to understand, is not the Kafka protocol as we know it."""
+
+
+class UnsupportedByBroker(ProtocolError):
+    """The broker offers no version of this API that we speak."""
+
+
+class ConnectionLost(PeerError):
+    """The connection could not be made, or broke: whether the broker acted on the request is unknown."""
+
+
+class RequestTimedOut(PeerError):
+    """No answer in time: whether the broker acted on the request is unknown."""
+
+
+class BrokersUnreachable(PeerError):
+    """No known broker and no bootstrap server answered; the message says what was tried and why it failed."""
+
+
+class CoordinatorUnavailable(PeerError):
+    """The group's coordinator is not known, or the look-up was refused with Kafka's error code `error`."""
+
+    def __init__(self, error: int, message: str) -> None:
+        super().__init__(message)
+        self.error = error

@@ -1,0 +1,118 @@
+"""What the coordinator answers, in the terms of `kunicorn.group.protocol`; pure.
+
+Every function takes kio's message of any version we speak. Error codes become plain integers. Answers are read by
+their own names, never by the order of the request: brokers reorder topics and partitions, and leave some out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kunicorn.group.protocol import (
+    CommitAnswer,
+    Committed,
+    JoinAnswer,
+    Member,
+    OffsetFetchAnswer,
+    SyncAnswer,
+)
+from kunicorn.topics import TopicPartition
+from kunicorn.wire.consumer_protocol import decode_assignment, decode_subscription
+from kunicorn.wire.error_codes import ErrorCode
+from kunicorn.wire.metadata import Broker
+
+
+class Found(NamedTuple):
+    """FindCoordinator: the broker, or the error and what the broker says about it."""
+
+    error: int
+    broker: Broker | None
+    why: str = ""
+
+
+def found(message: Any, group_id: str) -> Found:
+    """FindCoordinator. A broker that leaves our group out is taken for one without a coordinator to name."""
+    answer = message
+    if hasattr(message, "coordinators"):
+        answer = next((each for each in message.coordinators or () if each.key == group_id), None)
+    if answer is None:
+        return Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, None, "the answer does not mention the group")
+    error = int(answer.error_code)
+    if error != ErrorCode.NONE:
+        return Found(error, None, answer.error_message or "")
+    return Found(error, Broker(int(answer.node_id), answer.host, int(answer.port)))
+
+
+def joined(message: Any) -> JoinAnswer:
+    """JoinGroup; the members' subscriptions are read by the rules of the assignor that was chosen."""
+    assignor = message.protocol_name or None
+    return JoinAnswer(
+        error=int(message.error_code),
+        generation=int(message.generation_id),
+        member_id=message.member_id or "",
+        leader=message.leader or "",
+        protocol_type=getattr(message, "protocol_type", None),
+        assignor=assignor,
+        skip_assignment=bool(getattr(message, "skip_assignment", False)),
+        members=tuple(
+            Member(
+                each.member_id,
+                decode_subscription(assignor, each.member_id, each.metadata or b""),
+                each.group_instance_id,
+            )
+            for each in message.members or ()
+        ),
+    )
+
+
+def synced(message: Any) -> SyncAnswer:
+    """SyncGroup. Raises `ProtocolError` if what the leader assigned cannot be read."""
+    error = int(message.error_code)
+    return SyncAnswer(
+        error=error,
+        partitions=decode_assignment(message.assignment) if error == ErrorCode.NONE else (),
+        protocol_type=getattr(message, "protocol_type", None),
+        assignor=getattr(message, "protocol_name", None),
+    )
+
+
+def left(message: Any, member_id: str, instance_id: str | None) -> int:
+    """LeaveGroup. From version 3 on the error on top is 0 and the member's own stands beside its name."""
+    error = int(message.error_code)
+    if error != ErrorCode.NONE:
+        return error
+    for each in getattr(message, "members", None) or ():
+        if each.member_id == member_id or (instance_id is not None and each.group_instance_id == instance_id):
+            return int(each.error_code)
+    return error
+
+
+def committed(message: Any) -> CommitAnswer:
+    """OffsetCommit."""
+    return CommitAnswer(
+        {
+            TopicPartition(topic.name, int(each.partition_index)): int(each.error_code)
+            for topic in message.topics or ()
+            for each in topic.partitions or ()
+        }
+    )
+
+
+def offsets_fetched(message: Any, group_id: str) -> OffsetFetchAnswer:
+    """OffsetFetch. The group's error comes with no partitions: who only loops over those sees "no offsets"."""
+    if not hasattr(message, "groups"):
+        return OffsetFetchAnswer(int(message.error_code), _offsets(message.topics))
+    for group in message.groups or ():
+        if group.group_id == group_id:
+            return OffsetFetchAnswer(int(group.error_code), _offsets(group.topics))
+    return OffsetFetchAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _offsets(topics: Any) -> dict[TopicPartition, Committed]:
+    return {
+        TopicPartition(topic.name, int(each.partition_index)): Committed(
+            int(each.error_code), int(each.committed_offset), int(each.committed_leader_epoch), each.metadata or ""
+        )
+        for topic in topics or ()
+        for each in topic.partitions or ()
+    }

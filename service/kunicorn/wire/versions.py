@@ -1,0 +1,89 @@
+"""Which version of each API we speak, and which one of them a given broker gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from kunicorn.wire.errors import UnsupportedByBroker
+
+
+class Api(IntEnum):
+    """The APIs we use, by Kafka's key (`ApiKeys.java`)."""
+
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    API_VERSIONS = 18
+    OFFSET_FOR_LEADER_EPOCH = 23
+
+    @property
+    def title(self) -> str:
+        """Kafka's spelling, for messages: JoinGroup."""
+        return re.sub(r"_?([A-Z])([A-Z]*)", lambda word: word[1] + word[2].lower(), self.name)
+
+
+class VersionRange(NamedTuple):
+    """An inclusive range of versions."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}"
+
+
+OURS: Mapping[Api, VersionRange] = {
+    Api.API_VERSIONS: VersionRange(0, 4),
+    # From 7 on, leader epochs come along (KIP-320); from 10 on, topic ids (KIP-516).
+    Api.METADATA: VersionRange(7, 13),
+    # 3 asks for one key, 4 and later for several (KIP-699).
+    Api.FIND_COORDINATOR: VersionRange(3, 6),
+    # From 5 on, static members (KIP-345). From 9 on, `skip_assignment` (KIP-814).
+    Api.JOIN_GROUP: VersionRange(5, 9),
+    Api.SYNC_GROUP: VersionRange(3, 5),
+    Api.HEARTBEAT: VersionRange(3, 4),
+    # 2 names one member, 3 and later several.
+    Api.LEAVE_GROUP: VersionRange(2, 5),
+    # Not 10: it names topics by id only, and a commit must not depend on metadata that knows every id (KIP-848).
+    Api.OFFSET_COMMIT: VersionRange(7, 9),
+    # 8 and later ask for several groups (KIP-709). Not 10, for the same reason.
+    Api.OFFSET_FETCH: VersionRange(6, 9),
+    Api.LIST_OFFSETS: VersionRange(4, 11),
+    # 2 needs the right to do cluster actions, 3 and later only to read the topic (KIP-320); no broker that checks
+    # rights stops at 2.
+    Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+}
+
+
+class Negotiated:
+    """What one broker offered on one connection, and what we make of it."""
+
+    def __init__(self, offered: Mapping[int, VersionRange], broker: str) -> None:
+        self._offered = offered
+        self._broker = broker
+
+    def version(self, api: Api) -> int:
+        """The highest version that both sides speak. Raises `UnsupportedByBroker`.
+
+        Only at use: a broker that lacks an API that nobody asks for is a good broker.
+        """
+        ours = OURS[api]
+        offered = self._offered.get(api)
+        if offered is None:
+            raise UnsupportedByBroker(f"{self._broker} does not offer {api.title}: is it a Kafka broker?")
+        version = min(ours.high, offered.high)
+        if version < max(ours.low, offered.low):
+            raise UnsupportedByBroker(
+                f"{self._broker} offers {api.title} in versions {offered}, this client speaks {ours}: "
+                f"upgrade whichever of the two is the older"
+            )
+        return version

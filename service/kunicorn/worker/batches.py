@@ -1,0 +1,53 @@
+"""Cutting what the client returned into runs that can be handled in one go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from kunicorn.topics import NO_EPOCH, TopicPartition
+
+
+class Run(NamedTuple):
+    """Consecutive records of one partition, written under one leader epoch (`NO_EPOCH` where it is unknown)."""
+
+    tp: TopicPartition
+    leader_epoch: int
+    messages: list[Message]
+
+
+def runs(batch: Sequence[Message], several_topics: bool) -> Iterator[Run]:
+    """The batch's runs in order. `several_topics`: whether neighbours with one number may be of different topics.
+
+    Grouping is done by C functions, one attribute at a time: a key function in Python would cost more than the handler.
+    """
+    for number, group in groupby(batch, Message.partition):
+        of_number = list(group)
+        parts = [list(part) for _, part in groupby(of_number, Message.topic)] if several_topics else [of_number]
+        for messages in parts:
+            tp = TopicPartition(messages[0].topic() or "", -1 if number is None else number)
+            yield from _by_epoch(tp, messages)
+
+
+def _by_epoch(tp: TopicPartition, messages: list[Message]) -> Iterator[Run]:
+    """Epochs only grow along a partition, so equal ends mean one epoch."""
+    first = messages[0].leader_epoch()
+    if first == messages[-1].leader_epoch():
+        yield Run(tp, NO_EPOCH if first is None else first, messages)
+        return
+    for epoch, part in groupby(messages, Message.leader_epoch):
+        yield Run(tp, NO_EPOCH if epoch is None else epoch, list(part))
+
+
+def following_offsets(messages: Sequence[Message]) -> Sequence[int]:
+    """For each record the offset to go on from once it is handled.
+
+    Mostly offsets are without gaps, and a range then costs nothing a record.
+    """
+    first, last = messages[0].offset(), messages[-1].offset()
+    if first is not None and last is not None and last - first == len(messages) - 1:
+        return range(first + 1, last + 2)
+    return [offset + 1 for offset in map(Message.offset, messages) if offset is not None]

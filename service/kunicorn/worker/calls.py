@@ -1,0 +1,162 @@
+"""Calling the handler: one record or one batch at a time, plain or async.
+
+Each form finishes as many of the records as it can, storing the next offset to handle in the ledger after each, and
+returns early when `interrupts` is not empty. What the handler raises propagates; the ledger then says how far it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import uvloop
+from confluent_kafka import Message
+
+from kunicorn.handlers import DrainDeadline, Handler
+from kunicorn.records import Record
+
+
+class Calls(Protocol):
+    """One of the forms below. Caller: the runner, main thread."""
+
+    def __call__(
+        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+    ) -> None:
+        """Handle the messages; `following[i]` goes into `cells[at]` once `messages[i]` is handled."""
+
+    def interrupt(self) -> None:
+        """From a signal handler, with a call running: raise `DrainDeadline` in the handler."""
+
+    def run(self, returned: Any) -> None:
+        """Await what `setup` or `teardown` returned, if it is to be awaited."""
+
+    def close(self) -> None:
+        """Nothing is called any more."""
+
+
+def calls_of(handler: Handler, mode: str) -> Calls:
+    """The form for this handler; `mode` is "record" or "batch"."""
+    if handler.is_async:
+        return AsyncCalls(handler.call, one_by_one=mode == "record")
+    return RecordCalls(handler.call) if mode == "record" else BatchCalls(handler.call)
+
+
+class PlainCalls:
+    """What plain functions have in common."""
+
+    def __init__(self, handle: Callable[[Any], Any]) -> None:
+        self._handle = handle
+
+    def interrupt(self) -> None:
+        """See `Calls`. The handler's own frame is on top of the stack, or a system call that gives way (PEP 475)."""
+        raise DrainDeadline
+
+    def run(self, returned: Any) -> None:
+        """See `Calls`."""
+        if asyncio.iscoroutine(returned):
+            asyncio.run(returned)
+
+    def close(self) -> None:
+        """See `Calls`."""
+
+
+class RecordCalls(PlainCalls):
+    """`handle(record)` for each. The hottest lines of the project: everything in the loop but the handler is C."""
+
+    def __call__(
+        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+    ) -> None:
+        """See `Calls`."""
+        handle = self._handle
+        for record, after in zip(map(Record, map(Message.value, messages), messages), following, strict=True):
+            if interrupts:
+                return
+            handle(record)
+            cells[at] = after
+
+
+class BatchCalls(PlainCalls):
+    """`handle(records)` for all at once."""
+
+    def __call__(
+        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+    ) -> None:
+        """See `Calls`."""
+        if interrupts:
+            return
+        self._handle(list(map(Record, map(Message.value, messages), messages)))
+        cells[at] = following[-1]
+
+
+class AsyncCalls:
+    """`await handle(record)` or `await handle(records)`, on one loop that lives as long as the worker.
+
+    The loop turns only while records are in hand: between two chunks the handler's background tasks stand still.
+    """
+
+    def __init__(self, handle: Callable[[Any], Any], *, one_by_one: bool) -> None:
+        self._handle = handle
+        self._chunk = self._records if one_by_one else self._batch
+        self._loop = uvloop.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._deadline_passed = False
+        asyncio.set_event_loop(self._loop)
+
+    def __call__(
+        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+    ) -> None:
+        """See `Calls`."""
+        self._deadline_passed = False
+        self._task = self._loop.create_task(self._chunk(messages, following, cells, at, interrupts))
+        try:
+            self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            if self._deadline_passed:
+                raise DrainDeadline from None
+            raise
+        finally:
+            self._task = None
+
+    def interrupt(self) -> None:
+        """See `Calls`. A handler that computes is interrupted where it is; one that waits is cancelled.
+
+        uvloop swallows what a signal handler raises while the loop itself waits.
+        """
+        task = self._task
+        self._deadline_passed = True
+        if task is None or asyncio.current_task(self._loop) is task:
+            raise DrainDeadline
+        self._loop.call_soon_threadsafe(task.cancel, "the drain budget is over")
+
+    def run(self, returned: Any) -> None:
+        """See `Calls`."""
+        if asyncio.iscoroutine(returned):
+            self._loop.run_until_complete(returned)
+
+    def close(self) -> None:
+        """Let the handler's remaining tasks see their cancellation."""
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+        self._loop.close()
+
+    async def _records(
+        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+    ) -> None:
+        handle = self._handle
+        for record, after in zip(map(Record, map(Message.value, messages), messages), following, strict=True):
+            if interrupts:
+                return
+            await handle(record)
+            cells[at] = after
+
+    async def _batch(
+        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+    ) -> None:
+        if interrupts:
+            return
+        await self._handle(list(map(Record, map(Message.value, messages), messages)))
+        cells[at] = following[-1]

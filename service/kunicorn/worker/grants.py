@@ -1,0 +1,44 @@
+"""A grant as the worker sees it: one partition handed out to it, from StartFetcher to the final report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from confluent_kafka import Message
+
+from kunicorn.topics import NO_OFFSET, TopicPartition
+
+
+class GrantState(Enum):
+    """Where an open grant stands; reported and failed grants are in no state, they are forgotten."""
+
+    #: Its slot is open; fetching starts once the runner has let go of a batch with older records of the partition.
+    WAITING = "waiting"
+    #: Assigned to the client, nothing in hand.
+    FETCHING = "fetching"
+    #: The handler has records of it.
+    IN_HAND = "in hand"
+    #: In hand and to be given up: reported as soon as the handler returns.
+    STOPPING = "stopping"
+    #: Its record failed and waits for the next try; not assigned to the client meanwhile.
+    PARKED = "parked"
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """Changed only under the fetcher's lock, except `failures`, which is the runner's."""
+
+    number: int
+    tp: TopicPartition
+    at: int
+    """Index of its ledger slot's first word."""
+    state: GrantState = GrantState.WAITING
+    assigned: bool = False
+    stale_position: int = NO_OFFSET
+    """librdkafka's position from before this assignment; it may be reported until a record was fetched."""
+    failures: int = 0
+    """Failed tries of the record (or batch) that comes next."""
+    held: Sequence[Message] = ()
+    """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""

@@ -1,0 +1,176 @@
+"""A worker's birth, life and death, in one function: descriptors, signals, client, threads, exit.
+
+The process is forked from the template, which has the code but no threads and no client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from confluent_kafka import Consumer, KafkaException
+
+from kunicorn.errors import ExitCode, HandlerLoadError, PeerError
+from kunicorn.handlers import Handler, load
+from kunicorn.observe import logs
+from kunicorn.pipes.framing import FrameError
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.worker.calls import Calls, calls_of
+from kunicorn.worker.channel import Channel
+from kunicorn.worker.control import Control, Topics
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.linux import die_with, name_process, wait_for_parent
+from kunicorn.worker.meter import Meter
+from kunicorn.worker.retry import RetryPolicy, describe
+from kunicorn.worker.runner import Runner, log_client_error
+
+log = logging.getLogger("kunicorn.worker")
+
+_WARM_UP_SECONDS = 2.0
+_GC_THRESHOLDS = (50_000, 20, 100)
+"""Messages are tracked by the garbage collector: with its defaults it costs as much as the records themselves."""
+
+
+class CannotServe(Exception):
+    """Ends the worker before it was ready."""
+
+    def __init__(self, stage: str, error: str, status: ExitCode) -> None:
+        super().__init__(error)
+        self.report = WorkerFailed(stage, error)
+        self.status = status
+
+
+def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
+    """Be a worker of process `supervisor`, forked by process `hop`, until drained. Owns both descriptors.
+
+    Caller: the template's child, whose only other descriptors are the standard ones and what the handler's module
+    opened. Leaves by `os._exit`: what the preloaded code registered with `atexit` belongs to the template.
+    """
+    status: int = ExitCode.BUG
+    try:
+        if _settle_in(supervisor, hop):
+            status = _serve(Channel(channel_fd), Ledger(ledger_fd))
+    except PeerError as error:
+        print(f"worker {os.getpid()}: {error}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _settle_in(supervisor: int, hop: int) -> bool:
+    """Own process group, signals, ties to the supervisor; False if the supervisor is gone already."""
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        # Only the supervisor is told to stop by signals. A handler that does nothing rather than SIG_IGN, which
+        # programs started by the user's handler would inherit.
+        signal.signal(number, _do_nothing)
+    signal.signal(signal.SIGUSR1, _do_nothing)
+    # SIGABRT, the last rung before SIGKILL: every thread's stack, then death.
+    faulthandler.enable(all_threads=True)
+    return wait_for_parent(supervisor, hop) and die_with(supervisor)
+
+
+def _do_nothing(number: int, frame: Any) -> None:
+    pass
+
+
+def _serve(channel: Channel, ledger: Ledger) -> int:
+    """Load, make the client, fetch and handle until drained; the exit status."""
+    configure = channel.receive()
+    if not isinstance(configure, Configure):
+        raise FrameError(f"the first message is {type(configure).__name__}, not Configure")
+    name = f"worker-{configure.worker}"
+    name_process(f"kunicorn-w{configure.worker}")
+    written = logs.configure(level=configure.log_level, format=configure.log_format, process=name)
+    try:
+        handler, calls = _load(configure)
+        consumer, topics = _connect(configure)
+    except CannotServe as failure:
+        channel.send(failure.report)
+        return failure.status
+    meter = Meter()
+    fetcher = Fetcher(consumer, ledger, meter, channel.send)
+    runner = Runner(
+        consumer,
+        fetcher,
+        ledger,
+        calls,
+        RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms),
+        configure.batch_max_records if configure.mode == "batch" else None,
+    )
+    signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_drain_deadline())
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    channel.send(Ready())
+    Control(channel, ledger, fetcher, runner, topics.learn_beside, lambda: written.dropped).start()
+    runner.run()
+    _tear_down(handler, calls)
+    return ExitCode.CLEAN
+
+
+def _load(configure: Configure) -> tuple[Handler, Calls]:
+    """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
+    _reseed()
+    try:
+        handler = load(configure.entrypoint)
+    except HandlerLoadError as error:
+        raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
+    calls = calls_of(handler, configure.mode)
+    if handler.setup is None:
+        if configure.options:
+            raise CannotServe(
+                "handler",
+                f"[handler.options] is set, but {configure.entrypoint} has no setup(options) to read it: "
+                f"remove the options, or give the handler a 'setup' attribute",
+                ExitCode.HANDLER,
+            )
+        return handler, calls
+    try:
+        calls.run(handler.setup(configure.options))
+    except BaseException as error:
+        text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
+        raise CannotServe("handler", text, ExitCode.HANDLER) from error
+    return handler, calls
+
+
+def _reseed() -> None:
+    """Give each worker random numbers of its own; `random` itself does so after a fork, numpy does not."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _connect(configure: Configure) -> tuple[Consumer, Topics]:
+    """The consumer, with the topics known by now warmed up. Raises `CannotServe`."""
+    properties = {**configure.client, "error_cb": log_client_error}
+    try:
+        consumer = Consumer(properties, logger=logging.getLogger("kunicorn.worker.librdkafka"))
+    except (KafkaException, ValueError, TypeError) as error:
+        text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
+        raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
+    topics = Topics(consumer)
+    topics.learn(set(configure.topics), _WARM_UP_SECONDS)
+    return consumer, topics
+
+
+def _tear_down(handler: Handler, calls: Calls) -> None:
+    """Everything is handled and reported; what goes wrong here can only be told."""
+    try:
+        if handler.teardown is not None:
+            calls.run(handler.teardown())
+        calls.close()
+    except BaseException as error:
+        log.error("the handler's teardown failed: %s", describe(error))

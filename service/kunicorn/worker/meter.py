@@ -1,0 +1,62 @@
+"""What the runner counts and the control thread reports: handler calls by topic and duration."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
+
+_BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in DURATION_BUCKETS)
+
+
+@dataclass(slots=True)
+class _Counts:
+    records: int = 0
+    failures: int = 0
+    retries: int = 0
+    nanoseconds: int = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
+
+
+class Meter:
+    """Counters since the last report. Not locked: every caller holds the fetcher's lock."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        """Records finished since the worker's start."""
+        self._topics: dict[str, _Counts] = {}
+
+    def finished(self, topic: str, records: int, nanoseconds: int, calls: int) -> None:
+        """`records` were handled by `calls` of the handler in `nanoseconds`; the calls count as equally long.
+
+        A chunk's records share one reading of the clock: slow records come in chunks of one, so only the durations of
+        fast ones are an average.
+        """
+        counts = self._of(topic)
+        counts.records += records
+        counts.nanoseconds += nanoseconds
+        if calls:
+            counts.buckets[bisect_left(_BOUNDS_NS, nanoseconds // calls)] += calls
+        self.handled += records
+
+    def failed(self, topic: str, *, retried: bool) -> None:
+        """The handler raised; `retried`: it will be asked again."""
+        counts = self._of(topic)
+        counts.failures += 1
+        counts.retries += retried
+
+    def _of(self, topic: str) -> _Counts:
+        counts = self._topics.get(topic)
+        if counts is None:
+            counts = self._topics[topic] = _Counts()
+        return counts
+
+    def take(self) -> list[Deltas]:
+        """The changes since the last call."""
+        topics, self._topics = self._topics, {}
+        return [
+            Deltas(topic, c.records, c.failures, c.retries, c.nanoseconds / NANOSECONDS, c.buckets)
+            for topic, c in topics.items()
+        ]

@@ -1,0 +1,242 @@
+"""The worker's main thread: fetch, handle, store. Everything that is slow here is the handler's.
+
+1. The ledger's consumed offset never passes an unfinished record: it is stored after the handler returned, record by
+   record, and by nobody else while records are in hand.
+2. No record is started past the lease: the clock is read once a chunk, and chunks shrink to one record when the handler
+   is slow; in between the control thread watches the lease and interrupts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, KafkaError, Message
+
+from kunicorn.handlers import DrainDeadline
+from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.pipes.ledger import CONSUMED, Ledger
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.batches import following_offsets, runs
+from kunicorn.worker.calls import Calls
+from kunicorn.worker.faults import kind_of
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.pacing import ChunkPace
+from kunicorn.worker.retry import RetryPolicy, describe
+
+log = logging.getLogger("kunicorn.worker")
+
+FETCH_RECORDS = 500
+"""Records asked for at once: larger batches fall out of the processor's cache."""
+_IDLE_SECONDS = 0.1
+"""Longest wait for a first record: so long may a restarted partition wait for its turn."""
+_LEASE_CHECK_SECONDS = 0.02
+_LOG_EVERY_NS = NANOSECONDS
+
+
+class Runner:
+    """The loop. `progress` grows with every turn: the evidence that it is alive."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        fetcher: Fetcher,
+        ledger: Ledger,
+        calls: Calls,
+        retries: RetryPolicy,
+        batch_max_records: int | None,
+    ) -> None:
+        """`batch_max_records`: most records of one call; None: the handler takes one record at a time."""
+        self.progress = 0
+        self.paused_by_lease = False
+        self._consumer = consumer
+        self._fetcher = fetcher
+        self._ledger = ledger
+        self._calls = calls
+        self._retries = retries
+        self._batch_max_records = batch_max_records
+        self._fetch_records = max(FETCH_RECORDS, batch_max_records or 0)
+        self._pace = ChunkPace()
+        self._parked: list[tuple[int, int, Grant]] = []
+        """Heap of (when to try again, grant's number, grant)."""
+        self._interruptible: Grant | None = None
+        """The grant whose records the handler has right now."""
+        self._now = now_ns()
+        self._logged_at = 0
+
+    def run(self) -> None:
+        """Go on until everything is drained. Caller: the main thread; blocks."""
+        while not self._fetcher.drained:
+            self.progress += 1
+            self._fetcher.begin_turn(self._now)
+            self._try_again()
+            if batch := self._fetch():
+                self._now = now_ns()
+                self._handle(batch)
+            else:
+                self._now = now_ns()
+
+    def on_drain_deadline(self) -> None:
+        """Raise `DrainDeadline` in the handler, if what it has in hand is to be given up. Caller: the signal handler.
+
+        The supervisor decides from outside; by the time the signal arrives another partition's record may be in hand.
+        """
+        grant = self._interruptible
+        if grant is not None and grant.state is GrantState.STOPPING:
+            self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
+            self._calls.interrupt()
+
+    # -- fetching --------------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> list[Message]:
+        """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
+        first = self._consumer.poll(self._patience())
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(self._fetch_records - 1, 0)]
+
+    def _patience(self) -> float:
+        if not self._parked:
+            return _IDLE_SECONDS
+        return min(_IDLE_SECONDS, max(0.0, (self._parked[0][0] - self._now) / NANOSECONDS))
+
+    def _handle(self, batch: list[Message]) -> None:
+        errors: list[Message] = []
+        if any(map(Message.error, batch)):
+            errors = [message for message in batch if message.error() is not None]
+            batch = [message for message in batch if message.error() is None]
+        for tp, epoch, messages in runs(batch, self._fetcher.several_topics):
+            self._handle_run(tp, epoch, messages)
+        # A partition's error comes after its records, and the next comes only after it was assigned again.
+        for message in errors:
+            self._meet_error(message)
+
+    def _meet_error(self, message: Message) -> None:
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        if error is None or (kind := kind_of(error.code(), error.str())) is None:
+            return
+        if topic is None or partition is None or partition < 0:
+            log_client_error(error)
+            return
+        self._fetcher.broken(TopicPartition(topic, partition), kind, error.str())
+
+    # -- handling --------------------------------------------------------------------------------------------------
+
+    def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+        following = following_offsets(messages)
+        done = 0
+        while done < len(messages) and self._within_lease():
+            end = min(done + (self._batch_max_records or self._pace.size), len(messages))
+            grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now)
+            if grant is None:
+                return
+            finished = self._handle_chunk(grant, messages[done:end], following[done:end])
+            if finished is None:
+                return
+            done += finished
+
+    def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
+        """How many records were handled; None if no more of this run are to be: the grant has ended, or waits."""
+        started = self._now
+        error = self._call(grant, messages, following)
+        self._now = now_ns()
+        self.progress += 1
+        duration = self._now - started
+        finished = bisect_right(following, self._ledger.cells[grant.at + CONSUMED])
+        self._pace.took(finished, duration)
+        if finished:
+            grant.failures = 0
+        if error is None or isinstance(error, DrainDeadline) or finished == len(messages):
+            calls = finished if self._batch_max_records is None else min(finished, 1)
+            return finished if self._fetcher.release(grant, finished, duration, calls) else None
+        self._meet_failure(grant, messages, following, finished, duration, error)
+        return None
+
+    def _call(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> BaseException | None:
+        """Let the handler handle; what it raises is a failure of its record and nothing else.
+
+        `DrainDeadline` may come out of the inner `finally`, too: the outer `try` holds whatever the signal hits.
+        """
+        try:
+            try:
+                self._interruptible = grant
+                self._calls(messages, following, self._ledger.cells, grant.at + CONSUMED, self._fetcher.interrupts)
+            finally:
+                self._interruptible = None
+        except BaseException as error:
+            return error
+        return None
+
+    def _meet_failure(
+        self,
+        grant: Grant,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        finished: int,
+        duration: int,
+        error: BaseException,
+    ) -> None:
+        grant.failures += 1
+        offset = following[finished] - 1
+        wait = self._retries.wait_ns(grant.failures, error, random.random())
+        if wait is None:
+            self._fetcher.give_up(grant, offset, describe(error), finished, duration)
+            return
+        held = messages[finished:] if self._batch_max_records is not None else messages[finished : finished + 1]
+        if self._fetcher.park(grant, held, finished, duration):
+            heapq.heappush(self._parked, (self._now + wait, grant.number, grant))
+            self._log_failure(grant, offset, wait, error)
+
+    def _log_failure(self, grant: Grant, offset: int, wait: int, error: BaseException) -> None:
+        if self._now - self._logged_at < _LOG_EVERY_NS:
+            return  # A database that is down fails every partition; the counters have them all.
+        self._logged_at = self._now
+        log.warning(
+            "the handler failed on %s@%d (try %d of %d), again in %.3f s: %s",
+            grant.tp,
+            offset,
+            grant.failures,
+            self._retries.attempts,
+            wait / NANOSECONDS,
+            describe(error),
+        )
+
+    def _try_again(self) -> None:
+        """Ask the handler once more for every parked record whose wait is over."""
+        while self._parked and self._parked[0][0] <= self._now and self._within_lease():
+            _, _, grant = heapq.heappop(self._parked)
+            messages = grant.held
+            if not messages:
+                continue  # Stopped while it waited.
+            following = following_offsets(messages)
+            epoch = messages[0].leader_epoch()
+            if self._fetcher.retake(grant, following[0] - 1, -1 if epoch is None else epoch, self._now):
+                self._handle_chunk(grant, messages, following)
+
+    # -- the lease ---------------------------------------------------------------------------------------------------
+
+    def _within_lease(self) -> bool:
+        """Wait, if need be, until membership is certain; False if everything was drained meanwhile."""
+        if self._now <= self._ledger.lease_ns:
+            return True
+        self.paused_by_lease = True
+        log.warning("membership is not certain any more: no further record is started until a heartbeat is answered")
+        while self._now > self._ledger.lease_ns and not self._fetcher.drained:
+            time.sleep(_LEASE_CHECK_SECONDS)
+            self.progress += 1
+            self._now = now_ns()
+        self.paused_by_lease = False
+        if self._fetcher.drained:
+            return False
+        log.info("membership is certain again: going on")
+        return True
+
+
+def log_client_error(error: KafkaError) -> None:
+    """What librdkafka tells beside the records: brokers down, names not resolved. Called from inside `poll`."""
+    log.warning("kafka client: %s (%s)", error.str(), error.name())

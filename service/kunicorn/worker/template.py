@@ -1,0 +1,177 @@
+"""The template: a process that has imported the handler and forks workers from it.
+
+    supervisor --(Preload; then Fork and two descriptors, for each worker)--> template --fork--> hop --fork--> worker
+    supervisor <--(TemplateReady or TemplateFailed; then Forked and a pidfd, sent by the hop)
+
+`python -m kunicorn.worker.template FD`, FD a SOCK_SEQPACKET socket, exec'ed by the supervisor, so that nothing of its event loop, threads and
+sockets is here. The hop exits at once, and the worker's parent becomes the supervisor, which has asked for that by
+PR_SET_CHILD_SUBREAPER; a dead template therefore costs no worker. The template never talks to Kafka.
+
+Threads and sockets do not survive a fork: a lock held by a thread that is gone stays locked for ever, a client made at
+import delivers nothing and raises nothing. So they are counted after the import; if there are any, the process starts
+over as a new program without importing the handler, and each worker imports it for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of them 40 ms)
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handlers import load
+from kunicorn.pipes.framing import FrameError, decode, encode
+from kunicorn.pipes.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
+from kunicorn.worker import main as worker
+from kunicorn.worker.linux import die_with, name_process, sockets, stdin_from_nowhere, threads
+
+_MAX_PACKET = 1 << 20
+_DESCRIPTORS = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the socket `arguments[0]`; a second argument says why the handler is not to be imported here."""
+    fd, reason = int(arguments[0]), "".join(arguments[1:2])
+    _settle_in()
+    sock = socket.socket(fileno=fd)
+    try:
+        # Only peeked at: a template that has to start over reads it again.
+        preload: Preload = decode(sock.recv(_MAX_PACKET, socket.MSG_PEEK), Preload)
+        if not die_with(preload.supervisor):
+            return 0
+        _import_like(preload)
+        answer = TemplateReady(False, reason, 0.0) if reason else _import_handler(sock, preload)
+        sock.recv(_MAX_PACKET)
+        _send(sock, answer)
+        if isinstance(answer, TemplateFailed):
+            return 3
+        gc.collect()
+        gc.freeze()
+        _serve(sock, preload.supervisor)
+    except FrameError as error:
+        print(f"template {os.getpid()}: exiting, the supervisor sent nonsense: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"template {os.getpid()}: exiting: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _settle_in() -> None:
+    """Ctrl-C and systemd's SIGTERM reach every process; only the supervisor's count."""
+    if os.getpgid(0) != os.getpid():
+        os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    stdin_from_nowhere()
+    name_process("kunicorn-tmpl")
+
+
+def _import_like(preload: Preload) -> None:
+    """Search modules where the supervisor does: one that only it finds would be missing here without a word."""
+    sys.path[:] = preload.path + [entry for entry in sys.path if entry not in preload.path]
+
+
+def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | TemplateFailed:
+    """Import it and look at what that left behind; does not return if the process has to start over."""
+    before, had = threads(), sockets()
+    directory, environment = os.getcwd(), dict(os.environ)
+    began = time.monotonic()
+    try:
+        load(preload.entrypoint)
+    except HandlerLoadError as error:
+        return TemplateFailed(str(error))
+    seconds = time.monotonic() - began
+    if left_behind := _left_behind(threads() - before, len(sockets() - had)):
+        os.chdir(directory)
+        _start_over(sock, f"importing {preload.entrypoint} {left_behind}", environment)
+    return TemplateReady(True, "", seconds)
+
+
+def _left_behind(new_threads: int, new_sockets: int) -> str:
+    found = [f"{count} {what}" for count, what in ((new_threads, "threads"), (new_sockets, "sockets")) if count > 0]
+    if not found:
+        return ""
+    return (
+        f"starts {' and '.join(found)}, which do not survive a fork: every worker imports it for itself, "
+        f"which makes worker starts slower; start them in the handler's setup(options) instead"
+    )
+
+
+def _start_over(sock: socket.socket, note: str, environment: dict[str, str]) -> NoReturn:
+    """Become a new program: exec is the only way to be sure that no thread and no lock is left."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    keep = sock.fileno()
+    os.set_inheritable(keep, True)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != keep:
+            _close_on_exec(fd)
+    arguments = [sys.executable, "-m", "kunicorn.worker.template", str(keep), note]
+    os.execve(sys.executable, arguments, environment)  # noqa: S606
+
+
+def _close_on_exec(fd: int) -> None:
+    """Clients written in C do not always mark their sockets."""
+    with contextlib.suppress(OSError):
+        os.set_inheritable(fd, False)
+
+
+def _serve(sock: socket.socket, supervisor: int) -> None:
+    """Fork for every request, until the supervisor closes the socket."""
+    while True:
+        body, fds, flags, _ = socket.recv_fds(sock, _MAX_PACKET, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not body:
+            return
+        decode(body, Fork)
+        if len(fds) != _DESCRIPTORS or flags & socket.MSG_CTRUNC:
+            raise FrameError(f"a Fork with {len(fds)} descriptors in place of {_DESCRIPTORS}")
+        _fork(sock, supervisor, *fds)
+        for fd in fds:
+            # Else a worker would never read EOF: its siblings, forked later, would hold the supervisor's word open.
+            os.close(fd)
+
+
+def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int) -> None:
+    """Fork the hop, which forks the worker, tells the supervisor and exits. Raises OSError where that fails."""
+    # What the handler printed at import would otherwise be printed again by every worker.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    hop = os.fork()
+    if hop == 0:
+        _hop(sock, supervisor, channel_fd, ledger_fd)
+    _, status = os.waitpid(hop, 0)
+    if status != 0:
+        raise OSError(f"no worker could be forked (wait status {status}); out of memory or of processes?")
+
+
+def _hop(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int) -> NoReturn:
+    status = 1
+    try:
+        hop = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            sock.close()
+            worker.run(channel_fd, ledger_fd, supervisor, hop)
+        # The hop is the worker's parent still, so the pid cannot be anybody else's yet.
+        socket.send_fds(sock, [encode(Forked(pid))], [os.pidfd_open(pid)])
+        status = 0
+    except OSError as error:
+        print(f"template: forking a worker failed: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)
+
+
+def _send(sock: socket.socket, message: FromTemplate) -> None:
+    sock.send(encode(message))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

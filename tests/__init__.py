@@ -1,0 +1,1 @@
+"""The tests; a package, so that test modules of the same name in different folders do not collide."""

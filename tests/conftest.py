@@ -1,0 +1,3 @@
+"""What every test may ask for."""
+
+from __future__ import annotations

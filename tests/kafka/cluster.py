@@ -1,0 +1,205 @@
+"""A cluster of real brokers in KRaft mode, for as long as a `with` block."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kunicorn.demo.processes import start_child
+from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked
+from tests.kafka.broker import Broker, java_command
+from tests.kafka.properties import plan_nodes, server_properties
+from tests.waiting import wait_until
+
+VERSION = "4.3.1"
+START_SECONDS = 90.0
+"""A cluster is up in two to five seconds; a machine busy with everything else may take long."""
+
+
+class KafkaCluster:
+    """`brokers` real brokers on free loopback ports; everything is gone when the block ends.
+
+    `overrides` are added to every `server.properties`. With a `workdir` of the caller's, data and logs stay there.
+    Raises `KafkaUnavailable` with the brokers' log where they do not come up.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        workdir: Path | None = None,
+        overrides: Mapping[str, object] | None = None,
+        version: str = VERSION,
+    ) -> None:
+        self._kafka = distribution(version)
+        self._keep = workdir is not None
+        self.workdir = workdir or Path(tempfile.mkdtemp(prefix="kunicorn-kafka-"))
+        self._nodes = plan_nodes(brokers, self.workdir)
+        self._overrides = dict(overrides or {})
+        self.brokers = [Broker(node, self._kafka) for node in self._nodes]
+        self._admin: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            make_archive(self._kafka)
+            self._format()
+            for broker in self.brokers:
+                broker.start()
+            self.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill every broker and remove the data."""
+        for broker in self.brokers:
+            if broker.alive:
+                broker.kill()
+        if not self._keep:
+            shutil.rmtree(self.workdir, ignore_errors=True)
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers, dead ones too: `host:port,host:port`."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, number: int) -> Broker:
+        """The broker with that id; they count from 1."""
+        return self.brokers[number - 1]
+
+    def admin(self) -> AdminClient:
+        """confluent-kafka's admin client of this cluster; the same one on every call."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return self._admin
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic, replicated to every broker, and wait until every partition has a leader."""
+        replicas = min(3, len(self.brokers))
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
+        self.admin().create_topics([topic])[name].result(30)
+        wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
+        return name
+
+    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 60.0) -> str:  # noqa: A002
+        """Run one of Kafka's Java tools to its end and return what it printed.
+
+        `main` is the class: `"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"`.
+        Raises `RuntimeError` with all its output where it fails.
+        """
+        done = subprocess.run(
+            java_command(self._kafka, main, arguments),
+            env={**os.environ, "CLASSPATH": self._kafka.classpath},
+            input=input or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{main} {' '.join(arguments)} exited {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def start_tool(self, main: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start a tool that runs on, with text pipes; the caller ends it. It dies with this process."""
+        log = self.workdir / f"{main.rpartition('.')[2]}.txt"
+        command = java_command(self._kafka, main, arguments)
+        return start_child(command, env={"CLASSPATH": self._kafka.classpath}, pipes=True, log=log)
+
+    def wait_until_ready(self, within: float = START_SECONDS) -> None:
+        """Wait until every broker is listed and the group coordinators answer."""
+        deadline = time.monotonic() + within
+        try:
+            for broker in self.brokers:
+                wait_until(lambda b=broker: _listens(b), f"broker {broker.id} to listen", deadline - time.monotonic())
+            wait_until(self._complete, "all brokers in the metadata", deadline - time.monotonic())
+            wait_until(self._coordinates, "a group coordinator", deadline - time.monotonic())
+        except AssertionError as error:
+            logs = "\n".join(f"-- broker {broker.id} --\n{broker.log_tail()}" for broker in self.brokers)
+            raise KafkaUnavailable(f"Kafka {self._kafka.version} did not come up: {error}\n{logs}") from None
+
+    def _format(self) -> None:
+        """Write configurations and empty storage, for all nodes at once."""
+        identity = _cluster_id()
+        running = []
+        for node in self._nodes:
+            node.directory.mkdir(parents=True, exist_ok=True)
+            path = node.directory / "server.properties"
+            path.write_text(server_properties(node, self._nodes, self._overrides))
+            command = java_command(
+                self._kafka, "kafka.tools.StorageTool", ["format", "-t", identity, "-c", str(path), "--ignore-formatted"]
+            )
+            log = node.directory / "format.txt"
+            running.append((start_child(command, env={"CLASSPATH": self._kafka.classpath}, log=log), log))
+        for process, log in running:
+            if process.wait(60) != 0:
+                raise KafkaUnavailable(f"Kafka's StorageTool refused the configuration:\n{log.read_text()[-2000:]}")
+
+    def _led(self, topic: str) -> int:
+        metadata = self.admin().list_topics(topic, timeout=10).topics[topic]
+        return sum(partition.leader > 0 for partition in metadata.partitions.values())
+
+    def _complete(self) -> bool:
+        return _answers(lambda: len(self.admin().list_topics(timeout=2).brokers) == len(self.brokers))
+
+    def _coordinates(self) -> bool:
+        """Asking for a group's offsets creates `__consumer_offsets`, which is missing in a fresh cluster."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "kunicorn-warm-up", "log_level": 0})
+        try:
+            return _answers(lambda: consumer.committed([TopicPartition("kunicorn-warm-up", 0)], timeout=5))
+        finally:
+            consumer.close()
+
+
+def make_archive(kafka: Distribution) -> None:
+    """Have one broker write down the classes it loaded, once per cache; the next ones start in half the time."""
+    with locked(f"kafka-{kafka.version}-archive"):
+        if kafka.archive.exists():
+            return
+        with tempfile.TemporaryDirectory(prefix="kunicorn-kafka-") as scratch:
+            training = KafkaCluster(1, Path(scratch), version=kafka.version)
+            part = kafka.archive.with_suffix(".part")
+            training._format()
+            broker = training.broker(1)
+            broker.start(f"-XX:ArchiveClassesAtExit={part}")
+            try:
+                training.wait_until_ready()
+                broker.stop()
+            finally:
+                training.close()
+            if part.exists():
+                part.rename(kafka.archive)
+
+
+def _cluster_id() -> str:
+    """A random cluster id: 16 bytes in URL-safe base64. Fixed first byte: a leading `-` would be an option."""
+    return base64.urlsafe_b64encode(b"K" + os.urandom(15)).decode().rstrip("=")
+
+
+def _listens(broker: Broker) -> bool:
+    if not broker.alive:
+        raise AssertionError(f"broker {broker.id} exited")
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", broker.node.port)) == 0
+
+
+def _answers(ask: Callable[[], object]) -> bool:
+    """Whether `ask()` is true; false while the cluster still answers with errors."""
+    try:
+        return bool(ask())
+    except KafkaException:
+        return False

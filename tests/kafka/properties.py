@@ -1,0 +1,77 @@
+"""The `server.properties` of a small, quick cluster; everything not named here is Kafka's default."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Node:
+    """One server that is broker and controller; both ports are on the loopback interface."""
+
+    id: int
+    port: int
+    controller_port: int
+    directory: Path
+
+
+def plan_nodes(count: int, workdir: Path) -> list[Node]:
+    """`count` nodes with ports that are free now, numbered from 1."""
+    ports = free_ports(2 * count)
+    return [Node(n + 1, ports[2 * n], ports[2 * n + 1], workdir / f"broker-{n + 1}") for n in range(count)]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports below Linux's ephemeral range (32768 and up).
+
+    A port of that range may become the source port of anybody's outgoing connection while a broker is down,
+    and the broker could not come back.
+    """
+    ports: list[int] = []
+    for port in random.sample(range(15_000, 32_000), k=1_000):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError("no free ports between 15000 and 32000 on 127.0.0.1")
+
+
+def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, object]) -> str:
+    """The file's text. In an override's value `{id}` is the node's number: `{"broker.rack": "rack-{id}"}`."""
+    replicas = min(3, len(nodes))
+    settings: dict[str, object] = {
+        "process.roles": "broker,controller",
+        "node.id": node.id,
+        "controller.quorum.voters": ",".join(f"{each.id}@127.0.0.1:{each.controller_port}" for each in nodes),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{node.port},CONTROLLER://127.0.0.1:{node.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{node.port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": node.directory / "data",
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": replicas,
+        "offsets.topic.num.partitions": 6,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.num.partitions": 3,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": max(1, replicas - 1),
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": max(1, replicas - 1),
+        # The default waits three seconds for more members before every group's first rebalance.
+        "group.initial.rebalance.delay.ms": 0,
+        # Lets a test evict a member in two seconds; sessions are as long as members ask for.
+        "group.min.session.timeout.ms": 1_000,
+        # The default takes 128 MiB of a 512 MiB heap.
+        "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+    }
+    settings |= {name: str(value).format(id=node.id) for name, value in overrides.items()}
+    return "".join(f"{name}={value}\n" for name, value in settings.items())

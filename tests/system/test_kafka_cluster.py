@@ -1,0 +1,96 @@
+"""The brokers that every other system test stands on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.kafka import KafkaCluster
+from tests.kafka.artifacts import KafkaUnavailable
+from tests.waiting import wait_until
+
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
+def test_a_record_goes_in_and_comes_out(kafka: KafkaCluster, topic: str) -> None:
+    kafka.create_topic(topic, partitions=3)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, b"value", key=b"key")
+    assert producer.flush(10) == 0
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    message = wait_until(lambda: consumer.poll(0.5), "the record", 20)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert (message.key(), message.value()) == (b"key", b"value")
+    assert topic in kafka.tool(GROUPS, "--bootstrap-server", kafka.bootstrap, "--describe", "--group", topic)
+
+
+def test_a_missing_topic_is_not_created_by_asking_for_it(kafka: KafkaCluster, topic: str) -> None:
+    kafka.admin().list_topics(topic, timeout=10)
+    assert topic not in kafka.admin().list_topics(timeout=10).topics
+
+
+def test_a_tool_that_fails_says_what_it_printed(kafka: KafkaCluster) -> None:
+    with pytest.raises(RuntimeError, match="no-such-option"):
+        kafka.tool(GROUPS, "--no-such-option")
+
+
+def test_three_brokers_go_on_without_a_killed_one_and_take_it_back(kafka_factory: Callable[..., KafkaCluster]) -> None:
+    kafka = kafka_factory(brokers=3)
+    kafka.create_topic("t", partitions=6)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    kafka.broker(2).kill()
+    for number in range(60):
+        producer.produce("t", str(number))
+    assert producer.flush(30) == 0
+    kafka.broker(2).start()
+    kafka.wait_until_ready()
+
+
+def test_a_frozen_broker_is_silent_until_it_is_thawed(kafka_factory: Callable[..., KafkaCluster], topic: str) -> None:
+    kafka = kafka_factory()
+    kafka.create_topic(topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    kafka.broker(1).freeze()
+    producer.produce(topic, b"late")
+    assert producer.flush(1) == 1
+    kafka.broker(1).thaw()
+    assert producer.flush(20) == 0
+
+
+def test_a_configuration_that_kafka_refuses_is_reported_with_its_own_words() -> None:
+    with pytest.raises(KafkaUnavailable, match=r"log\.retention\.ms"), KafkaCluster(overrides={"log.retention.ms": "x"}):
+        pass
+
+
+def test_no_broker_survives_the_process_that_started_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.kafka", "--workdir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    starter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert starter.stdout is not None
+    assert starter.stdout.readline().startswith("127.0.0.1:")
+    assert _processes_mentioning(str(tmp_path / "broker-1"))
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    starter.stdout.close()
+    wait_until(lambda: not _processes_mentioning(str(tmp_path / "broker-1")), "the broker's end")
+
+
+def _processes_mentioning(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # ended since the listing
+        if text in words:
+            found.append(words)
+    return found

@@ -1,0 +1,406 @@
+"""The classic member, told events one by one: what it orders, and what it refuses to do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from kunicorn.group import events as ev
+from kunicorn.group.classic import ClassicMember
+from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
+from kunicorn.group.states import TRANSITIONS, IllegalStep, State, Step, take
+from kunicorn.group.timing import Timings
+from kunicorn.topics import TopicPartition
+
+T = TypeVar("T")
+ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, MEMBER_ID_REQUIRED, FENCED = 22, 25, 27, 79, 82
+NOT_AVAILABLE, NOT_COORDINATOR, LOADING = 15, 16, 14
+
+
+def tps(*numbers: int) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition("orders", n) for n in numbers)
+
+
+class Conversation:
+    """A member, a clock, and everything the member ordered since one last looked."""
+
+    def __init__(self, *, cooperative: bool = True, instance_id: str | None = None) -> None:
+        name = "cooperative-sticky" if cooperative else "range"
+        self.assignor = name
+        self.member = ClassicMember({name: cooperative}, Timings(), random.Random(1), instance_id)
+        self.now = 100.0
+        self.ordered: list[ev.Command] = []
+        self.beat: ev.SendHeartbeat | None = None
+
+    def tell(self, event: ev.Event, after: float = 0.0) -> list[ev.Command]:
+        self.now += after
+        self.ordered = self.member.receive(event, self.now)
+        for command in self.ordered:
+            self.beat = command if isinstance(command, ev.SendHeartbeat) else self.beat
+        return self.ordered
+
+    def order(self, kind: type[T]) -> T:
+        found = [command for command in self.ordered if isinstance(command, kind)]
+        assert len(found) == 1, f"expected one {kind.__name__} in {self.ordered}"
+        return found[0]
+
+    def kinds(self) -> list[str]:
+        return [type(command).__name__ for command in self.ordered]
+
+    # -- whole stretches of a conversation
+
+    def find(self) -> ev.SendJoin:
+        self.tell(ev.JoinWanted())
+        self.order(ev.FindCoordinator)
+        self.tell(ev.CoordinatorFound())
+        return self.order(ev.SendJoin)
+
+    def join(
+        self, request: ev.SendJoin, generation: int = 1, member_id: str = "me", leader: str = "other"
+    ) -> ev.SendSync:
+        self.tell(ev.Joined(request, JoinAnswer(0, generation, member_id, leader, "consumer", self.assignor)))
+        return self.order(ev.SendSync)
+
+    def sync(self, request: ev.SendSync, partitions: Sequence[TopicPartition]) -> None:
+        self.tell(ev.Synced(request, SyncAnswer(0, tuple(partitions), "consumer", self.assignor), self.now))
+
+    def settle(self, *numbers: int) -> None:
+        """Become stable with these partitions."""
+        self.sync(self.join(self.find()), tps(*numbers))
+        assert self.member.state is State.STABLE
+
+    def heartbeat(self, error: int = 0, *, commit_pending: bool = False) -> list[ev.Command]:
+        """Answer the heartbeat that is out, or the next one."""
+        if self.beat is None:
+            self.tell(ev.Tick(), after=max(0.0, self.member.deadline() - self.now))
+        beat, self.beat = self.beat, None
+        assert beat is not None
+        return self.tell(ev.HeartbeatAnswered(beat, error, commit_pending))
+
+
+def test_a_new_member_finds_the_coordinator_then_joins_with_no_id_and_no_generation() -> None:
+    join = Conversation().find()
+    assert (join.member_id, join.generation, join.owned) == ("", NO_GENERATION, ())
+
+
+def test_member_id_required_is_answered_at_once_with_the_id_and_without_callbacks() -> None:
+    talk = Conversation()
+    talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="given")))
+    assert talk.order(ev.SendJoin).member_id == "given"
+    assert "Lose" not in talk.kinds()
+    assert "Revoke" not in talk.kinds()
+
+
+def test_heartbeats_go_on_between_join_and_sync() -> None:
+    talk = Conversation()
+    talk.join(talk.find())
+    assert talk.member.state is State.SYNCING
+    assert "SendHeartbeat" in talk.kinds()
+
+
+def test_no_heartbeat_goes_out_behind_a_parked_join() -> None:
+    talk = Conversation()
+    talk.find()
+    talk.tell(ev.Tick(), after=60)
+    assert talk.ordered == []
+
+
+def test_the_leader_plans_before_it_syncs_and_a_follower_sends_no_plan() -> None:
+    talk = Conversation()
+    members = (Member("me", Subscription(("orders",))),)
+    talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "me", "consumer", talk.assignor, members=members)))
+    plan = talk.order(ev.MakePlan)
+    talk.tell(ev.Planned(plan, {"me": tps(0)}))
+    assert talk.order(ev.SendSync).plan == {"me": tps(0)}
+
+
+def test_a_static_leader_told_to_skip_the_assignment_sends_no_plan_but_stays_leader() -> None:
+    talk = Conversation(instance_id="pod-0")
+    answer = JoinAnswer(0, 7, "new", "new", "consumer", talk.assignor, skip_assignment=True)
+    talk.tell(ev.Joined(talk.find(), answer))
+    assert talk.order(ev.SendSync).plan == {}
+    assert talk.member.leader
+
+
+def test_a_plan_for_a_generation_that_is_over_is_dropped() -> None:
+    talk = Conversation()
+    talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "me", "consumer", talk.assignor)))
+    plan = talk.order(ev.MakePlan)
+    beat = talk.order(ev.SendHeartbeat)
+    talk.tell(ev.HeartbeatAnswered(beat, UNKNOWN_MEMBER, commit_pending=False))
+    talk.tell(ev.Planned(plan, {"me": tps(0)}))
+    assert "SendSync" not in talk.kinds()
+
+
+def test_a_cooperative_member_keeps_its_partitions_while_it_joins_and_names_them_as_owned() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.heartbeat(REBALANCING)
+    assert talk.order(ev.SendJoin).owned == tps(0, 1)
+    assert "Revoke" not in talk.kinds()
+
+
+def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None:
+    talk = Conversation(cooperative=False)
+    talk.settle(0, 1)
+    talk.heartbeat(REBALANCING)
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(0, 1)
+    assert "SendJoin" not in talk.kinds()
+    talk.tell(ev.Released(revoke), after=5)
+    assert talk.order(ev.SendJoin).owned == ()
+
+
+def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_disturb_it() -> None:
+    talk = Conversation(cooperative=False)
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    revoke = talk.order(ev.Revoke)
+    talk.heartbeat(REBALANCING)
+    talk.heartbeat(REBALANCING)
+    assert talk.member.state is State.PREPARING
+    talk.tell(ev.Released(revoke))
+    talk.order(ev.SendJoin)
+
+
+def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejoins() -> None:
+    talk = Conversation()
+    talk.settle(0, 1, 2)
+    talk.heartbeat(REBALANCING)
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(1, 2)
+    assert talk.member.owned == frozenset(tps(0, 1, 2)), "still owned until the drain is over"
+    talk.tell(ev.Released(revoke))
+    assert talk.order(ev.SendJoin).owned == tps(0)
+
+
+def test_nothing_is_committed_between_join_and_sync() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    assert talk.member.may_commit
+    talk.heartbeat(REBALANCING)
+    assert not talk.member.may_commit
+    sync = talk.join(talk.order(ev.SendJoin), generation=2)
+    assert not talk.member.may_commit
+    talk.sync(sync, tps(0))
+    assert talk.member.may_commit
+
+
+@pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, "")])
+def test_a_fencing_error_loses_the_partitions_and_rejoins_at_once(error: int, kept: str) -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.heartbeat(error)
+    assert talk.order(ev.Lose).partitions == tps(0, 1)
+    join = talk.order(ev.SendJoin)
+    assert (join.member_id, join.generation, join.owned) == (kept, NO_GENERATION, ())
+    assert "Revoke" not in talk.kinds(), "what is lost is not drained and committed"
+
+
+def test_a_fencing_answer_to_a_heartbeat_of_an_older_generation_is_ignored() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    beat = talk.beat
+    assert beat is not None
+    talk.tell(ev.TopicsChanged("orders grew"))
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk.tell(ev.HeartbeatAnswered(beat, UNKNOWN_MEMBER, commit_pending=False))
+    assert "Lose" not in talk.kinds()
+    assert talk.member.member_id == "me"
+
+
+@pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE])
+def test_a_moved_coordinator_costs_neither_id_nor_generation_nor_partitions(error: int) -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.heartbeat(error)
+    talk.order(ev.ForgetCoordinator)
+    talk.tell(ev.Tick(), after=1)
+    talk.order(ev.FindCoordinator)
+    talk.tell(ev.CoordinatorFound())
+    beat = talk.order(ev.SendHeartbeat)
+    assert (beat.generation, beat.member_id) == (1, "me")
+    assert talk.member.state is State.STABLE
+    assert talk.member.owned == frozenset(tps(0, 1))
+
+
+def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_again() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(NOT_AVAILABLE, commit_pending=True)
+    assert "ForgetCoordinator" not in talk.kinds()
+
+
+def test_a_join_that_goes_unanswered_is_sent_again_with_the_same_id_after_a_look_up() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "connection reset"))
+    talk.order(ev.ForgetCoordinator)
+    talk.tell(ev.Tick(), after=1)
+    talk.tell(ev.CoordinatorFound())
+    join = talk.order(ev.SendJoin)
+    assert (join.member_id, join.generation, join.owned) == ("me", 1, tps(0))
+
+
+def test_look_ups_back_off_between_failures_and_never_while_one_is_out() -> None:
+    talk = Conversation()
+    talk.tell(ev.JoinWanted())
+    assert talk.tell(ev.Tick(), after=5) == []
+    waits = []
+    for _ in range(6):
+        talk.tell(ev.CoordinatorRefused(0, "no broker answers"))
+        waits.append(talk.member.deadline() - talk.now)
+        talk.now = talk.member.deadline()
+        talk.tell(ev.Tick())
+        talk.order(ev.FindCoordinator)
+    assert waits[0] < 0.13
+    assert 0.7 < waits[-1] <= 1.2
+
+
+def test_a_fenced_instance_is_refused_for_good_and_its_partitions_are_lost() -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.settle(0)
+    talk.heartbeat(FENCED)
+    assert talk.kinds() == ["Lose", "Fail"]
+    assert talk.tell(ev.Tick(), after=60) == []
+
+
+def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_survived() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(999)
+    assert talk.member.state is State.STABLE
+    fresh = Conversation()
+    fresh.tell(ev.Joined(fresh.find(), JoinAnswer(999)))
+    assert "999" in fresh.order(ev.Fail).message
+
+
+def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat()
+    talk.heartbeat()
+    talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
+    beat = talk.order(ev.SendHeartbeat)
+    talk.tell(ev.HeartbeatAnswered(beat, 0, commit_pending=False), after=2)
+    assert talk.order(ev.BeCertain).until == beat.sent_at + 45
+
+
+def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat()
+    talk.heartbeat()
+    assert talk.member.deadline() - talk.now == pytest.approx(0.5)
+    talk.now += 60
+    talk.heartbeat()
+    assert talk.member.deadline() - talk.now == pytest.approx(1.0)
+
+
+def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of_a_rebalance() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.TopicsChanged("orders: 1 to 2 partitions"))
+    join = talk.order(ev.SendJoin)
+    assert "orders" in join.reason
+    sync = talk.join(join, generation=2)
+    talk.tell(ev.TopicsChanged("orders: 2 to 3 partitions"))
+    assert "SendJoin" not in talk.kinds()
+    talk.sync(sync, tps(0, 1))
+    assert "3 partitions" in talk.order(ev.SendJoin).reason
+
+
+def test_leaving_drains_and_commits_before_leave_group() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(0, 1)
+    assert talk.member.may_commit
+    talk.tell(ev.Released(revoke))
+    leave = talk.order(ev.SendLeave)
+    talk.tell(ev.LeaveAnswered(leave, 0))
+    assert talk.member.state is State.LEFT
+
+
+def test_a_static_member_goes_without_leave_group() -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.settle(0)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    assert talk.member.state is State.LEFT
+    assert "SendLeave" not in talk.kinds()
+
+
+def test_a_leave_in_the_middle_of_a_rebalance_waits_for_the_answer_to_sync_then_commits() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.heartbeat(REBALANCING)
+    join = talk.order(ev.SendJoin)
+    assert talk.tell(ev.LeaveWanted("SIGTERM")) == []
+    talk.sync(talk.join(join, generation=2), tps(0, 1, 2))
+    assert talk.order(ev.Revoke).partitions == tps(0, 1)
+    assert "Assign" not in talk.kinds()
+    assert talk.member.may_commit
+
+
+def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:
+    talk = Conversation()
+    talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="pending")))
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    assert talk.order(ev.SendLeave).member_id == "pending"
+
+
+def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    talk.heartbeat(UNKNOWN_MEMBER)
+    assert talk.member.state is State.LEFT
+    assert talk.order(ev.Lose).partitions == tps(0)
+    assert talk.tell(ev.Released(revoke)) == []
+
+
+def test_a_commit_refused_under_an_older_generation_changes_nothing() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.CommitRefused(0, "me", ILLEGAL_GENERATION))
+    assert talk.member.state is State.STABLE
+    talk.tell(ev.CommitRefused(1, "me", ILLEGAL_GENERATION))
+    assert talk.order(ev.Lose).partitions == tps(0)
+
+
+def test_a_commit_that_meets_a_rebalance_rejoins_and_keeps_the_generation() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.CommitRefused(1, "me", REBALANCING))
+    assert talk.order(ev.SendJoin).generation == 1
+
+
+def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    count = talk.member.history.count
+    talk.heartbeat(REBALANCING)
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=3), tps(0))
+    assert talk.member.history.count == count + 1
+    assert talk.member.history.recent[-1].reason == "the coordinator announced a rebalance"
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("step", Step)
+def test_every_step_is_in_the_table_or_refused_and_changes_nothing(state: State, step: Step) -> None:
+    if (state, step) in TRANSITIONS:
+        assert take(state, step) is TRANSITIONS[state, step]
+    else:
+        with pytest.raises(IllegalStep):
+            take(state, step)

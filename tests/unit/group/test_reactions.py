@@ -1,0 +1,47 @@
+"""The table from error to reaction is total, and says what the reference clients do."""
+
+from __future__ import annotations
+
+import pytest
+
+from kunicorn.group.reactions import Api, Reaction, reaction
+
+
+@pytest.mark.parametrize("api", Api)
+def test_every_error_code_has_a_reaction_in_every_api(api: Api) -> None:
+    for code in (*range(-1, 150), 999, 32_767):
+        assert isinstance(reaction(api, code), Reaction)
+
+
+@pytest.mark.parametrize("api", Api)
+def test_no_error_proceeds(api: Api) -> None:
+    assert reaction(api, 0) is Reaction.PROCEED
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "expected"),
+    [
+        (Api.JOIN, 14, Reaction.RETRY),
+        (Api.JOIN, 15, Reaction.REDISCOVER),
+        (Api.JOIN, 16, Reaction.REDISCOVER),
+        (Api.JOIN, 22, Reaction.RESET_GENERATION),
+        (Api.JOIN, 25, Reaction.FORGET_MEMBER),
+        (Api.JOIN, 79, Reaction.ADOPT_MEMBER_ID),
+        (Api.JOIN, 23, Reaction.FAIL),
+        (Api.JOIN, 81, Reaction.FAIL),
+        (Api.SYNC, 27, Reaction.REJOIN),
+        (Api.SYNC, 22, Reaction.RESET_GENERATION),
+        (Api.SYNC, 999, Reaction.REJOIN),
+        (Api.HEARTBEAT, 27, Reaction.REJOIN),
+        (Api.HEARTBEAT, 30, Reaction.FAIL),
+        (Api.HEARTBEAT, 999, Reaction.RETRY),
+        (Api.COMMIT, 7, Reaction.REDISCOVER),
+        (Api.COMMIT, 3, Reaction.GIVE_UP),
+        (Api.COMMIT, 27, Reaction.REJOIN),
+        (Api.OFFSET_FETCH, 88, Reaction.RETRY),
+        (Api.FIND_COORDINATOR, 30, Reaction.FAIL),
+        (Api.FIND_COORDINATOR, 15, Reaction.RETRY),
+    ],
+)
+def test_the_reaction_is_that_of_the_java_client(api: Api, code: int, expected: Reaction) -> None:
+    assert reaction(api, code) is expected

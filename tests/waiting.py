@@ -1,0 +1,23 @@
+"""Waiting for a condition with a deadline: what tests do instead of sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], what: str, within: float = 10.0, every: float = 0.02) -> T:
+    """Call `condition` until it returns something true, and return that.
+
+    After `within` seconds it raises `AssertionError` with `what` was waited for and the last answer.
+    Exceptions of the condition propagate at once. Blocks.
+    """
+    deadline = time.monotonic() + within
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {within:g} s in vain for {what}; last answer: {answer!r}")
+        time.sleep(every)
+    return answer
