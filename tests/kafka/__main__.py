@@ -16,7 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kafka", description=__doc__)
     parser.add_argument("--brokers", type=int, default=1, choices=(1, 3))
     parser.add_argument("--version", default=VERSION, help="version of Apache Kafka (default: %(default)s)")
-    parser.add_argument("--workdir", type=Path, help="keep data and logs here (default: a directory removed at the end)")
+    parser.add_argument("--workdir", type=Path, help="keep data and logs here (default: removed at the end)")
     parser.add_argument("--topic", action="append", default=[], metavar="NAME:PARTITIONS", help="create this topic")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a line of server.properties")
     arguments = parser.parse_args()

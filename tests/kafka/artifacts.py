@@ -140,7 +140,6 @@ def _fetch(version: str, jars: Path) -> None:
         command = [maven, "-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={fetched}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise KafkaUnavailable(
-                f"Maven could not fetch Kafka {version}; is a Maven repository within reach?\n{done.stdout.strip()[-2000:]}"
-            )
+            complaint = done.stdout.strip()[-2000:]
+            raise KafkaUnavailable(f"Maven could not fetch Kafka {version}; is its repository in reach?\n{complaint}")
         fetched.rename(jars)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from kunicorn.demo.processes import start_child
 from tests.kafka.artifacts import Distribution
@@ -83,7 +82,7 @@ class Broker:
         return self._process.wait(timeout)
 
 
-def java_command(kafka: Distribution, main: str, arguments: Sequence[str], flags: Sequence[str] = ()) -> list[str | Path]:
+def java_command(kafka: Distribution, main: str, arguments: Sequence[str], flags: Sequence[str] = ()) -> list[str]:
     """The command line of one of Kafka's classes; the class path travels in the environment's CLASSPATH."""
     archive = [f"-XX:SharedArchiveFile={kafka.archive}"] if kafka.archive.exists() else []
     return [kafka.java.command, *JVM_FLAGS, *archive, *flags, main, *arguments]

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +51,14 @@ class KafkaCluster:
         self._admin: AdminClient | None = None
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start all brokers and wait until they answer; what the `with` statement does."""
         try:
             make_archive(self._kafka)
             self._format()
@@ -59,13 +68,10 @@ class KafkaCluster:
         except BaseException:
             self.close()
             raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Kill every broker and remove the data."""
+        self._admin = None
         for broker in self.brokers:
             if broker.alive:
                 broker.kill()
@@ -95,7 +101,7 @@ class KafkaCluster:
         wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
         return name
 
-    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 60.0) -> str:  # noqa: A002
+    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 60.0) -> str:
         """Run one of Kafka's Java tools to its end and return what it printed.
 
         `main` is the class: `"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"`.
@@ -125,7 +131,7 @@ class KafkaCluster:
         deadline = time.monotonic() + within
         try:
             for broker in self.brokers:
-                wait_until(lambda b=broker: _listens(b), f"broker {broker.id} to listen", deadline - time.monotonic())
+                wait_until(partial(_listens, broker), f"broker {broker.id} to listen", deadline - time.monotonic())
             wait_until(self._complete, "all brokers in the metadata", deadline - time.monotonic())
             wait_until(self._coordinates, "a group coordinator", deadline - time.monotonic())
         except AssertionError as error:
@@ -140,9 +146,8 @@ class KafkaCluster:
             node.directory.mkdir(parents=True, exist_ok=True)
             path = node.directory / "server.properties"
             path.write_text(server_properties(node, self._nodes, self._overrides))
-            command = java_command(
-                self._kafka, "kafka.tools.StorageTool", ["format", "-t", identity, "-c", str(path), "--ignore-formatted"]
-            )
+            arguments = ["format", "-t", identity, "-c", str(path), "--ignore-formatted"]
+            command = java_command(self._kafka, "kafka.tools.StorageTool", arguments)
             log = node.directory / "format.txt"
             running.append((start_child(command, env={"CLASSPATH": self._kafka.classpath}, log=log), log))
         for process, log in running:

@@ -67,8 +67,9 @@ def test_a_frozen_broker_is_silent_until_it_is_thawed(kafka_factory: Callable[..
 
 
 def test_a_configuration_that_kafka_refuses_is_reported_with_its_own_words() -> None:
-    with pytest.raises(KafkaUnavailable, match=r"log\.retention\.ms"), KafkaCluster(overrides={"log.retention.ms": "x"}):
-        pass
+    cluster = KafkaCluster(overrides={"log.retention.ms": "soon"})
+    with pytest.raises(KafkaUnavailable, match=r"log\.retention\.ms"):
+        cluster.start()
 
 
 def test_no_broker_survives_the_process_that_started_it(tmp_path: Path) -> None:

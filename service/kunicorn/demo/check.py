@@ -142,7 +142,7 @@ def _runs_by_partition(files: Sequence[AuditFile], killed: Collection[int]) -> d
     last_begins = _last_begins(files)
     for file in files:
         process = processes.index((file.member, file.pid))
-        # Killed after the handler's end was written and before the offset was stored: no handler can tell the two apart.
+        # The kill may have come after the handler's end and before its offset was stored.
         excused_begin = last_begins[file.pid] if file.pid in killed else None
         for partition, offset, begin, end in _calls(file):
             run = _Run(begin, offset, end, process, end is None or begin == excused_begin)
@@ -156,7 +156,8 @@ def _last_begins(files: Sequence[AuditFile]) -> dict[int, int]:
     """When each process began its last call, by pid."""
     last: dict[int, int] = {}
     for file in files:
-        begins = (at for head, at in zip(file.words[0::WORDS], file.words[3::WORDS], strict=True) if head >> 32 == BEGIN)
+        heads_and_times = zip(file.words[0::WORDS], file.words[3::WORDS], strict=True)
+        begins = (at for head, at in heads_and_times if head >> 32 == BEGIN)
         last[file.pid] = max(last.get(file.pid, 0), max(begins, default=0))
     return last
 

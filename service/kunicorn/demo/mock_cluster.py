@@ -5,8 +5,9 @@
 prints `{"bootstrap_servers": "127.0.0.1:…"}` as one line and serves until its standard input is closed.
 Of its own, because a member that the mock does not expect hits an assertion in C and ends the process.
 
-What differs from Kafka: a partition keeps 5 MB, then drops its oldest records; commits are refused while a group is
-joining (so consumers use cooperative-sticky); no CreateTopics: topics are named on the command line.
+What differs from Kafka: a partition keeps 5 MB, then drops its oldest records; a rebalance takes as long as the session
+timeout less a second; commits are refused while a group is joining (so consumers use cooperative-sticky); there is no
+CreateTopics, topics are named on the command line.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import c_char_p, c_int, c_int16, c_size_t, c_void_p
+from ctypes import c_char_p, c_int, c_int16, c_int32, c_size_t, c_void_p
 from pathlib import Path
 
 import confluent_kafka
@@ -55,6 +56,8 @@ class MockCluster:
         self._brokers = brokers
         for api_key, highest in API_VERSION_CAPS.items():
             self._check("set_apiversion", api_key, 0, highest)
+        # The default waits three seconds for more members before every group's first rebalance.
+        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
 
     @property
     def bootstrap(self) -> str:
@@ -89,6 +92,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "rd_kafka_mock_cluster_destroy": (None, (c_void_p,)),
     "rd_kafka_mock_cluster_bootstraps": (c_char_p, (c_void_p,)),
     "rd_kafka_mock_topic_create": (c_int, (c_void_p, c_char_p, c_int, c_int)),
+    "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, (c_void_p, c_int32)),
     "rd_kafka_mock_set_apiversion": (c_int, (c_void_p, c_int16, c_int16, c_int16)),
 }
 """Result and arguments of every function used, from rdkafka.h and rdkafka_mock.h."""
@@ -123,7 +127,8 @@ def mock_cluster_process(topics: Sequence[tuple[str, int]], brokers: int = 1) ->
     for name, partitions in topics:
         arguments += ["--topic", f"{name}:{partitions}"]
     process = start_child(python_module("kunicorn.demo.mock_cluster", *arguments), env=python_path(), pipes=True)
-    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdin is not None
     try:
         line = process.stdout.readline()
         if not line:

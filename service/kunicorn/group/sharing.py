@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
 
 from kunicorn.topics import TopicPartition
 
@@ -72,19 +71,19 @@ def _keep(held: Sequence[TopicPartition], quota: int) -> tuple[list[TopicPartiti
 
 def _deal(free: Iterable[TopicPartition], room: dict[int, int], shared: dict[TopicPartition, int]) -> None:
     """Give every free partition to a worker with room, in turns; whoever has more of its topic than others waits."""
-    held: dict[str, Counter[int]] = {}
+    having: defaultdict[str, dict[int, int]] = defaultdict(lambda: dict.fromkeys(room, 0))
     for partition, worker in shared.items():
-        held.setdefault(partition.topic, Counter())[worker] += 1
+        having[partition.topic][worker] += 1
     turns = deque(worker for worker in sorted(room) if room[worker])
-    for topic, of_topic in groupby(free, key=lambda partition: partition.topic):
-        having = dict.fromkeys(turns, 0) | held.get(topic, {})
-        for partition in of_topic:
-            least = min(map(having.__getitem__, turns))
-            while having[turns[0]] > least:
+    for partition in free:
+        if partition.topic in having:
+            count = having[partition.topic].__getitem__
+            least = min(map(count, turns))
+            while count(turns[0]) > least:
                 turns.rotate(-1)
-            worker = turns.popleft()
-            shared[partition] = worker
-            having[worker] += 1
-            room[worker] -= 1
-            if room[worker]:
-                turns.append(worker)
+        worker = turns.popleft()
+        shared[partition] = worker
+        having[partition.topic][worker] += 1
+        room[worker] -= 1
+        if room[worker]:
+            turns.append(worker)

@@ -65,7 +65,7 @@ def client_properties(
     """The complete properties of a worker's consumer.
 
     `security` and `extra` have librdkafka's dotted names; `extra` is [kafka.librdkafka] and wins over what is only
-    tuning here. `group_id` is the real group's: ACLs are checked against it. Raises `ConfigError` for an owned property.
+    tuning here. `group_id` is the real group's, as ACLs are checked against it. Raises `ConfigError`.
     """
     _refuse_owned(extra)
     _refuse_set_twice(security, extra)

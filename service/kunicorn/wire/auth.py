@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,25 +20,31 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _open_plain(address: Address) -> Stream:
+    return await asyncio.open_connection(address.host, address.port)
+
+
+_OPENERS: Mapping[str, Callable[[Address], Awaitable[Stream]]] = {"PLAINTEXT": _open_plain}
+"""Everything that `security_protocol` can be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What the broker's listener demands. Raises `ConfigError` for what this version cannot do."""
+    """What the brokers' listener demands. Raises `ConfigError` for what this version cannot do."""
 
     protocol: str = "PLAINTEXT"
 
     def __post_init__(self) -> None:
-        if self.protocol != "PLAINTEXT":
+        if self.protocol not in _OPENERS:
+            supported = ", ".join(_OPENERS)
             raise ConfigError(
-                f"security_protocol = {self.protocol!r} is not supported by this version; it supports: 'PLAINTEXT'"
+                f"security_protocol = {self.protocol!r} is not supported by this version; it supports: {supported}"
             )
 
 
-async def open_stream(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect and secure. Raises `OSError`; the caller sets the time limit."""
-    del security  # one protocol, and nothing to do for it
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    connection = writer.get_extra_info("socket")
-    if connection is not None:
-        # A broker that lost power never says so; without probes an idle connection to it looks well for ever.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return reader, writer
+async def open_stream(address: Address, security: Security) -> Stream:
+    """Connect, and secure the connection. Raises `OSError`; the caller sets the time limit."""
+    return await _OPENERS[security.protocol](address)

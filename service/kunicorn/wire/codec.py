@@ -8,10 +8,10 @@ import struct
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import BufferUnderflow, SerialError
+from kio.serial.errors import BufferUnderflow
 
 from kunicorn.wire.errors import ProtocolError
-from kunicorn.wire.lenient import lenient_reader
+from kunicorn.wire.lenient import UNREADABLE, lenient_reader
 from kunicorn.wire.make import Fields, make
 from kunicorn.wire.schemas import RESPONSES, Schema
 from kunicorn.wire.versions import Api
@@ -25,9 +25,6 @@ the first bytes of a TLS alert read as 352 MB, those of an HTTP answer as 1.2 GB
 _LENGTH = struct.Struct(">i")
 LENGTH_BYTES = _LENGTH.size
 _CORRELATION_ID = struct.Struct(">i")
-
-UNREADABLE = (SerialError, KeyError, ValueError, OverflowError)
-"""What kio raises on bytes that it cannot read: unknown tags, error codes, stray nulls, times out of range."""
 
 
 def encode(message: Any) -> bytes:

@@ -162,10 +162,14 @@ class Connection:
                 length = codec.frame_length(await self._reader.readexactly(codec.LENGTH_BYTES))
                 self._deliver(await self._reader.readexactly(length))
         except ProtocolError as error:
-            self._shut(ProtocolError(f"{self.address}: {error}{self._hint()}"))
+            self._shut(
+                ProtocolError(f"{self.address}: {error}" + ("" if self._proven else "; check security_protocol"))
+            )
         except (EOFError, OSError) as error:
             why = "" if isinstance(error, EOFError) else f" ({error})"
-            self._shut(ConnectionLost(f"{self.address} closed the connection{why}{self._hint()}"))
+            # A listener that wants TLS or SASL hangs up on the first plain request, without a word.
+            hint = "" if self._proven else " at the first request; if it always does, check security_protocol"
+            self._shut(ConnectionLost(f"{self.address} closed the connection{why}{hint}"))
 
     def _deliver(self, frame: bytes) -> None:
         answered = codec.correlation_id(frame)
@@ -174,10 +178,6 @@ class Connection:
         pending = self._pending.popleft()
         if not pending.answer.done():
             pending.answer.set_result(frame)
-
-    def _hint(self) -> str:
-        """A listener that wants TLS or SASL hangs up on the first plain request, without a word."""
-        return "" if self._proven else " at the first request: if it always does, check security_protocol"
 
     def _shut(self, failure: PeerError) -> None:
         """Close, and tell all who wait why. The first reason counts."""

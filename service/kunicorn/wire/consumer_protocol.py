@@ -20,8 +20,9 @@ from kio.schema.consumer_protocol_subscription.v3 import data as subscription_v3
 
 from kunicorn.group.protocol import NO_GENERATION, Subscription
 from kunicorn.topics import TopicPartition
-from kunicorn.wire.codec import UNREADABLE, decode, encode
+from kunicorn.wire.codec import decode, encode
 from kunicorn.wire.errors import ProtocolError
+from kunicorn.wire.lenient import UNREADABLE
 from kunicorn.wire.schemas import Schema
 
 logger = logging.getLogger(__name__)

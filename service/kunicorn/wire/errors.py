@@ -1,7 +1,5 @@
 """How the other side of a connection can fail; all are `PeerError`s: trying again, perhaps elsewhere, may help."""
 
-# ruff: noqa: N818 - each is named for what happened, which reads better where it is caught
-
 from __future__ import annotations
 
 from kunicorn.errors import PeerError

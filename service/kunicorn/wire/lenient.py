@@ -4,7 +4,7 @@ kio's own reader is fast and strict: one unknown tagged field or one unknown err
 undecodable, against the protocol's promise that clients skip what they do not know (KIP-482). This one skips unknown
 tags, keeps unknown error codes as integers and takes null for any string. It runs only where kio's has refused.
 
-Raises kio's `SerialError`s, `BufferUnderflow` among them, and nothing else on any input.
+Raises one of `UNREADABLE` and nothing else, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from kio.schema.errors import ErrorCode
 from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.serial._introspect import is_optional
 from kio.serial._parse import get_reader
-from kio.serial.errors import BufferUnderflow, NegativeByteLength
+from kio.serial.errors import BufferUnderflow, NegativeByteLength, SerialError
 from kio.serial.readers import read_int8, read_int16, read_int32, read_int64, read_unsigned_varint
 
 from kunicorn.wire.schemas import Schema, field_type
 
 Reader = Callable[[bytes, int], tuple[Any, int]]
 """Reads at an offset; returns the value and the number of bytes it took."""
+
+UNREADABLE = (SerialError, KeyError, ValueError, OverflowError)
+"""What kio raises on bytes that it cannot read: too few of them, unknown tags and error codes, stray nulls,
+variable-length integers without an end, times out of range."""
 
 _NULL_STRUCT = -1
 _MAX_MILLISECONDS = timedelta.max // timedelta(milliseconds=1) - 1
@@ -75,7 +79,8 @@ def _read_tags(tagged: dict[int, tuple[str, Reader]], values: dict[str, Any], bu
 
 def _field_reader(schema: Schema, field: Field[Any]) -> Reader:
     inner, array = field_type(field)
-    if is_dataclass(inner):
+    nested = is_dataclass(inner)
+    if nested:
         read = lenient_reader(inner)
         if is_optional(field) and not array:
             read = _or_null(read)
@@ -106,7 +111,17 @@ def _read_timedelta_i64(buffer: bytes, offset: int) -> tuple[timedelta, int]:
     return timedelta(milliseconds=clamped), size
 
 
-_OWN_READERS: dict[str, Reader] = {"error_code": _read_error_code, "timedelta_i64": _read_timedelta_i64}
+def _read_bool(buffer: bytes, offset: int) -> tuple[bool, int]:
+    """Any byte but zero is true, as Kafka's own readers have it."""
+    value, size = read_int8(buffer, offset)
+    return value != 0, size
+
+
+_OWN_READERS: dict[str, Reader] = {
+    "bool": _read_bool,
+    "error_code": _read_error_code,
+    "timedelta_i64": _read_timedelta_i64,
+}
 
 _NULLABLE = frozenset({"string", "bytes", "records", "datetime_i64"})
 """Types whose null is taken even where the protocol forbids it; some brokers send nulls along with an error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from kunicorn.wire.group_requests import by_topic
 from kunicorn.wire.make import Fields
 from kunicorn.wire.metadata import NO_LEADER, Metadata
 from kunicorn.wire.versions import Api
+
+logger = logging.getLogger(__name__)
 
 PURPOSE = "offsets-of-logs"
 """These connections' own: a slow look-up in an old segment must not hold up a heartbeat."""
@@ -182,7 +185,8 @@ async def _ask_leader(
     try:
         connection = await cluster.connection(leader, PURPOSE, timeout)
         message = await connection.request(question.api, question.fields(batch, cluster.metadata), timeout)
-    except PeerError:
+    except PeerError as error:
+        logger.info("%s for %d partitions: %s", question.api.title, len(batch), error)
         return {each: question.failed(ErrorCode.NETWORK_EXCEPTION) for each in batch}
     answers = question.read(message)
     return {each: answers.get(each) or question.failed(ErrorCode.UNKNOWN_SERVER_ERROR) for each in batch}

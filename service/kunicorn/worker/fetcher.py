@@ -84,6 +84,9 @@ class Fetcher:
         with self._lock:
             fresh: list[Grant] = []
             for start in starts:
+                if start.offset < 0:
+                    self._report(_no_start(start))
+                    continue
                 at = self._ledger.index(start.slot)
                 self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
                 grant = Grant(start.grant, TopicPartition(start.topic, start.partition), at)
@@ -302,3 +305,9 @@ class Fetcher:
                 if now.leader_epoch is not None:
                     cells[grant.at + LEADER_EPOCH] = now.leader_epoch
                 cells[grant.at + CONSUMED] = now.offset
+
+
+def _no_start(start: FetcherStart) -> Failed:
+    """librdkafka reads -1 as "from the end" and -2 as "from the beginning": no start offset is guessed."""
+    text = f"{start.topic}-{start.partition} was handed out with no start offset ({start.offset})"
+    return Failed(start.grant, FailureKind.PARTITION, start.offset, start.leader_epoch, text)

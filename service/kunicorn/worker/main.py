@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
 from kunicorn.worker.calls import Calls, calls_of
 from kunicorn.worker.channel import Channel
-from kunicorn.worker.control import Control, Topics
+from kunicorn.worker.control import Control
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.meter import Meter
@@ -96,7 +97,7 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
     written = logs.configure(level=configure.log_level, format=configure.log_format, process=name)
     try:
         handler, calls = _load(configure)
-        consumer, topics = _connect(configure)
+        consumer = _connect(configure)
     except CannotServe as failure:
         channel.send(failure.report)
         return failure.status
@@ -115,7 +116,7 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
-    Control(channel, ledger, fetcher, runner, topics.learn_beside, lambda: written.dropped).start()
+    Control(channel, ledger, fetcher, runner, lambda: written.dropped).start()
     runner.run()
     _tear_down(handler, calls)
     return ExitCode.CLEAN
@@ -153,7 +154,7 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure) -> tuple[Consumer, Topics]:
+def _connect(configure: Configure) -> Consumer:
     """The consumer, with the topics known by now warmed up. Raises `CannotServe`."""
     properties = {**configure.client, "error_cb": log_client_error}
     try:
@@ -161,9 +162,25 @@ def _connect(configure: Configure) -> tuple[Consumer, Topics]:
     except (KafkaException, ValueError, TypeError) as error:
         text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
-    topics = Topics(consumer)
-    topics.learn(set(configure.topics), _WARM_UP_SECONDS)
-    return consumer, topics
+    _warm_up(consumer, configure.topics)
+    return consumer
+
+
+def _warm_up(consumer: Consumer, topics: list[str]) -> None:
+    """Make the topics known to the client: one that is new to it stalls up to a second when it is assigned.
+
+    Only here, before anything is handed out: while `list_topics` waits for a broker, it holds a lock inside librdkafka
+    that assign and unassign need. A failure is none: fetching starts later, that is all.
+    """
+    deadline = time.monotonic() + _WARM_UP_SECONDS
+    for topic in topics:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        try:
+            consumer.list_topics(topic, timeout=left)
+        except KafkaException:
+            return
 
 
 def _tear_down(handler: Handler, calls: Calls) -> None:

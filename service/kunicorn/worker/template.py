@@ -1,11 +1,12 @@
 """The template: a process that has imported the handler and forks workers from it.
 
     supervisor --(Preload; then Fork and two descriptors, for each worker)--> template --fork--> hop --fork--> worker
-    supervisor <--(TemplateReady or TemplateFailed; then Forked and a pidfd, sent by the hop)
+    supervisor <--(TemplateReady or TemplateFailed; then Forked and a pidfd, for each worker)
 
-`python -m kunicorn.worker.template FD`, FD a SOCK_SEQPACKET socket, exec'ed by the supervisor, so that nothing of its event loop, threads and
-sockets is here. The hop exits at once, and the worker's parent becomes the supervisor, which has asked for that by
-PR_SET_CHILD_SUBREAPER; a dead template therefore costs no worker. The template never talks to Kafka.
+`python -m kunicorn.worker.template FD`, exec'ed by the supervisor with a SOCK_SEQPACKET socket at that descriptor, so
+that nothing of the supervisor's event loop, threads and sockets is here. The hop exits at once, and the worker's parent
+becomes the supervisor, which has asked for that by PR_SET_CHILD_SUBREAPER; a dead template therefore costs no worker.
+The template never talks to Kafka.
 
 Threads and sockets do not survive a fork: a lock held by a thread that is gone stays locked for ever, a client made at
 import delivers nothing and raises nothing. So they are counted after the import; if there are any, the process starts
@@ -140,28 +141,38 @@ def _serve(sock: socket.socket, supervisor: int) -> None:
 
 
 def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int) -> None:
-    """Fork the hop, which forks the worker, tells the supervisor and exits. Raises OSError where that fails."""
+    """Fork the hop, which forks the worker and exits; then tell the supervisor. Raises OSError where that fails.
+
+    Told only when the hop has gone: a worker that died before would be a child of the hop's, and its exit status lost.
+    """
     # What the handler printed at import would otherwise be printed again by every worker.
     sys.stdout.flush()
     sys.stderr.flush()
-    hop = os.fork()
-    if hop == 0:
-        _hop(sock, supervisor, channel_fd, ledger_fd)
-    _, status = os.waitpid(hop, 0)
-    if status != 0:
-        raise OSError(f"no worker could be forked (wait status {status}); out of memory or of processes?")
+    inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with inner, outer:
+        hop = os.fork()
+        if hop == 0:
+            _hop([sock, inner, outer], supervisor, channel_fd, ledger_fd)
+        _, status = os.waitpid(hop, 0)
+        if status != 0:
+            raise OSError(f"no worker could be forked (wait status {status}); out of memory or of processes?")
+        body, fds, _, _ = socket.recv_fds(inner, _MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+    socket.send_fds(sock, [body], fds)
+    for fd in fds:
+        os.close(fd)
 
 
-def _hop(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int) -> NoReturn:
+def _hop(held: list[socket.socket], supervisor: int, channel_fd: int, ledger_fd: int) -> NoReturn:
     status = 1
     try:
         hop = os.getpid()
         pid = os.fork()
         if pid == 0:
-            sock.close()
+            for sock in held:
+                sock.close()
             worker.run(channel_fd, ledger_fd, supervisor, hop)
         # The hop is the worker's parent still, so the pid cannot be anybody else's yet.
-        socket.send_fds(sock, [encode(Forked(pid))], [os.pidfd_open(pid)])
+        socket.send_fds(held[-1], [encode(Forked(pid))], [os.pidfd_open(pid)])
         status = 0
     except OSError as error:
         print(f"template: forking a worker failed: {error}", file=sys.stderr, flush=True)

@@ -48,8 +48,8 @@ def _claimants(claims: Iterable[Claim], roster: Roster) -> dict[TopicPartition, 
     """The ranks that claim each partition and could keep it, ascending."""
     claimants: dict[TopicPartition, list[int]] = {}
     for rank, (member, claim) in enumerate(zip(roster.members, claims, strict=True)):
-        limits = {topic: roster.partitions.get(topic, 0) for topic in member.subscription.topics}
+        topics = frozenset(member.subscription.topics)
         for partition in dict.fromkeys(claim.partitions):
-            if 0 <= partition.partition < limits.get(partition.topic, 0):
+            if partition.topic in topics and 0 <= partition.partition < roster.partitions.get(partition.topic, 0):
                 claimants.setdefault(partition, []).append(rank)
     return claimants

@@ -39,7 +39,7 @@ def pools_of(roster: Roster) -> list[Pool]:
 def hand_out(pool: Pool, quota: dict[int, int], ownership: Ownership) -> list[tuple[TopicPartition, int]]:
     """Who gets which: first what each owned, then what it had before that, then the rest in turns.
 
-    `quota` is the count for each subscriber; together exactly the pool's size.
+    `quota` is the count by rank, none of them zero, ranks ascending; together exactly the pool's size.
     """
     room = dict(quota)
     given: dict[TopicPartition, int] = {}
@@ -54,7 +54,7 @@ def hand_out(pool: Pool, quota: dict[int, int], ownership: Ownership) -> list[tu
         give(partition, ownership.owner.get(partition))
     for partition in pool.partitions:
         give(partition, ownership.former.get(partition))
-    turns = deque(rank for rank in pool.subscribers if room[rank])
+    turns = deque(rank for rank in room if room[rank])
     for partition in pool.partitions:
         if partition in given:
             continue

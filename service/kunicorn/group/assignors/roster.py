@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kunicorn.group.protocol import Member
 
@@ -39,16 +40,19 @@ def _subscribers(members: Sequence[Member], partitions: Mapping[str, int]) -> di
     for rank, member in enumerate(members):
         alike.setdefault(frozenset(member.subscription.topics), []).append(rank)
     groups = list(alike.values())
-    groups_of: dict[str, list[int]] = {}
+    groups_of: dict[str, list[int]] = {topic: [] for topic, count in sorted(partitions.items()) if count > 0}
+    known = frozenset(groups_of)
     for number, topics in enumerate(alike):
-        for topic in topics:
-            if partitions.get(topic, 0) > 0:
-                groups_of.setdefault(topic, []).append(number)
+        for topic in topics & known:
+            groups_of[topic].append(number)
     ranks: dict[tuple[int, ...], tuple[int, ...]] = {}
     subscribers: dict[str, tuple[int, ...]] = {}
-    for topic in sorted(groups_of):
-        numbers = tuple(groups_of[topic])
-        if numbers not in ranks:
-            ranks[numbers] = tuple(sorted(rank for number in numbers for rank in groups[number]))
-        subscribers[topic] = ranks[numbers]
+    for topic, numbers in groups_of.items():
+        if numbers:
+            key = tuple(numbers)
+            subscribers[topic] = ranks.get(key) or ranks.setdefault(key, _merged(map(groups.__getitem__, numbers)))
     return subscribers
+
+
+def _merged(groups: Iterable[Iterable[int]]) -> tuple[int, ...]:
+    return tuple(sorted(chain.from_iterable(groups)))

@@ -87,12 +87,14 @@ def _assign(
     owned: list[Counter[int]] = [Counter() for _ in roster.members]
     for partition, rank in ownership.owner.items():
         owned[rank][pool_of[partition.topic]] += 1
-    counts = quotas([len(pool.partitions) for pool in pools], [pool.subscribers for pool in pools], owned)
+    sizes = [len(pool.partitions) for pool in pools]
+    quota: list[dict[int, int]] = [{} for _ in pools]
+    for rank, counts in enumerate(quotas(sizes, [pool.subscribers for pool in pools], owned)):
+        for number, count in counts.items():
+            quota[number][rank] = count
     assigned: list[list[TopicPartition]] = [[] for _ in roster.members]
-    for number, pool in enumerate(pools):
-        for partition, rank in hand_out(
-            pool, {rank: counts[rank].get(number, 0) for rank in pool.subscribers}, ownership
-        ):
+    for pool, of_pool in zip(pools, quota, strict=True):
+        for partition, rank in hand_out(pool, of_pool, ownership):
             assigned[rank].append(partition)
     return roster, assigned, ownership
 

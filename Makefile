@@ -1,0 +1,79 @@
+# Everything works on a fresh checkout: what is missing is installed into .venv first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+
+# What `make test` runs in one go, besides lint; `pytest tests/unit` and the like work as well.
+PYTEST := $(BIN)/python -m pytest
+# More of pytest's arguments: make test ARGS="-k revoke -x"
+ARGS ?=
+
+.PHONY: help venv demo lint format test test-long bench-quick docs lock clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+venv: $(INSTALLED)  ## the virtual environment in .venv, exactly as locked
+
+$(INSTALLED): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); kunicorn needs Python 3.11 or later: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory python3-venv
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install -r requirements-dev.lock
+	$(PIP) install --no-deps -e .
+	@touch $@
+
+# Debian ships Python without what makes virtual environments.
+.PHONY: python3-venv
+python3-venv:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get -q update >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get -q install -y python3-venv >/dev/null; \
+	else \
+	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; \
+	fi
+
+demo: venv  ## a group on a mock cluster, hurt on purpose and audited; half a minute
+	@$(BIN)/kunicorn demo
+
+lint: venv  ## style, types, and which package may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: venv  ## what ruff can put right by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint  ## lint, unit and contract tests, and the core tests against a real Kafka
+	$(PYTEST) -m "not long" $(ARGS)
+
+test-long: venv  ## the tests that take minutes
+	$(PYTEST) -m long $(ARGS)
+
+bench-quick: venv  ## throughput of this machine, in about a minute
+	$(BIN)/python -m bench.quick
+
+docs: venv  ## the pages and files that are generated from the code
+	$(BIN)/python -m kunicorn.settings
+
+lock: venv  ## both lock files anew, from pyproject.toml
+	$(PIP) install pip-tools
+	for extra in "" dev; do \
+	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
+	    --no-emit-trusted-host $${extra:+--extra $$extra -c requirements.lock} \
+	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
+	done
+
+clean:  ## caches and build results; .venv stays
+	rm -rf build dist reports .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find service tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

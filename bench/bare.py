@@ -1,0 +1,60 @@
+"""The yardstick of `bench.quick`: confluent-kafka as fast as it goes in one process, without a service around it.
+
+    python -m bench.bare drain PROPERTIES TOPIC PARTITIONS RECORDS
+    python -m bench.bare delays PROPERTIES TOPIC PARTITIONS RECORDS
+
+PROPERTIES is JSON, the same that a worker gets. Prints records per second, or one delay (ns) a line.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+
+from confluent_kafka import Consumer, TopicPartition
+
+
+def drain(consumer: Consumer, records: int) -> float:
+    """Records per second from the first record on, in batches, touching every value."""
+    while (first := consumer.poll(1.0)) is None:
+        pass
+    total, left, began = len(first.value() or b""), records - 1, time.perf_counter()
+    while left > 0:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        batch = [message, *consumer.consume(499, 0)]
+        for message in batch:
+            total += len(message.value() or b"")
+        left -= len(batch)
+    return records / (time.perf_counter() - began)
+
+
+def delays(consumer: Consumer, records: int) -> list[int]:
+    """How old each record was when `poll` returned it."""
+    found: list[int] = []
+    while len(found) < records:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            found.append(time.monotonic_ns() - int(message.value() or b"0"))
+    return found
+
+
+def main(what: str, properties: str, topic: str, partitions: str, records: str) -> None:
+    """One measurement in one fresh process."""
+    consumer = Consumer(json.loads(properties))
+    consumer.list_topics(topic, timeout=10)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    consumer.incremental_assign([TopicPartition(topic, number, 0) for number in range(int(partitions))])
+    if what == "drain":
+        print(drain(consumer, int(records)))
+    else:
+        print("\n".join(map(str, delays(consumer, int(records)))))
+    consumer.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

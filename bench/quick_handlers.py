@@ -1,0 +1,38 @@
+"""Handlers that do next to nothing, so that what is measured is the way to them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from kunicorn.records import Record
+
+delays: list[int] = []
+
+
+def count(record: Record) -> None:
+    """Touch the value, as every handler does."""
+    len(record.value or b"")
+
+
+def count_batch(records: list[Record]) -> None:
+    """Touch every value."""
+    sum([len(record.value or b"") for record in records])
+
+
+class Delays:
+    """Notes how long ago each record was sent; the values are nanoseconds of the monotonic clock."""
+
+    def setup(self, options: dict[str, str]) -> None:
+        """Where the delays go."""
+        self._path = Path(options["path"])
+
+    def __call__(self, record: Record) -> None:
+        delays.append(time.monotonic_ns() - int(record.value or b"0"))
+
+    def teardown(self) -> None:
+        """Write them."""
+        self._path.write_text("\n".join(map(str, delays)))
+
+
+note_delay = Delays()

@@ -1,0 +1,27 @@
+"""The settings: one TOML file, the environment over it (`KUNICORN_<SECTION>__<NAME>`).
+
+`load` is the way in. `python -m kunicorn.settings` writes what is generated from the declarations.
+"""
+
+from kunicorn.settings.loading import load, shown
+from kunicorn.settings.sections import (
+    GroupSettings,
+    HandlerSettings,
+    HttpSettings,
+    KafkaSettings,
+    LogSettings,
+    Settings,
+    WorkerSettings,
+)
+
+__all__ = [
+    "GroupSettings",
+    "HandlerSettings",
+    "HttpSettings",
+    "KafkaSettings",
+    "LogSettings",
+    "Settings",
+    "WorkerSettings",
+    "load",
+    "shown",
+]

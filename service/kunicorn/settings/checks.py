@@ -1,0 +1,105 @@
+"""Rules for single values. Each raises `ValueError` with what is wrong and what would be right. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipes.client import OWNED_PROPERTIES
+from kunicorn.wire.seeds import parse_seeds
+
+T = TypeVar("T")
+
+_LONGEST_NAME = 249
+_KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_broker_address(server: str) -> str:
+    """"host:port", or "[address]:port" for IPv6."""
+    try:
+        parse_seeds([server])
+    except ConfigError:
+        raise ValueError("not a broker's address; write host:port, or [address]:port for IPv6") from None
+    return server
+
+
+def is_kafka_name(name: str) -> str:
+    """A legal topic name or instance id (`Topic.java`, and `JoinGroupRequest.java` for instance ids)."""
+    if not _KAFKA_NAME.fullmatch(name) or name in {".", ".."} or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"not a legal name; letters, digits, '.', '_' and '-' are allowed, at most {_LONGEST_NAME} characters"
+        )
+    return name
+
+
+def is_topic_or_pattern(topic: str) -> str:
+    """A topic's name, or with a leading ^ a regular expression that compiles."""
+    if not topic.startswith("^"):
+        try:
+            return is_kafka_name(topic)
+        except ValueError as error:
+            raise ValueError(f"{error}; a pattern begins with ^") from None
+    try:
+        re.compile(topic)
+    except re.error as error:
+        raise ValueError(f"not a regular expression ({error}); correct it, or drop the ^ of a plain name") from None
+    return topic
+
+
+def is_group_id(group_id: str) -> str:
+    """Not blank: the broker refuses an empty one, and one of spaces is a template that was not filled in."""
+    if not group_id.strip():
+        raise ValueError("empty; give the group a name")
+    return group_id
+
+
+def is_entrypoint(entrypoint: str) -> str:
+    """package.module:attribute; whether it can be imported is for the handler's own process to find out."""
+    module, colon, attribute = entrypoint.partition(":")
+    names = [*module.split("."), *attribute.split(".")]
+    if not colon or not all(name.isidentifier() for name in names):
+        raise ValueError("not of the form package.module:attribute; write it such as shop.handlers:handle_order")
+    return entrypoint
+
+
+def assignors_differ(assignors: Sequence[T]) -> Sequence[T]:
+    """A broker refuses a JoinGroup that names a protocol twice."""
+    if len(set(assignors)) < len(assignors):
+        raise ValueError("names one of them twice; leave one out")
+    return assignors
+
+
+def not_in_this_version(*values: str, use: str) -> Callable[[Any], Any]:
+    """A check for values that Kafka knows and this version does not: "unknown value" would send people searching."""
+
+    def check(value: Any) -> Any:
+        if value in values:
+            raise ValueError(f"not supported by this version; use {use!r}")
+        return value
+
+    return check
+
+
+def librdkafka_properties(properties: Any) -> Any:
+    """Properties that are the user's to set, by their dotted names."""
+    if not isinstance(properties, Mapping):
+        return properties
+    for name, value in properties.items():
+        if reason := OWNED_PROPERTIES.get(name):
+            raise ValueError(f"{name!r} cannot be set here: {reason}")
+        if isinstance(value, Mapping):
+            raise ValueError(
+                f"{name!r} is a table; put the dotted name in quotes: \"{_dotted(name, value)}\" = …"
+            )
+        if not isinstance(value, str | int | float | bool):
+            raise ValueError(f"{name!r} is {type(value).__name__}; a property is a text, a number or true or false")
+    return properties
+
+
+def _dotted(name: str, value: Any) -> str:
+    while isinstance(value, Mapping) and value:
+        inner, value = next(iter(value.items()))
+        name = f"{name}.{inner}"
+    return name

@@ -1,0 +1,65 @@
+"""From file and environment to `Settings`, or to one error that lists everything there is to correct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import InitSettingsSource
+
+from kunicorn.errors import ConfigError
+from kunicorn.settings.problems import Problem, is_secret, problems_of
+from kunicorn.settings.sections import Settings
+from kunicorn.settings.sources import read_environment, read_file
+
+HIDDEN = "(not shown)"
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    """Every section's model by its name, in the file's order."""
+    return {
+        name: field.annotation
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Settings:
+    """The settings of the file at `path`, with those of `environ` over them.
+
+    Raises `ConfigError` with a line for every problem there is. Blocks on the disk; called before the event loop runs.
+    """
+    known = sections()
+    environment = read_environment(environ, known)
+    # A section that is not there counts as empty: then what it must contain is told by name.
+    file = {name: {} for name in known} | read_file(path)
+    problems = list(environment.problems)
+    layers = (InitSettingsSource(Settings, dict(environment.tables)), InitSettingsSource(Settings, file))
+    try:
+        settings = Settings(_build_sources=(layers, {}))
+    except ValidationError as error:
+        problems += problems_of(error, known, environment.origins)
+    else:
+        if not problems:
+            return settings
+    raise ConfigError(_listed(path, problems))
+
+
+def _listed(path: Path, problems: list[Problem]) -> str:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return "\n".join([f"{path}: {count} in the settings", *(f"  {problem}" for problem in problems)])
+
+
+def shown(settings: Settings) -> dict[str, object]:
+    """The settings for `/status`: plain data, without secrets.
+
+    The handler's options are the user's own and may hold any secret under any name: only their names are shown.
+    """
+    plain: dict[str, Any] = settings.model_dump(mode="json", exclude={"handler": {"options"}})
+    plain["handler"]["options"] = dict.fromkeys(settings.handler.options, HIDDEN)
+    plain["kafka"]["librdkafka"] = {
+        name: HIDDEN if is_secret(name) else value for name, value in settings.kafka.librdkafka.items()
+    }
+    return plain

@@ -1,0 +1,157 @@
+"""What is wrong with the settings, in words for whoever wrote them. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_LONGEST_VALUE = 80
+_SECRET_WORDS = (
+    *("password", "secret", "token", "credential", "private", "jaas", "oauthbearer"),
+    *(".pem", "api_key", "apikey"),
+)
+_USERS_OWN = "handler.options"
+
+NO_VALUE = object()
+"""The problem is that there is no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to correct: `key` is section and name, `text` says what is wrong and what would be right."""
+
+    key: str
+    value: object
+    text: str
+    origin: str | None = None
+    """The environment variable the value came from; None for the file."""
+
+    def __str__(self) -> str:
+        shown = "" if self.value is NO_VALUE else f" = {show(self.key, self.value)}"
+        origin = f" (from {self.origin})" if self.origin else ""
+        return f"{self.key}{shown}{origin}: {self.text}"
+
+
+class Contradictions(ValueError):
+    """Values of one section that do not go together; raised inside pydantic's validation."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a property or setting of this name may hold something that must not be shown."""
+    return name == _USERS_OWN or any(word in name.lower() for word in _SECRET_WORDS)
+
+
+def show(key: str, value: object) -> str:
+    """The value as TOML would have it, cut short; never a secret."""
+    if is_secret(key):
+        return "(not shown)"
+    if isinstance(value, Mapping):
+        value = {name: "(not shown)" if is_secret(str(name)) else item for name, item in value.items()}
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        text = str(value)
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is nearest to the one given, if any is near."""
+    near = difflib.get_close_matches(name.lower().replace(".", "_").replace("-", "_"), list(known), n=1, cutoff=0.7)
+    return near[0] if near else None
+
+
+def problems_of(
+    error: ValidationError, sections: Mapping[str, type[BaseModel]], origins: Mapping[tuple[str, str], str]
+) -> list[Problem]:
+    """pydantic's findings in our words. `origins`: the variable, for settings that the environment set."""
+    found: list[Problem] = []
+    for detail in error.errors(include_url=False):
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, Contradictions):
+            found.extend(cause.problems)
+        elif detail["type"] != "too_short" or not detail["input"]:
+            # A list whose only item was refused also counts as too short; the item's own problem says enough.
+            found.append(_problem(detail, sections, origins))
+    return found
+
+
+def _problem(
+    detail: ErrorDetails, sections: Mapping[str, type[BaseModel]], origins: Mapping[tuple[str, str], str]
+) -> Problem:
+    where = tuple(map(str, detail["loc"]))
+    key, origin = ".".join(where[:2]), origins.get(where[:2])  # type: ignore[arg-type]  # a missing pair is not there
+    if detail["type"] == "extra_forbidden":
+        return Problem(key, detail["input"], unknown(where, sections), origin)
+    if detail["type"] == "missing":
+        return Problem(key, NO_VALUE, _missing(where, sections), origin)
+    item = f"[{where[2]}]" if len(where) > 2 else ""
+    return Problem(key + item, detail["input"], _wrong(detail), origin)
+
+
+def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> str:
+    """What to say of a section, or of a name in a section, that does not exist."""
+    section, name = where[0], where[1] if len(where) > 1 else None
+    if section not in sections:
+        near = did_you_mean(section, sections)
+        return f"unknown section; {f'did you mean [{near}]?' if near else _there_are('sections', sections)}"
+    if name is None:
+        return f"unknown; {_there_are('sections', sections)}"
+    own = sections[section].model_fields
+    here = did_you_mean(name, own)
+    elsewhere = [f"{other}.{name}" for other, model in sections.items() if name in model.model_fields]
+    if nearest := (elsewhere[0] if elsewhere else here):
+        return f"unknown setting; did you mean {nearest}?"
+    return f"unknown setting; {_there_are(f'settings in [{section}]', own)}"
+
+
+def _there_are(what: str, names: Iterable[str]) -> str:
+    return f"the {what} are {', '.join(names)}"
+
+
+def _missing(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> str:
+    section, name = where[0], where[-1]
+    examples = sections[section].model_fields[name].examples or []
+    example = f", such as {name} = {json.dumps(examples[0])}" if examples else ""
+    return f"is missing; set it in [{section}]{example}"
+
+
+def _wrong(detail: ErrorDetails) -> str:
+    say = _WORDS.get(detail["type"])
+    return say(detail.get("ctx", {})) if say else detail["msg"]
+
+
+_NO_TABLE = "not a table; write a table of its own in the file, [section.name], or a JSON object in the environment"
+
+
+def _not_one_of(context: Mapping[str, Any]) -> str:
+    return f"not a value it can have; it can be {context['expected']}"
+
+
+_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "bool_type": lambda _: "not a truth value; write true or false, without quotes",
+    "dict_type": lambda _: _NO_TABLE,
+    "finite_number": lambda _: "not a finite number",
+    "greater_than_equal": lambda context: f"too small; the least is {context['ge']}",
+    "int_type": lambda _: "not a whole number; write it in digits, without quotes",
+    "less_than_equal": lambda context: f"too large; the most is {context['le']}",
+    "literal_error": _not_one_of,
+    "mapping_type": lambda _: _NO_TABLE,
+    "model_type": lambda _: "not a section; write it as a table, [section]",
+    "string_too_long": lambda context: f"too long; at most {context['max_length']} characters",
+    "string_too_short": lambda _: "empty; leave it out, or give it a value",
+    "string_type": lambda _: 'not a text; put it in quotes, "like this"',
+    "too_short": lambda _: "empty; name at least one",
+    "tuple_type": lambda _: 'not a list; write ["one", "two"]',
+    "value_error": lambda context: str(context["error"]),
+}
+"""pydantic's error types, what is wrong and what would be right. Types that no setting can cause are missing."""

@@ -1,0 +1,238 @@
+"""Every setting, declared once: type, default, limits and meaning. `config.example.toml` and docs/settings.md are
+generated from here.
+
+A setting that Kafka has keeps Kafka's name (`ConsumerConfig.java`), dots turned into underscores, and Kafka's unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from kunicorn.settings.checks import (
+    assignors_differ,
+    is_broker_address,
+    is_entrypoint,
+    is_group_id,
+    is_kafka_name,
+    is_topic_or_pattern,
+    librdkafka_properties,
+    not_in_this_version,
+)
+from kunicorn.settings.cpus import available_cpus
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, check
+
+MOST_MILLISECONDS = 2**31 - 1
+"""Kafka's messages carry times as int32."""
+
+Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
+
+
+# TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
+# about the array only: its items stay strict).
+Servers = Annotated[tuple[Annotated[str, AfterValidator(is_broker_address)], ...], Strict(False), Field(min_length=1)]
+Topics = Annotated[tuple[Annotated[str, AfterValidator(is_topic_or_pattern)], ...], Strict(False), Field(min_length=1)]
+Assignors = Annotated[
+    tuple[Literal["range", "roundrobin", "sticky", "cooperative-sticky"], ...],
+    Strict(False),
+    Field(min_length=1),
+    AfterValidator(assignors_differ),
+]
+
+
+class _Section(BaseModel):
+    """One table of the file. Strict: a port is a number, not a text that looks like one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class KafkaSettings(_Section):
+    """The cluster and how it is reached."""
+
+    bootstrap_servers: Servers = Field(
+        description="Brokers to ask first, as host:port; any of them that answers will do.",
+        examples=[["127.0.0.1:9092"]],
+    )
+    client_id: str = Field(
+        "kunicorn", min_length=1, max_length=200, description="Our name in the brokers' logs, quotas and metrics."
+    )
+    client_rack: str | None = Field(
+        None,
+        min_length=1,
+        examples=["eu-west-1a"],
+        description="Where we run; the brokers then let us fetch from replicas nearby (KIP-392).",
+    )
+    isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
+        "read_uncommitted", description="With read_committed, records of open and aborted transactions are not handled."
+    )
+    security_protocol: Annotated[
+        Literal["PLAINTEXT"], BeforeValidator(not_in_this_version("SSL", "SASL_PLAINTEXT", "SASL_SSL", use="PLAINTEXT"))
+    ] = Field("PLAINTEXT", description="How connections are secured; this version knows PLAINTEXT only.")
+    request_timeout_ms: Milliseconds = Field(
+        30_000, description="How long a broker may take to answer before it counts as gone."
+    )
+    retry_backoff_ms: Milliseconds = Field(100, description="Wait before the first repetition of a failed request.")
+    retry_backoff_max_ms: Milliseconds = Field(
+        1000, description="The wait doubles with every failure, up to this (KIP-580)."
+    )
+    metadata_max_age_ms: Milliseconds = Field(
+        300_000, description="How often topics and partitions are looked up anew; new ones are found no later."
+    )
+    librdkafka: Annotated[Mapping[str, str | int | float | bool], BeforeValidator(librdkafka_properties)] = Field(
+        default={},
+        examples=[{"fetch.wait.max.ms": 100}],
+        description="Further librdkafka properties of the workers' consumers, their dotted names in quotes.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "kafka", RETRY_RULES)
+
+
+class GroupSettings(_Section):
+    """The consumer group: one service is one member of it."""
+
+    id: Annotated[str, AfterValidator(is_group_id)] = Field(
+        description="The consumer group; all services with this id share its partitions.", examples=["orders"]
+    )
+    topics: Topics = Field(
+        description="Topics to consume; a leading ^ makes a regular expression, matched against all topics there are.",
+        examples=[["orders", "^refunds-.*"]],
+    )
+    group_protocol: Annotated[
+        Literal["classic"], BeforeValidator(not_in_this_version("consumer", use="classic"))
+    ] = Field("classic", description="The rebalance protocol; this version knows the classic one only.")
+    partition_assignment_strategy: Assignors = Field(
+        ("cooperative-sticky",),
+        description="How partitions are shared out between members, best first; all members must have one in common.",
+    )
+    auto_offset_reset: Literal["earliest", "latest", "none"] = Field(
+        "earliest",
+        description="Where to begin without a committed offset; none stops the partition instead. "
+        "latest skips what was written before.",
+    )
+    session_timeout_ms: Milliseconds = Field(
+        45_000, description="A member that is silent for so long loses its partitions."
+    )
+    allow_short_session_timeout: bool = Field(
+        False, description="Permits a session_timeout_ms below 10000, for tests."
+    )
+    heartbeat_interval_ms: Milliseconds = Field(
+        1000, description="Pace of heartbeats, and so of noticing a rebalance; at most a third of session_timeout_ms."
+    )
+    max_poll_interval_ms: Milliseconds = Field(
+        300_000,
+        description="The rebalance timeout: how long the group waits for a member that still drains and commits.",
+    )
+    drain_timeout_ms: Milliseconds = Field(
+        25_000, description="How long records in hand may take to finish when their partition leaves us."
+    )
+    commit_timeout_ms: Milliseconds = Field(
+        5000, description="How long the commit of a leaving partition may take, after draining."
+    )
+    commit_interval_ms: Milliseconds = Field(5000, description="How often what has been handled is committed.")
+    group_instance_id: Annotated[str, AfterValidator(is_kafka_name)] | None = Field(
+        None,
+        examples=["orders-0"],
+        description="Makes a static member (KIP-345); unique in the group, such as the pod's name in a StatefulSet.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "group", GROUP_RULES)
+
+
+class HandlerSettings(_Section):
+    """What is called with the records."""
+
+    entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
+        description="The handler as package.module:attribute; a function of one argument, def or async def.",
+        examples=["shop.handlers:handle_order"],
+    )
+    mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a list of them.")
+    batch_max_records: int = Field(
+        500, ge=1, le=100_000, description="Most records in one call, with mode = \"batch\"."
+    )
+    max_attempts: int = Field(
+        3, ge=1, description="Tries of a record (or batch) in all; after the last one its partition halts."
+    )
+    retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
+    retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
+    options: Mapping[str, Any] = Field(
+        default={},
+        examples=[{"currency": "EUR"}],
+        description="Anything; passed to the handler's setup(options) in every worker.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "handler", RETRY_RULES)
+
+
+class WorkerSettings(_Section):
+    """The processes that fetch and handle."""
+
+    count: int = Field(
+        default_factory=available_cpus,
+        ge=1,
+        le=1024,
+        examples=[4],
+        json_schema_extra={"default": "the CPUs this container may use (cgroup quota and affinity)"},
+        description="Most workers; those beyond the assigned partitions are not started.",
+    )
+    memory_per_worker_mb: int = Field(
+        256, ge=32, le=1_048_576, description="Memory to plan for each worker; sizes its fetch buffers."
+    )
+    max_crashes: int = Field(
+        2, ge=1, description="After so many worker deaths with the same record in hand its partition halts."
+    )
+
+
+class HttpSettings(_Section):
+    """Probes, metrics and status; read-only."""
+
+    enabled: bool = Field(True, description="Serve /livez, /readyz, /metrics and /status.")
+    host: str = Field(
+        "0.0.0.0", min_length=1, description="Address to listen on; 127.0.0.1 keeps it to this machine."  # noqa: S104
+    )
+    port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
+    partition_metrics_max: int = Field(
+        2000, ge=0, description="With more assigned partitions than this, /metrics leaves out the series per partition."
+    )
+
+
+class LogSettings(_Section):
+    """Logs go to standard output, one event a line."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is written.")
+    format: Literal["auto", "text", "json"] = Field(
+        "auto", description="auto is text on a terminal and json elsewhere."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings; made by `load`, frozen, and sent nowhere as a whole."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True, case_sensitive=True)
+
+    kafka: KafkaSettings
+    group: GroupSettings
+    handler: HandlerSettings
+    workers: WorkerSettings = Field(default_factory=WorkerSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is passed in: an object made in a test must not depend on the machine's environment."""
+        return (init_settings,)

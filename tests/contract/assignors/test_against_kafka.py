@@ -1,0 +1,88 @@
+"""Our plans beside those of Kafka 4.3.1's own assignors for the same groups (recorded by `record.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kunicorn.group.assignors import ASSIGNORS
+from kunicorn.group.assignors.userdata import unpack_assignment
+from kunicorn.group.protocol import Plan
+from kunicorn.topics import TopicPartition
+from tests.contract.assignors.groups import Group, member, moved
+from tests.contract.assignors.record import RECORDING
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A group, Kafka's plan for it by assignor, and the user data Kafka's sticky members would send."""
+
+    group: Group
+    plans: Mapping[str, Plan]
+    user_data: Mapping[str, bytes]
+
+
+def _partitions(pairs: list[Any]) -> list[TopicPartition]:
+    return sorted(TopicPartition(topic, number) for topic, number in pairs)
+
+
+def _recorded(line: str) -> Recorded:
+    told = json.loads(line)
+    members = [
+        member(m["member_id"], m["topics"], _partitions(m["owned"]), m["generation"], m["instance_id"])
+        for m in told["members"]
+    ]
+    return Recorded(
+        Group(tuple(members), told["partitions"]),
+        {
+            name: {member_id: _partitions(pairs) for member_id, pairs in plan.items()}
+            for name, plan in told["plans"].items()
+        },
+        {m["member_id"]: bytes.fromhex(m["kafkas_user_data"]) for m in told["members"]},
+    )
+
+
+RECORDED = [_recorded(line) for line in RECORDING.read_text().splitlines()]
+
+
+def _unevenness(plan: Plan) -> int:
+    return sum(len(partitions) ** 2 for partitions in plan.values())
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+def test_range_and_roundrobin_plan_exactly_what_kafka_plans(name: str) -> None:
+    for case in RECORDED:
+        assert ASSIGNORS[name].plan(case.group.members, case.group.partitions) == case.plans[name]
+
+
+def test_sticky_is_never_less_even_than_kafka() -> None:
+    for case in RECORDED:
+        plan = ASSIGNORS["sticky"].plan(case.group.members, case.group.partitions)
+        assert _unevenness(plan) <= _unevenness(case.plans["sticky"])
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+def test_with_equal_subscriptions_the_sticky_assignors_move_exactly_as_much_as_kafka(name: str) -> None:
+    alike = [case for case in RECORDED if len({m.subscription.topics for m in case.group.members}) == 1]
+    assert len(alike) > 20
+    for case in alike:
+        plan = ASSIGNORS[name].plan(case.group.members, case.group.partitions)
+        assert moved(case.group, plan) == moved(case.group, case.plans[name])
+
+
+def test_with_unequal_subscriptions_sticky_moves_no_more_than_kafka_in_all() -> None:
+    ours = [ASSIGNORS["sticky"].plan(case.group.members, case.group.partitions) for case in RECORDED]
+    by_us = sum(moved(case.group, plan) for case, plan in zip(RECORDED, ours, strict=True))
+    by_kafka = sum(moved(case.group, case.plans["sticky"]) for case in RECORDED)
+    assert by_us <= by_kafka
+
+
+def test_the_user_data_of_kafkas_sticky_members_is_understood() -> None:
+    for case in RECORDED:
+        for m in case.group.members:
+            partitions, generation = unpack_assignment(case.user_data[m.member_id])
+            assert (sorted(partitions), generation) == (list(m.subscription.owned), m.subscription.generation)

@@ -1,0 +1,130 @@
+"""What every assignor promises, whichever the group has chosen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.group.assignors import ASSIGNORS, Assignor
+from kunicorn.group.protocol import Member, Subscription
+from kunicorn.topics import TopicPartition
+from tests.contract.assignors.groups import Group, after, groups, member, of, steady
+
+pytestmark = pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS.keys())
+
+
+@steady
+@given(group=groups())
+def test_every_member_has_an_entry_and_nobody_else(assignor: Assignor, group: Group) -> None:
+    plan = assignor.plan(group.members, group.partitions)
+    assert plan.keys() == {member.member_id for member in group.members}
+
+
+@steady
+@given(group=groups())
+def test_nobody_gets_what_does_not_exist_or_what_it_does_not_subscribe_to(assignor: Assignor, group: Group) -> None:
+    for member_id, partitions in assignor.plan(group.members, group.partitions).items():
+        topics = group.member(member_id).subscription.topics
+        assert all(p.topic in topics and 0 <= p.partition < group.partitions[p.topic] for p in partitions)
+
+
+@steady
+@given(group=groups())
+def test_no_partition_is_given_twice(assignor: Assignor, group: Group) -> None:
+    given_out = [p for partitions in assignor.plan(group.members, group.partitions).values() for p in partitions]
+    assert len(given_out) == len(set(given_out))
+
+
+@steady
+@given(group=groups(claiming=False))
+def test_a_group_that_starts_gets_every_partition(assignor: Assignor, group: Group) -> None:
+    plan = assignor.plan(group.members, group.partitions)
+    assert {p for partitions in plan.values() for p in partitions} == group.wanted
+
+
+@steady
+@given(group=groups())
+def test_only_what_must_be_revoked_first_is_left_out(assignor: Assignor, group: Group) -> None:
+    plan = assignor.plan(group.members, group.partitions)
+    claimed = {p for member in group.members for p in member.subscription.owned} if assignor.cooperative else set()
+    assert group.wanted - {p for partitions in plan.values() for p in partitions} <= claimed
+
+
+@steady
+@given(group=groups(), data=st.data())
+def test_the_same_group_gets_the_same_plan_in_whatever_order_it_is_told(
+    assignor: Assignor, group: Group, data: st.DataObject
+) -> None:
+    def shuffled(items: Any) -> Any:
+        return tuple(data.draw(st.permutations(list(items))))
+
+    members = [
+        replace(m, subscription=replace(m.subscription, topics=shuffled(m.subscription.topics)))
+        for m in shuffled(group.members)
+    ]
+    partitions = dict(shuffled(group.partitions.items()))
+    assert assignor.plan(members, partitions) == assignor.plan(group.members, group.partitions)
+
+
+@steady
+@given(group=groups())
+def test_every_entry_is_sorted(assignor: Assignor, group: Group) -> None:
+    assert all(list(mine) == sorted(mine) for mine in assignor.plan(group.members, group.partitions).values())
+
+
+@steady
+@given(user_data=st.none() | st.binary(max_size=40), generation=st.integers(-1, 2))
+def test_user_data_of_a_strangers_making_does_no_harm(
+    assignor: Assignor, user_data: bytes | None, generation: int
+) -> None:
+    stranger = Member("stranger", Subscription(("orders",), (), generation, None, user_data))
+    plan = assignor.plan([stranger, member("ours")], {"orders": 4})
+    assert sorted(p for partitions in plan.values() for p in partitions) == of("orders", 0, 1, 2, 3)
+
+
+@steady
+@given(group=groups(claiming=False, min_members=1))
+def test_a_group_in_which_nothing_changes_keeps_its_plan(assignor: Assignor, group: Group) -> None:
+    first = assignor.plan(group.members, group.partitions)
+    assert assignor.plan(after(group, first, 1).members, group.partitions) == first
+
+
+@steady
+@given(generation=st.integers(-1, 2**31 - 1), numbers=st.sets(st.integers(0, 9)))
+def test_what_a_member_tells_of_itself_is_understood_by_a_leader_of_ours(
+    assignor: Assignor, generation: int, numbers: set[int]
+) -> None:
+    owned = of("orders", *numbers)
+    subscription = Subscription(("orders",), tuple(owned), generation, None, assignor.user_data(generation, owned))
+    plan = assignor.plan([Member("alone", subscription)], {"orders": 10})
+    assert plan == {"alone": of("orders", *range(10))}
+
+
+def test_without_members_there_is_nothing_to_plan(assignor: Assignor) -> None:
+    assert assignor.plan([], {"orders": 3}) == {}
+
+
+def test_unknown_and_empty_topics_are_passed_over(assignor: Assignor) -> None:
+    plan = assignor.plan([member("m", ("orders", "unknown", "empty"))], {"orders": 1, "empty": 0})
+    assert plan == {"m": of("orders", 0)}
+
+
+@pytest.mark.parametrize("subscribed", [100, 50], ids=["equal", "unequal"])
+def test_200_members_with_20_000_partitions_are_planned_within_three_seconds(
+    assignor: Assignor, subscribed: int
+) -> None:
+    names = [f"t{number:03}" for number in range(100)]
+    members = [
+        member(f"m{rank:03}", [names[(rank * 7 + step) % 100] for step in range(subscribed)]) for rank in range(200)
+    ]
+    partitions = dict.fromkeys(names, 200)
+    running = after(Group(tuple(members), partitions), assignor.plan(members[:150], partitions), 1)
+    began = time.process_time()
+    plan = assignor.plan(running.members, partitions)
+    assert time.process_time() - began < 3
+    assert set().union(*plan.values()) <= {TopicPartition(name, number) for name in names for number in range(200)}

@@ -1,0 +1,204 @@
+"""Members under test: the real command as a real process, told what to do by signals and asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import wait_until
+
+QUICK = {"group": {"heartbeat_interval_ms": 500}}
+"""Settings that most tests want: a short heartbeat keeps them short."""
+
+
+def toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections and values as TOML; JSON's strings, numbers, booleans and lists are TOML's."""
+    lines: list[str] = []
+    for section, values in settings.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def merged(*parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Sections of all parts; later values win."""
+    whole: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for section, values in part.items():
+            whole.setdefault(section, {}).update(values)
+    return whole
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class MemberProcess:
+    """One `kunicorn run`. Its output goes to `<directory>/<name>.log`, which failures show the end of."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        settings: Mapping[str, Mapping[str, Any]],
+        env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+    ) -> None:
+        self.name = name
+        self.port = free_port()
+        self.log = directory / f"{name}.log"
+        self.config = directory / f"{name}.toml"
+        own = {"http": {"host": "127.0.0.1", "port": self.port}, "log": {"format": "text", "level": "debug"}}
+        self.config.write_text(toml(merged(QUICK, own, settings)))
+        self._output = self.log.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kunicorn", "run", "--config", str(self.config)],
+            env={**os.environ, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
+            stdout=self._output if stdout is None else stdout,
+            stderr=self._output,
+            stdin=subprocess.DEVNULL,
+            cwd=directory,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    # -- asking
+
+    def get(self, path: str, timeout: float = 5.0) -> tuple[int, str]:
+        """Status code and body; (0, reason) where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=timeout) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def status(self) -> dict[str, Any]:
+        """`/status`, or nothing while the service does not answer."""
+        code, body = self.get("/status")
+        return json.loads(body) if code == 200 else {}
+
+    def partitions(self, *states: str) -> list[dict[str, Any]]:
+        """Assigned partitions, in these states if any are given."""
+        return [p for p in self.status().get("partitions", []) if not states or p["state"] in states]
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Workers that have a process."""
+        return [w for w in self.status().get("workers", []) if w["pid"]]
+
+    def generation(self) -> int:
+        return int(self.status()["group"]["generation"])
+
+    def lag(self) -> int | None:
+        """What is left to handle and commit, as the service knows it; None while it does not."""
+        partitions = self.partitions()
+        if not partitions or any(p["log_end"] is None or p["committed"] is None for p in partitions):
+            return None
+        return sum(int(p["log_end"] - p["committed"]) for p in partitions)
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    # -- waiting
+
+    def wait_running(self, partitions: int, within: float = 30.0) -> None:
+        """Until so many partitions are being fetched."""
+        self.wait(lambda: len(self.partitions("running")) == partitions, f"{partitions} running partitions", within)
+
+    def wait(self, condition: Any, what: str, within: float = 30.0) -> Any:
+        try:
+            return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every=0.05)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n--- status: {self.status()}\n--- log:\n{self.output()[-6000:]}") from None
+
+    def _alive(self) -> bool:
+        code = self.process.poll()
+        assert code is None, f"{self.name} exited with {code}\n{self.output()[-6000:]}"
+        return True
+
+    # -- ending
+
+    def stop(self, within: float = 40.0, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit code."""
+        self.process.send_signal(number)
+        return self.exit_code(within)
+
+    def exit_code(self, within: float = 40.0) -> int:
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not exit\n{self.status()}\n{self.output()[-6000:]}") from None
+
+    def kill(self) -> None:
+        """SIGKILL to the supervisor alone."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.kill()
+        self._output.close()
+
+
+class Members:
+    """Starts members of one group for one test and sees to it that none survives it."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.audit = directory / "audit"
+        self.audit.mkdir(exist_ok=True)
+        self._settings = settings
+        self._env = {"KUNICORN_AUDIT_DIR": str(self.audit), **env}
+        self.started: list[MemberProcess] = []
+
+    def start(
+        self,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+        name: str | None = None,
+    ) -> MemberProcess:
+        """One more member; `settings` over those of the group."""
+        member = MemberProcess(
+            name or f"member-{len(self.started) + 1}",
+            self.directory,
+            merged(self._settings, settings or {}),
+            {**self._env, **(env or {})},
+            stdout,
+        )
+        self.started.append(member)
+        return member
+
+    def close(self) -> None:
+        for member in self.started:
+            member.close()
+
+
+def group_settings(
+    bootstrap: str, topics: Sequence[str], group: str, entrypoint: str = "kunicorn.demo.handlers:handle", workers: int = 2
+) -> dict[str, dict[str, Any]]:
+    """The least that a member needs."""
+    return {
+        "kafka": {"bootstrap_servers": [bootstrap]},
+        "group": {"id": group, "topics": list(topics)},
+        "handler": {"entrypoint": entrypoint},
+        "workers": {"count": workers},
+    }

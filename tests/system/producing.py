@@ -1,0 +1,93 @@
+"""Producing as a user's producer would, and knowing exactly what the topic holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Coordinates
+
+from kunicorn.topics import TopicPartition
+
+
+def producer(bootstrap: str) -> Producer:
+    """Java's partitioner: a key stays where Java producers put it."""
+    return Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 5, "acks": "all"})
+
+
+def produce(bootstrap: str, topic: str, count: int, *, partition: int | None = None, value: bytes = b"x" * 200) -> None:
+    """`count` keyed records, delivered when it returns."""
+    sender = producer(bootstrap)
+    where = {} if partition is None else {"partition": partition}
+    for number in range(count):
+        while True:
+            try:
+                sender.produce(topic, key=b"%d" % (number % 1000), value=value, **where)
+                break
+            except BufferError:
+                sender.poll(0.05)
+        if number % 1000 == 0:
+            sender.poll(0)
+    assert sender.flush(60) == 0, "not everything was delivered"
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[TopicPartition, int]:
+    """Log ends as the broker says."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offsets"})
+    try:
+        return {
+            TopicPartition(topic, number): consumer.get_watermark_offsets(Coordinates(topic, number), timeout=10)[1]
+            for number in range(partitions)
+        }
+    finally:
+        consumer.close()
+
+
+def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> dict[TopicPartition, int]:
+    """What the group has committed, as the broker says; −1001 for nothing."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        found = consumer.committed([Coordinates(topic, number) for number in range(partitions)], timeout=10)
+        return {TopicPartition(topic, each.partition): each.offset for each in found}
+    finally:
+        consumer.close()
+
+
+def held(ends: dict[TopicPartition, int]) -> dict[TopicPartition, range]:
+    """Every offset of topics without transactions or compaction, as the audit wants it."""
+    return {tp: range(end) for tp, end in ends.items()}
+
+
+class Flow:
+    """Keyed records at a steady rate from a thread, until the block ends; then everything sent is delivered."""
+
+    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
+        self._producer = producer(bootstrap)
+        self._topic = topic
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent = 0
+
+    def __enter__(self) -> Flow:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(10)
+        assert self._producer.flush(60) == 0, "not everything was delivered"
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._stop.wait(0.01):
+            due = int((time.monotonic() - began) * self._rate)
+            while self.sent < due:
+                try:
+                    self._producer.produce(self._topic, key=b"%d" % (self.sent % 1000), value=b"x" * 200)
+                except BufferError:
+                    break
+                self.sent += 1
+            self._producer.poll(0)

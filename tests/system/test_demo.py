@@ -1,0 +1,53 @@
+"""`kunicorn demo`, as anybody would try it first."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kunicorn.demo import scenario
+from kunicorn.demo.scenario import run_demo
+from tests.kafka import KafkaCluster
+
+
+@pytest.fixture
+def console() -> Console:
+    """Plain lines, kept."""
+    return Console(file=io.StringIO(), width=200, highlight=False)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console) -> None:
+    assert run_demo(console=console) == 0, printed(console)
+    assert "every promise kept" in printed(console)
+
+
+def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(kafka: KafkaCluster, console: Console) -> None:
+    assert run_demo(kafka.bootstrap, seconds=10, console=console) == 0, printed(console)
+    assert not [name for name in kafka.admin().list_topics(timeout=10).topics if name.startswith("kunicorn-demo")]
+    groups = kafka.admin().list_consumer_groups().result(10).valid
+    assert not [group.group_id for group in groups if group.group_id.startswith("kunicorn-demo")]
+
+
+def test_a_cluster_that_nobody_reaches_is_reported(console: Console) -> None:
+    assert run_demo("127.0.0.1:1", console=console) == 1
+    assert "could not be created on 127.0.0.1:1" in printed(console)
+
+
+def test_a_member_that_does_not_start_ends_the_demo_with_the_end_of_its_log(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(scenario, "WORKERS", -1)
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    assert run_demo(console=console) == 1
+    assert "member-1 exited 2" in printed(console)
+    assert "workers" in printed(console)
+    assert (tmp_path / "member-1.log").exists()

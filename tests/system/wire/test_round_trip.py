@@ -1,0 +1,380 @@
+"""The whole wire package against real brokers: Apache Kafka, and librdkafka's mock cluster that the demo runs on.
+
+The mock speaks the lowest versions that we accept, Kafka the highest: together they hold both ends of the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+import uvloop
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from kunicorn.demo.mock_cluster import mock_cluster_process
+from kunicorn.group.protocol import JoinAnswer, Subscription, SyncAnswer
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.wire.auth import Security
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.error_codes import ErrorCode
+from kunicorn.wire.errors import CoordinatorUnavailable
+from kunicorn.wire.log_offsets import EARLIEST, LATEST, IsolationLevel, epoch_ends, list_offsets
+from kunicorn.wire.versions import OURS, VersionRange
+
+ASSIGNOR = "cooperative-sticky"
+TIMEOUT = 10.0
+PARTITIONS = 3
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """A cluster to speak to, with one topic of `PARTITIONS` partitions."""
+
+    kind: str
+    bootstrap: str
+    topic: str
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+
+
+@pytest.fixture(params=["kafka", "mock"])
+def brokers(request: pytest.FixtureRequest, topic: str) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        if request.param == "mock":
+            bootstrap = stack.enter_context(mock_cluster_process([(topic, PARTITIONS)], brokers=1))
+        else:
+            kafka = request.getfixturevalue("kafka")
+            bootstrap = kafka.bootstrap
+            kafka.create_topic(topic, PARTITIONS)
+        yield Brokers(request.param, bootstrap, topic)
+
+
+only_kafka = pytest.mark.parametrize("brokers", ["kafka"], indirect=True)
+
+
+@pytest.fixture
+async def cluster(brokers: Brokers) -> AsyncIterator[Cluster]:
+    cluster = open_cluster(brokers.bootstrap)
+    await cluster.refresh([brokers.topic])
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+async def coordinator(cluster: Cluster, topic: str) -> Coordinator:
+    coordinator = Coordinator(cluster, f"group-of-{topic}")
+    await find(coordinator)
+    return coordinator
+
+
+def open_cluster(bootstrap: str) -> Cluster:
+    return Cluster(
+        bootstrap.split(","),
+        client_id="round-trip",
+        security=Security(),
+        request_timeout=TIMEOUT,
+        connect_timeout=TIMEOUT,
+        rng=Random(1),
+    )
+
+
+async def find(coordinator: Coordinator) -> None:
+    """Until the broker has loaded the group's part of its offsets topic."""
+    async with asyncio.timeout(30):
+        while coordinator.node is None:
+            with suppress(CoordinatorUnavailable):
+                await coordinator.find()
+
+
+async def join(coordinator: Coordinator, topic: str, member_id: str = "", instance_id: str | None = None) -> JoinAnswer:
+    """JoinGroup, again with the id that the broker gives where it asks for one (KIP-394)."""
+    asked: dict[str, Any] = {
+        "instance_id": instance_id,
+        "session_timeout_ms": 6000,
+        "rebalance_timeout_ms": 10000,
+        "protocols": [(ASSIGNOR, Subscription((topic,)))],
+        "reason": "x" * 300,
+        "timeout": 20.0,
+    }
+    answer = await coordinator.join(member_id=member_id, **asked)
+    if answer.error == ErrorCode.MEMBER_ID_REQUIRED:
+        answer = await coordinator.join(member_id=answer.member_id, **asked)
+    return answer
+
+
+async def sync(
+    coordinator: Coordinator, joined: JoinAnswer, partitions: list[TopicPartition], instance_id: str | None = None
+) -> SyncAnswer:
+    return await coordinator.sync(
+        generation=joined.generation,
+        member_id=joined.member_id,
+        instance_id=instance_id,
+        assignor=ASSIGNOR,
+        plan={joined.member_id: partitions},
+        timeout=TIMEOUT,
+    )
+
+
+async def hear_of_a_rebalance(coordinator: Coordinator, member: JoinAnswer) -> None:
+    async with asyncio.timeout(20):
+        error = ErrorCode.NONE.value
+        while error != ErrorCode.REBALANCE_IN_PROGRESS:
+            error = await coordinator.heartbeat(
+                generation=member.generation, member_id=member.member_id, instance_id=None, timeout=TIMEOUT
+            )
+
+
+def produce(brokers: Brokers, partition: int, records: int) -> None:
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    for number in range(records):
+        producer.produce(brokers.topic, str(number).encode(), partition=partition)
+    assert producer.flush(30) == 0
+
+
+async def test_the_metadata_names_broker_partitions_and_leaders(brokers: Brokers, cluster: Cluster) -> None:
+    topic = cluster.metadata.topics[brokers.topic]
+    assert topic.error == ErrorCode.NONE
+    assert sorted(topic.partitions) == list(range(PARTITIONS))
+    assert {info.leader for info in topic.partitions.values()} <= set(cluster.metadata.brokers)
+    assert brokers.topic in (await cluster.refresh(None)).topics
+
+
+# The mock creates every topic that it is asked for.
+@only_kafka
+async def test_an_unknown_topic_is_told_and_not_created(cluster: Cluster, brokers: Brokers) -> None:
+    for _ in range(2):
+        await cluster.refresh(["there-is-no-such-topic"])
+        unknown = cluster.metadata.topics["there-is-no-such-topic"]
+        assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert brokers.topic in cluster.metadata.topics
+
+
+async def test_a_member_joins_commits_fetches_and_leaves(brokers: Brokers, coordinator: Coordinator) -> None:
+    joined = await join(coordinator, brokers.topic)
+    assert joined.error == ErrorCode.NONE
+    assert joined.leader == joined.member_id
+    assert joined.assignor == ASSIGNOR
+    assert [member.subscription.topics for member in joined.members] == [(brokers.topic,)]
+
+    synced = await sync(coordinator, joined, brokers.partitions)
+    assert (synced.error, set(synced.partitions)) == (ErrorCode.NONE, set(brokers.partitions))
+
+    member: dict[str, Any] = {"generation": joined.generation, "member_id": joined.member_id, "instance_id": None}
+    assert await coordinator.heartbeat(**member, timeout=TIMEOUT) == ErrorCode.NONE
+
+    offsets = {brokers.partitions[0]: Position(7, 0), brokers.partitions[2]: Position(9)}
+    commit = await coordinator.commit(**member, offsets=offsets, metadata="m", timeout=TIMEOUT)
+    assert commit.errors == dict.fromkeys(offsets, ErrorCode.NONE)
+
+    fetched = await coordinator.fetch_offsets(partitions=brokers.partitions, require_stable=True, timeout=TIMEOUT)
+    assert fetched.error == ErrorCode.NONE
+    assert {each: answer.offset for each, answer in fetched.partitions.items()} == {
+        brokers.partitions[0]: 7,
+        brokers.partitions[1]: NO_OFFSET,
+        brokers.partitions[2]: 9,
+    }
+    assert fetched.partitions[brokers.partitions[0]].metadata == "m"
+
+    left = await coordinator.leave(member_id=joined.member_id, instance_id=None, reason="done", timeout=TIMEOUT)
+    assert left == ErrorCode.NONE
+    assert await coordinator.heartbeat(**member, timeout=TIMEOUT) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_group_that_committed_nothing_has_no_offsets(brokers: Brokers, coordinator: Coordinator) -> None:
+    fetched = await coordinator.fetch_offsets(partitions=brokers.partitions, require_stable=True, timeout=TIMEOUT)
+    assert fetched.error == ErrorCode.NONE
+    assert {answer.offset for answer in fetched.partitions.values()} == {NO_OFFSET}
+
+
+async def test_the_ends_of_the_logs_are_where_the_records_end(brokers: Brokers, cluster: Cluster) -> None:
+    produce(brokers, partition=1, records=5)
+    latest = await list_offsets(
+        cluster, dict.fromkeys(brokers.partitions, LATEST), IsolationLevel.READ_COMMITTED, TIMEOUT
+    )
+    assert {each.partition: (answer.error, answer.offset) for each, answer in latest.items()} == {
+        0: (0, 0),
+        1: (0, 5),
+        2: (0, 0),
+    }
+    earliest = await list_offsets(
+        cluster, dict.fromkeys(brokers.partitions, EARLIEST), IsolationLevel.READ_UNCOMMITTED, TIMEOUT
+    )
+    assert {answer.offset for answer in earliest.values()} == {0}
+
+
+async def test_an_epoch_ends_where_its_log_ends(brokers: Brokers, cluster: Cluster) -> None:
+    produce(brokers, partition=0, records=4)
+    partition = brokers.partitions[0]
+    _, epoch = cluster.metadata.leader(partition)
+    answer = (await epoch_ends(cluster, {partition: epoch}, TIMEOUT))[partition]
+    assert (answer.error, answer.leader_epoch, answer.end_offset) == (ErrorCode.NONE, epoch, 4)
+
+
+async def test_questions_about_unknown_partitions_have_answers_too(brokers: Brokers, cluster: Cluster) -> None:
+    unknown = TopicPartition(brokers.topic, 99)
+    queries = {unknown: LATEST, brokers.partitions[0]: LATEST}
+    answers = await list_offsets(cluster, queries, IsolationLevel.READ_COMMITTED, TIMEOUT)
+    assert answers[unknown].error == ErrorCode.LEADER_NOT_AVAILABLE
+    assert answers[brokers.partitions[0]].error == ErrorCode.NONE
+
+
+async def test_a_second_member_is_seen_as_a_rebalance_and_both_get_their_share(
+    brokers: Brokers, coordinator: Coordinator, topic: str
+) -> None:
+    first = await join(coordinator, brokers.topic)
+    await sync(coordinator, first, brokers.partitions)
+    cluster = open_cluster(brokers.bootstrap)
+    other = Coordinator(cluster, f"group-of-{topic}")
+    await find(other)
+    joining = asyncio.create_task(join(other, brokers.topic))
+    await hear_of_a_rebalance(coordinator, first)
+    again, second = await asyncio.gather(join(coordinator, brokers.topic, first.member_id), joining)
+    assert again.generation == second.generation > first.generation
+    leader, follower = (again, second) if again.leader == again.member_id else (second, again)
+    assert {member.member_id for member in leader.members} == {first.member_id, second.member_id}
+    assert follower.members == ()
+    await cluster.close()
+
+
+# The mock tells a joining member its id only with the answer.
+@only_kafka
+async def test_leaving_is_not_held_up_by_a_parked_join(brokers: Brokers, coordinator: Coordinator, topic: str) -> None:
+    first = await join(coordinator, brokers.topic)
+    await sync(coordinator, first, brokers.partitions)
+    cluster = open_cluster(brokers.bootstrap)
+    other = Coordinator(cluster, f"group-of-{topic}")
+    await find(other)
+    asked: dict[str, Any] = {
+        "instance_id": None,
+        "session_timeout_ms": 6000,
+        "rebalance_timeout_ms": 60000,
+        "protocols": [(ASSIGNOR, Subscription((topic,)))],
+        "reason": "",
+        "timeout": 60.0,
+    }
+    named = await other.join(member_id="", **asked)
+    assert named.error == ErrorCode.MEMBER_ID_REQUIRED
+    parked = asyncio.create_task(other.join(member_id=named.member_id, **asked))
+    await hear_of_a_rebalance(coordinator, first)
+    left = await other.leave(member_id=named.member_id, instance_id=None, reason="stop", timeout=3.0)
+    assert left == ErrorCode.NONE
+    assert (await parked).error == ErrorCode.UNKNOWN_MEMBER_ID
+    await cluster.close()
+
+
+# The mock fences nobody.
+@only_kafka
+async def test_a_static_member_that_comes_back_keeps_its_plan(brokers: Brokers, coordinator: Coordinator) -> None:
+    first = await join(coordinator, brokers.topic, instance_id="pod-0")
+    await sync(coordinator, first, brokers.partitions, "pod-0")
+    back = await join(coordinator, brokers.topic, instance_id="pod-0")
+    assert (back.error, back.generation, back.skip_assignment) == (ErrorCode.NONE, first.generation, True)
+    assert back.member_id != first.member_id
+    synced = await coordinator.sync(
+        generation=back.generation,
+        member_id=back.member_id,
+        instance_id="pod-0",
+        assignor=ASSIGNOR,
+        plan={},
+        timeout=TIMEOUT,
+    )
+    assert set(synced.partitions) == set(brokers.partitions)
+    fenced = await coordinator.heartbeat(
+        generation=first.generation, member_id=first.member_id, instance_id="pod-0", timeout=TIMEOUT
+    )
+    assert fenced == ErrorCode.FENCED_INSTANCE_ID
+
+
+# The mock answers a follower that syncs after the leader with an error.
+@only_kafka
+async def test_librdkafka_reads_our_assignment_and_we_read_its_subscription(
+    brokers: Brokers, coordinator: Coordinator, topic: str
+) -> None:
+    first = await join(coordinator, brokers.topic)
+    await sync(coordinator, first, brokers.partitions)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers.bootstrap,
+            "group.id": f"group-of-{topic}",
+            "partition.assignment.strategy": ASSIGNOR,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([brokers.topic])
+    try:
+        theirs = [ConfluentPartition(brokers.topic, 2)]
+        await _lead(coordinator, brokers, first, consumer)
+        async with asyncio.timeout(30):
+            while consumer.assignment() != theirs:
+                await asyncio.to_thread(consumer.poll, 0.1)
+    finally:
+        await asyncio.to_thread(consumer.close)
+
+
+async def _lead(coordinator: Coordinator, brokers: Brokers, first: JoinAnswer, consumer: Consumer) -> None:
+    """Rejoin once librdkafka's member asks for it, and give it partition 2."""
+    async with asyncio.timeout(30):
+        while True:
+            await asyncio.to_thread(consumer.poll, 0.1)
+            error = await coordinator.heartbeat(
+                generation=first.generation, member_id=first.member_id, instance_id=None, timeout=TIMEOUT
+            )
+            if error == ErrorCode.REBALANCE_IN_PROGRESS:
+                break
+    joined = await join(coordinator, brokers.topic, first.member_id)
+    assert [member.subscription.topics for member in joined.members] == [(brokers.topic,)] * 2
+    other = next(member.member_id for member in joined.members if member.member_id != joined.member_id)
+    plan = {joined.member_id: brokers.partitions[:2], other: brokers.partitions[2:]}
+    synced = await coordinator.sync(
+        generation=joined.generation,
+        member_id=joined.member_id,
+        instance_id=None,
+        assignor=ASSIGNOR,
+        plan=plan,
+        timeout=TIMEOUT,
+    )
+    assert set(synced.partitions) == set(brokers.partitions[:2])
+
+
+@only_kafka
+async def test_kafka_negotiates_our_newest_versions(cluster: Cluster) -> None:
+    connection = await cluster.connection(next(iter(cluster.metadata.brokers)), "versions")
+    assert {api: connection.version(api) for api in OURS} == {api: ours.high for api, ours in OURS.items()}
+
+
+@only_kafka
+@pytest.mark.parametrize("step", range(max(ours.high - ours.low for ours in OURS.values())))
+async def test_every_version_does_a_whole_round(brokers: Brokers, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for api, ours in list(OURS.items()):
+        monkeypatch.setitem(OURS, api, VersionRange(ours.low, min(ours.low + step, ours.high)))
+    cluster = open_cluster(brokers.bootstrap)
+    await cluster.refresh([brokers.topic])
+    coordinator = Coordinator(cluster, f"group-of-{brokers.topic}")
+    await find(coordinator)
+    await test_a_member_joins_commits_fetches_and_leaves(brokers, coordinator)
+    await test_an_epoch_ends_where_its_log_ends(brokers, cluster)
+    await list_offsets(cluster, dict.fromkeys(brokers.partitions, EARLIEST), IsolationLevel.READ_COMMITTED, TIMEOUT)
+    await cluster.close()
+
+
+@only_kafka
+def test_a_whole_round_goes_as_well_on_uvloop(brokers: Brokers) -> None:
+    async def whole_round() -> None:
+        cluster = open_cluster(brokers.bootstrap)
+        await cluster.refresh([brokers.topic])
+        coordinator = Coordinator(cluster, f"group-of-{brokers.topic}")
+        await find(coordinator)
+        await test_a_member_joins_commits_fetches_and_leaves(brokers, coordinator)
+        await cluster.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(whole_round())

@@ -1,0 +1,119 @@
+"""Records for workers to handle, and handlers that leave traces in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+HANDLERS = '''
+import asyncio
+import os
+import pathlib
+import sys
+import time
+
+HERE = pathlib.Path(__file__).parent
+SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(text):
+    os.write(SEEN, (text + "\\n").encode())
+
+
+def see(record):
+    note(f"{record.partition}@{record.offset}={record.value.decode()}")
+
+
+def see_everything(record):
+    note(repr((record.topic, record.partition, record.offset, record.timestamp, record.key, record.value,
+               record.headers, record.leader_epoch)))
+
+
+def see_batch(records):
+    note(f"{records[0].partition}@{records[0].offset}+{len(records)}")
+
+
+async def see_async(record):
+    await asyncio.sleep(0)
+    see(record)
+
+
+def wait_when_told(record):
+    """`wait` waits for the file "go" and counts as handled only after it."""
+    if record.value == b"wait":
+        note(f"{record.partition}@{record.offset} waits")
+        try:
+            while not (HERE / "go").exists():
+                time.sleep(0.01)
+        finally:
+            note(f"{record.partition}@{record.offset} left")
+    see(record)
+
+
+async def wait_async(record):
+    if record.value == b"wait":
+        note(f"{record.partition}@{record.offset} waits")
+        try:
+            while not (HERE / "go").exists():
+                await asyncio.sleep(30)
+        finally:
+            note(f"{record.partition}@{record.offset} left")
+    see(record)
+
+
+def spin(record):
+    note("spins")
+    while True:
+        pass
+
+
+def fail_when_told(record):
+    """`fail` always fails, `once` the first time, `exit` calls sys.exit."""
+    if record.value == b"fail":
+        note(f"{record.partition}@{record.offset} fails")
+        raise ValueError("no such customer")
+    if record.value == b"once" and not (HERE / "failed-once").exists():
+        (HERE / "failed-once").touch()
+        note(f"{record.partition}@{record.offset} fails")
+        raise ValueError("not yet")
+    if record.value == b"exit":
+        sys.exit(7)
+    see(record)
+
+
+def fail_batch_when_told(records):
+    note(f"{records[0].partition}@{records[0].offset}+{len(records)}")
+    if any(record.value == b"fail" for record in records):
+        raise ValueError("no such customer")
+
+
+class WithOptions:
+    def setup(self, options):
+        self.greeting = options["greeting"]
+
+    def __call__(self, record):
+        note(self.greeting + record.value.decode())
+
+    def teardown(self):
+        note("torn down")
+
+
+with_options = WithOptions()
+not_callable = 5
+'''
+
+
+def produce(bootstrap: str, topic: str, values: Iterable[str], partition: int = 0) -> None:
+    """Write these to one partition, in order, and wait for the broker's word."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value.encode(), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def seen(directory: Path) -> list[str]:
+    """What the handlers noted so far."""
+    path = directory / "seen"
+    return path.read_text().splitlines() if path.exists() else []

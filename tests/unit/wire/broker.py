@@ -1,0 +1,177 @@
+"""A broker in the test's own event loop: real frames over real sockets, answers by a script.
+
+Like Kafka it handles one request at a time on each connection, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import isawaitable
+from random import Random
+from typing import Any, Self
+
+from kio.serial import entity_reader
+
+from kunicorn.wire.auth import Address, Security
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.connection import Connection
+from kunicorn.wire.schemas import REQUESTS, RESPONSES
+from kunicorn.wire.versions import OURS, Api
+from tests.unit.wire.messages import blank, blank_response, nested, response_frame
+
+
+class HangUp:
+    """Instead of an answer: close the connection."""
+
+
+class Silence:
+    """Instead of an answer: nothing, and the next request is read."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it came in; `connection` counts the connections from 0."""
+
+    api: Api
+    version: int
+    message: Any
+    client_id: str
+    connection: int
+
+
+Reply = Any
+"""kio's message; or the bytes behind the length; or `HangUp` or `Silence`."""
+Script = Callable[[Asked], Reply | Awaitable[Reply]]
+
+
+class FakeBroker:
+    """Listens while the `async with` lasts. `script[api]` answers; what has no script gets a blank answer."""
+
+    def __init__(self, node_id: int = 1, versions: Mapping[Api, tuple[int, int]] | None = None) -> None:
+        self.node_id = node_id
+        self.versions = {api: tuple(ours) for api, ours in OURS.items()} | dict(versions or {})
+        self.script: dict[Api, Script] = {Api.API_VERSIONS: self.api_versions}
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._arrival = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Listen no more and hang up on everybody."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame that nobody asked for, on every connection."""
+        for writer in self._writers:
+            writer.write(len(frame).to_bytes(4, "big") + frame)
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.port)
+
+    def apis(self) -> list[Api]:
+        """What was asked besides the versions, in order."""
+        return [asked.api for asked in self.asked if asked.api != Api.API_VERSIONS]
+
+    async def wait_for(self, api: Api, count: int = 1) -> None:
+        """Until `count` requests of this kind have come in."""
+        async with asyncio.timeout(10), self._arrival:
+            await self._arrival.wait_for(lambda: self.apis().count(api) >= count)
+
+    def api_versions(self, asked: Asked) -> Reply:
+        row = nested(RESPONSES[Api.API_VERSIONS, asked.version], "api_keys")
+        rows = tuple(
+            row(api_key=int(api), min_version=low, max_version=high) for api, (low, high) in self.versions.items()
+        )
+        return blank_response(Api.API_VERSIONS, asked.version, api_keys=rows)
+
+    def lead(self, brokers: Iterable[FakeBroker], topics: Mapping[str, Mapping[int, tuple[int, int]]]) -> None:
+        """Answer Metadata with these brokers and topics: leader and epoch by partition."""
+        known = list(brokers)
+
+        def metadata(asked: Asked) -> Reply:
+            schema = RESPONSES[Api.METADATA, asked.version]
+            broker, topic = nested(schema, "brokers"), nested(schema, "topics")
+            partition = nested(topic, "partitions")
+            return blank(
+                schema,
+                brokers=tuple(broker(node_id=each.node_id, host="127.0.0.1", port=each.port) for each in known),
+                topics=tuple(
+                    blank(
+                        topic,
+                        name=name,
+                        partitions=tuple(
+                            blank(partition, partition_index=number, leader_id=leader, leader_epoch=epoch)
+                            for number, (leader, epoch) in partitions.items()
+                        ),
+                    )
+                    for name, partitions in topics.items()
+                ),
+            )
+
+        self.script[Api.METADATA] = metadata
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number, self.connections = self.connections, self.connections + 1
+        self._writers.add(writer)
+        try:
+            while await self._answer(number, reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        key = Api(int.from_bytes(frame[:2], "big")), int.from_bytes(frame[2:4], "big")
+        header, size = entity_reader(REQUESTS[key].__header_schema__)(frame, 0)
+        message, _ = entity_reader(REQUESTS[key])(frame, size)
+        asked = Asked(*key, message, header.client_id, number)
+        async with self._arrival:
+            self.asked.append(asked)
+            self._arrival.notify_all()
+        reply = self.script[asked.api](asked) if asked.api in self.script else blank_response(*key)
+        if isawaitable(reply):
+            reply = await reply
+        if reply is HangUp:
+            return False
+        if reply is not Silence:
+            body = reply if isinstance(reply, bytes) else response_frame(header.correlation_id, reply)
+            writer.write(len(body).to_bytes(4, "big") + body)
+        return True
+
+
+async def connect(broker: FakeBroker, timeout: float = 10.0) -> Connection:
+    return await Connection.open(broker.address, Security(), "the-client", timeout)
+
+
+def cluster_of(*brokers: FakeBroker, connect_timeout: float = 10.0, request_timeout: float = 10.0) -> Cluster:
+    """A cluster that begins at these brokers."""
+    return Cluster(
+        [str(broker.address) for broker in brokers],
+        client_id="the-client",
+        security=Security(),
+        request_timeout=request_timeout,
+        connect_timeout=connect_timeout,
+        rng=Random(1),
+    )
