@@ -3,7 +3,8 @@
     python -m bench.bare drain PROPERTIES TOPIC PARTITIONS RECORDS
     python -m bench.bare delays PROPERTIES TOPIC PARTITIONS RECORDS
 
-PROPERTIES is JSON, the same that a worker gets. Prints records per second, or one delay (ns) a line.
+PROPERTIES is JSON, the same that a worker gets. Prints records per second and CPU nanoseconds a record, or the delays
+in nanoseconds, one a line.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import time
 from confluent_kafka import Consumer, TopicPartition
 
 
-def drain(consumer: Consumer, records: int) -> float:
-    """Records per second from the first record on, in batches, touching every value."""
+def drain(consumer: Consumer, records: int) -> tuple[float, float]:
+    """Records per second from the first record on, in batches, touching every value; and CPU ns a record."""
     while (first := consumer.poll(1.0)) is None:
         pass
-    total, left, began = len(first.value() or b""), records - 1, time.perf_counter()
+    total, left, began, used = len(first.value() or b""), records - 1, time.perf_counter(), time.process_time()
     while left > 0:
         message = consumer.poll(1.0)
         if message is None:
@@ -29,7 +30,7 @@ def drain(consumer: Consumer, records: int) -> float:
         for message in batch:
             total += len(message.value() or b"")
         left -= len(batch)
-    return records / (time.perf_counter() - began)
+    return records / (time.perf_counter() - began), (time.process_time() - used) / records * 1e9
 
 
 def delays(consumer: Consumer, records: int) -> list[int]:
@@ -50,7 +51,7 @@ def main(what: str, properties: str, topic: str, partitions: str, records: str) 
     gc.set_threshold(50_000, 20, 100)
     consumer.incremental_assign([TopicPartition(topic, number, 0) for number in range(int(partitions))])
     if what == "drain":
-        print(drain(consumer, int(records)))
+        print(*drain(consumer, int(records)))
     else:
         print("\n".join(map(str, delays(consumer, int(records)))))
     consumer.close()

@@ -1,9 +1,166 @@
-from aiohttp import web
+"""The HTTP server for probes, scrapers and people: four pages, read-only, on the supervisor's event loop.
+
+On that loop on purpose: `/livez` must not answer for a loop that does not run.
+
+1. Nothing here waits for a client: a page is complete before its first byte is sent.
+2. Connections are bounded. The one beyond the bound takes the place of the longest open one, so that idle or slow
+   clients can neither use up descriptors that brokers and workers need nor shut out the kubelet.
+3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+
 import orjson
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from kunicorn.errors import ConfigError
+from kunicorn.observe import health, logs
+from kunicorn.observe.health import Verdict
+from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.status import Status
+from kunicorn.settings import HttpSettings
+
+log = logs.get("kunicorn.http")
+
+MOST_CONNECTIONS = 128
+_IDLE_TIMEOUT = 30.0
+"""Seconds without a complete request; longer than the usual scrape interval costs only a new connection."""
+_MOST_HEADERS, _LONGEST_HEADER = 64, 4096
+_MOST_RENDERINGS = 4
+"""Scrapes in progress; more are told to come back."""
+_STOP_TIMEOUT = 1.0
+
+Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+
 class Server:
-    def __init__(s, settings, status, metrics): s.s=settings; s.status=status
-    async def start(s):
-        app=web.Application(); app.router.add_get("/status", lambda r: s._st(r))
-        s.r=web.AppRunner(app,access_log=None); await s.r.setup(); await web.TCPSite(s.r,s.s.host,s.s.port).start()
-    async def _st(s,r): return web.Response(body=orjson.dumps(s.status()),content_type="application/json")
-    async def stop(s): await s.r.cleanup()
+    """The server; `status` is called on the event loop for every request and must be cheap."""
+
+    def __init__(self, settings: HttpSettings, status: Callable[[], Status], metrics: Metrics) -> None:
+        self.port = settings.port
+        """The port listened on; after `start` a real one where 0 was asked for."""
+        self._settings = settings
+        self._status = status
+        self._metrics = metrics
+        self._rendering = 0
+        self._connections: _Connections | None = None
+        self._listening: asyncio.Server | None = None
+        self._pages: Mapping[str, Page] = {
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+            "/metrics": self._metrics_page,
+            "/status": self._status_page,
+        }
+
+    async def start(self) -> None:
+        """Listen. Raises `ConfigError` if the address cannot be had."""
+        host, port = self._settings.host, self._settings.port
+        loop = asyncio.get_running_loop()
+        self._connections = _Connections(self._answer)
+        try:
+            self._listening = await loop.create_server(self._connections, host, port)
+        except OSError as error:
+            raise ConfigError(_cannot_listen(host, port, error)) from error
+        self.port = self._listening.sockets[0].getsockname()[1]
+        log.info(f"serving {', '.join(self._pages)} on http://{host}:{self.port}")
+
+    async def stop(self) -> None:
+        """Close the port and every connection, answers in progress after a second. May be called without `start`."""
+        if self._listening is not None:
+            self._listening.close()
+        if self._connections is not None:
+            await self._connections.shutdown(_STOP_TIMEOUT)
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        page = self._pages.get(request.path)
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, f"no such page; there are {', '.join(self._pages)}")
+        if request.method not in {"GET", "HEAD"}:
+            answer = _text(HTTPStatus.METHOD_NOT_ALLOWED, "read-only: only GET and HEAD are allowed")
+            answer.headers["Allow"] = "GET, HEAD"
+            return answer
+        return await page(request)
+
+    async def _livez(self, _: web.BaseRequest) -> web.Response:
+        return _verdict(health.live(self._status()))
+
+    async def _readyz(self, _: web.BaseRequest) -> web.Response:
+        return _verdict(health.ready(self._status()))
+
+    async def _status_page(self, _: web.BaseRequest) -> web.Response:
+        body = orjson.dumps(self._status(), default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        return web.Response(body=body, content_type="application/json", headers=_UNCACHED)
+
+    async def _metrics_page(self, request: web.BaseRequest) -> web.Response:
+        if self._rendering >= _MOST_RENDERINGS:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._rendering} scrapes are in progress; come back later")
+        self._rendering += 1
+        try:
+            body, content_type = await asyncio.to_thread(
+                self._metrics.render,
+                self._status(),
+                request.headers.get("Accept", ""),
+                self._settings.partition_metrics_max,
+            )
+        finally:
+            self._rendering -= 1
+        return web.Response(body=body, headers={"Content-Type": content_type, **_UNCACHED})
+
+
+class _Connections(web.Server):
+    """aiohttp's low-level server, whose open connections are bounded."""
+
+    def __init__(self, answer: Page) -> None:
+        super().__init__(
+            answer,
+            access_log=None,
+            keepalive_timeout=_IDLE_TIMEOUT,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+            max_headers=_MOST_HEADERS,
+        )
+        self._open: dict[RequestHandler, asyncio.Transport] = {}
+        """In the order of their arrival."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Caller: aiohttp, for every new connection."""
+        super().connection_made(handler, transport)
+        self._open[handler] = transport
+        if len(self._open) > MOST_CONNECTIONS:
+            # Abort, not close: close() waits until the client has read what was sent, which may be never.
+            self._open.pop(next(iter(self._open))).abort()
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Caller: aiohttp, when a connection is over."""
+        self._open.pop(handler, None)
+        super().connection_lost(handler, exc)
+
+
+_UNCACHED = {"Cache-Control": "no-store"}
+
+
+def _verdict(verdict: Verdict) -> web.Response:
+    if verdict.ok:
+        return _text(HTTPStatus.OK, "ok")
+    return _text(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(verdict.reasons))
+
+
+def _text(status: HTTPStatus, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n", headers=_UNCACHED)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        what = "another process listens there; stop it, or choose another port (0 takes a free one)"
+    elif error.errno in {errno.EACCES, errno.EPERM}:
+        what = "not permitted; ports below 1024 need a privilege, choose a higher one"
+    else:
+        what = f"{os.strerror(error.errno) if error.errno and error.errno > 0 else error}; correct http.host"
+    return f"http.port = {port} on {host}: {what}"

@@ -39,7 +39,7 @@ def as_json(level: str, logger: str, process: str, event: Mapping[str, Any]) -> 
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError):
         # Numbers beyond 64 bits, lone surrogates, cycles: shown as Python shows them.
-        return orjson.dumps({name: _printable(value) for name, value in line.items()}).decode()
+        return orjson.dumps({name: _plain(value) for name, value in line.items()}).decode()
 
 
 def as_text(level: str, logger: str, process: str, event: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def as_text(level: str, logger: str, process: str, event: Mapping[str, Any]) -> 
     fields = [
         f"{name}={_quoted(str(value))}" for name, value in event.items() if name != "event" and name not in _MULTILINE
     ]
-    first, *rest = _short(str(event.get("event", ""))).split("\n")
+    first, *rest = _short(str(event.get("event", "")).rstrip("\n")).split("\n")
     below = [*rest, *(line for name in _MULTILINE for line in _short(str(event.get(name, ""))).splitlines())]
     text = head + first + ("  " + " ".join(fields) if fields else "")
     return "\n    ".join(_harmless(line) for line in (text, *below))
@@ -65,6 +65,11 @@ def _short(text: str) -> str:
 
 def _printable(value: object) -> str:
     return str(value).encode(errors="backslashreplace").decode()
+
+
+def _plain(value: object) -> object:
+    fits = isinstance(value, int) and abs(value) < 2**63
+    return value if fits or isinstance(value, float | None) else _printable(value)
 
 
 def _quoted(text: str) -> str:

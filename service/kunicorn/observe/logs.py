@@ -51,14 +51,14 @@ _output = _Output()
 os.register_at_fork(after_in_child=_output.reset)
 
 
-def configure(level: str, format: str, process: str, fd: int = _STDOUT) -> LogWriter:  # noqa: A002
+def configure(level: str, format: str, process: str, fd: int = _STDOUT) -> LogWriter:
     """Send this process's logs to `fd` from now on, and return the writer, for its `dropped` and `close`.
 
     Caller: each process once, first thing; again after a fork. `level`: debug, info, warning, error. `format`: text,
     json, or auto (text on a terminal). `process` names the process in every line: supervisor, template, worker-3.
     """
     if format == "auto":
-        format = "text" if os.isatty(fd) else "json"  # noqa: A001
+        format = "text" if os.isatty(fd) else "json"
     if _output.writer is not None:
         _output.writer.close(_FLUSH_AT_EXIT)
     _output.threshold = _LEVELS[level]
@@ -82,6 +82,11 @@ def get(name: str) -> FilteringBoundLogger:
         _logger=name,
     )
     return cast(FilteringBoundLogger, logger)
+
+
+def dropped() -> int:
+    """Lines of this process that were not written, since `configure`."""
+    return _output.writer.dropped if _output.writer is not None else 0
 
 
 def _drop_below_threshold(_: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -309,6 +309,7 @@ class Membership:
             log.info(
                 f"let go of {len(request.partitions)} partitions in {clock.now() - began:.3f} s",
                 in_hand=in_hand,
+                drained=round(drained - began, 3),
                 committed=committed,
                 partitions=_shown(request.partitions),
             )

@@ -32,6 +32,20 @@ def runs(batch: Sequence[Message], several_topics: bool) -> Iterator[Run]:
             yield from _by_epoch(tp, messages)
 
 
+def gathered(batch: Sequence[Message]) -> list[Message]:
+    """The batch with each partition's records together, every partition in its own order.
+
+    Brokers answer with whatever each partition has got meanwhile, so a topic that is written to evenly arrives two or
+    three records of a partition at a time. A handler of batches would be called with those, and fall behind.
+    """
+    return sorted(batch, key=_partition)
+
+
+def _partition(message: Message) -> tuple[str, int]:
+    number = message.partition()
+    return message.topic() or "", -1 if number is None else number
+
+
 def _by_epoch(tp: TopicPartition, messages: list[Message]) -> Iterator[Run]:
     """Epochs only grow along a partition, so equal ends mean one epoch."""
     first = messages[0].leader_epoch()

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException
 from kunicorn.errors import ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
 from kunicorn.observe import logs
+from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
@@ -36,6 +37,7 @@ from kunicorn.worker.runner import Runner, log_client_error
 log = logging.getLogger("kunicorn.worker")
 
 _WARM_UP_SECONDS = 2.0
+_LAST_LINES_SECONDS = 1.0
 _GC_THRESHOLDS = (50_000, 20, 100)
 """Messages are tracked by the garbage collector: with its defaults it costs as much as the records themselves."""
 
@@ -88,29 +90,29 @@ def _do_nothing(number: int, frame: Any) -> None:
 
 
 def _serve(channel: Channel, ledger: Ledger) -> int:
-    """Load, make the client, fetch and handle until drained; the exit status."""
+    """Be told who to be, and be it until drained; the exit status."""
     configure = channel.receive()
     if not isinstance(configure, Configure):
         raise FrameError(f"the first message is {type(configure).__name__}, not Configure")
-    name = f"worker-{configure.worker}"
     name_process(f"kunicorn-w{configure.worker}")
-    written = logs.configure(level=configure.log_level, format=configure.log_format, process=name)
+    written = logs.configure(configure.log_level, configure.log_format, f"worker-{configure.worker}")
     try:
-        handler, calls = _load(configure)
-        consumer = _connect(configure)
+        return _work(configure, channel, ledger, written)
     except CannotServe as failure:
         channel.send(failure.report)
         return failure.status
-    meter = Meter()
-    fetcher = Fetcher(consumer, ledger, meter, channel.send)
-    runner = Runner(
-        consumer,
-        fetcher,
-        ledger,
-        calls,
-        RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms),
-        configure.batch_max_records if configure.mode == "batch" else None,
-    )
+    finally:
+        written.close(_LAST_LINES_SECONDS)
+
+
+def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
+    """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
+    handler, calls = _load(configure)
+    consumer = _connect(configure)
+    fetcher = Fetcher(consumer, ledger, Meter(), channel.send)
+    retries = RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms)
+    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
+    runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_drain_deadline())
     gc.collect()
     gc.freeze()

@@ -21,7 +21,7 @@ from kunicorn.handlers import DrainDeadline
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.batches import following_offsets, runs
+from kunicorn.worker.batches import following_offsets, gathered, runs
 from kunicorn.worker.calls import Calls
 from kunicorn.worker.faults import kind_of
 from kunicorn.worker.fetcher import Fetcher
@@ -110,6 +110,8 @@ class Runner:
         if any(map(Message.error, batch)):
             errors = [message for message in batch if message.error() is not None]
             batch = [message for message in batch if message.error() is None]
+        if self._batch_max_records is not None:
+            batch = gathered(batch)
         for tp, epoch, messages in runs(batch, self._fetcher.several_topics):
             self._handle_run(tp, epoch, messages)
         # A partition's error comes after its records, and the next comes only after it was assigned again.

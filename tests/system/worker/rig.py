@@ -160,9 +160,10 @@ class WorkerProcess:
         self.ledger.lease_ns = FOREVER_NS
         return self
 
-    def _refused(self) -> None:
+    def _refused(self) -> bool:
         for message in self.heard:
             assert not isinstance(message, WorkerFailed), message.error
+        return False
 
     def start(self, topic: str, partitions: dict[int, int], grant: int = 1, slot: int | None = None) -> None:
         """Start fetchers from the given offsets, with grants (and slots) numbered from `grant` on."""

@@ -44,7 +44,9 @@ def test_a_record_that_fails_once_is_handled_by_the_next_try_and_the_partition_g
 def test_the_wait_for_the_next_try_holds_up_nobody(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, 2)
     produce(kafka.bootstrap, topic, ["fail"], 0)
-    worker = processes.worker("fail_when_told", kafka.bootstrap, [topic], retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
+    worker = processes.worker(
+        "fail_when_told", kafka.bootstrap, [topic], retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+    )
     worker.start(topic, {0: 0, 1: 0})
     wait_until(lambda: "0@0 fails" in seen(processes.directory), "the failure")
     produce(kafka.bootstrap, topic, ["v"], 1)

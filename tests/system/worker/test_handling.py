@@ -41,7 +41,7 @@ def test_a_record_has_all_that_kafka_knows(processes: Rig, kafka: KafkaCluster, 
     worker = processes.worker("see_everything", kafka.bootstrap, [topic])
     worker.start(topic, {0: 0})
     worker.consumed(1, 2)
-    first, second = map(eval, seen(processes.directory))  # noqa: S307
+    first, second = map(eval, seen(processes.directory))
     assert first == (topic, 0, 0, 1234567890123, b"k", b"v", [("a", b"1"), ("a", b"2")], 0)
     assert second[4:] == (None, None, [], 0)
     assert worker.slot(1).consumed.leader_epoch == 0
@@ -90,7 +90,6 @@ def test_a_worker_killed_at_any_instant_repeats_at_most_the_record_in_hand(
     handled = [int(line.partition("=")[2]) for line in seen(processes.directory)]
     assert sorted(set(handled)) == list(range(total))
     assert len(handled) - total <= kills
-
 
 
 def test_a_batch_handler_gets_lists_of_one_partition(processes: Rig, kafka: KafkaCluster, topic: str) -> None:

@@ -179,7 +179,13 @@ def test_a_grant_opened_in_the_same_breath_as_the_old_one_stops_starts_where_it_
     (processes.directory / "go").touch()
     worker.expect(FetcherStopped)
     worker.consumed(3, 3)
-    assert [line for line in seen(processes.directory) if "=" in line] == ["0@0=a", "0@1=wait", "0@0=a", "0@1=wait", "0@2=b"]
+    assert [line for line in seen(processes.directory) if "=" in line] == [
+        "0@0=a",
+        "0@1=wait",
+        "0@0=a",
+        "0@1=wait",
+        "0@2=b",
+    ]
 
 
 def test_sigabrt_dumps_every_stack(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
@@ -189,9 +195,7 @@ def test_sigabrt_dumps_every_stack(processes: Rig, kafka: KafkaCluster, topic: s
     template.ready()
     from tests.system.worker.rig import configuration
 
-    worker = processes.fork(template).configure(
-        configuration(kafka.bootstrap, "handlers_under_test:spin", [topic])
-    )
+    worker = processes.fork(template).configure(configuration(kafka.bootstrap, "handlers_under_test:spin", [topic]))
     worker.start(topic, {0: 0})
     noted(processes.directory, "spins")
     worker.signal(signal.SIGABRT)

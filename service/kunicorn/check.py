@@ -1,0 +1,228 @@
+"""`kunicorn check`: would the service work with these settings? Asks everything that can be asked without joining the
+group: an answer never costs the group a rebalance, so it may be asked beside running members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+from kunicorn.errors import ConfigError, ExitCode, PeerError
+from kunicorn.pipes.client import client_properties
+from kunicorn.settings import Settings
+from kunicorn.wire.auth import Security
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.error_codes import ErrorCode, describe
+from kunicorn.wire.errors import CoordinatorUnavailable
+from kunicorn.wire.metadata import Metadata, TopicInfo
+
+IMPORT_TIMEOUT = 60.0
+"""Seconds the handler's module may take to import."""
+_CONNECT_TIMEOUT = 5.0
+_REQUEST_TIMEOUT = 10.0
+_PATIENCE = 15.0
+"""Seconds for a coordinator: a new cluster creates __consumer_offsets when it is first asked for one."""
+_PAUSE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the answer. `text` says what was found and, where it failed, what to do."""
+
+    what: str
+    text: str
+    failure: ExitCode | None = None
+
+    def __str__(self) -> str:
+        return f"{'ok' if self.failure is None else 'FAILED':<7} {self.what:<9} {self.text}"
+
+
+def check(settings: Settings, say: Callable[[str], None], import_timeout: float = IMPORT_TIMEOUT) -> ExitCode:
+    """Check one thing after the other, `say` a line of each; the code of the first that failed. Blocks for seconds."""
+    worst = ExitCode.CLEAN
+    for finding in _findings(settings, import_timeout):
+        say(str(finding))
+        if worst is ExitCode.CLEAN and finding.failure is not None:
+            worst = finding.failure
+    return worst
+
+
+def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+    yield _handler(settings.handler.entrypoint, import_timeout)
+    yield _client(settings)
+    with asyncio.Runner() as runner:
+        findings = _cluster(settings)
+        while (finding := runner.run(anext(findings, None))) is not None:
+            yield finding
+
+
+# -- the handler ---------------------------------------------------------------------------------------------------
+
+_IMPORT = """
+import json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handlers import load
+try:
+    load(sys.argv[2])
+except HandlerLoadError as error:
+    os.write(int(sys.argv[3]), str(error).encode(errors="backslashreplace"))
+    os._exit(1)
+os._exit(0)
+"""
+"""Run by a Python of its own. Leaves by `_exit`: threads that the handler's module started must not keep it."""
+
+
+def _handler(entrypoint: str, timeout: float) -> Finding:
+    """Import the handler where it can neither hang us nor take us along."""
+    read_end, write_end = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-c", _IMPORT, json.dumps([os.getcwd(), *sys.path]), entrypoint, str(write_end)],
+        pass_fds=[write_end],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as error:
+        try:
+            code = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return _no_handler(f"importing {entrypoint!r} took more than {timeout:g} s; a module should only define things")
+        if code == 0:
+            return Finding("handler", f"{entrypoint} can be imported and called")
+        # Whatever the module has forked may still hold the other end: take what is there, do not wait for its end.
+        os.set_blocking(read_end, False)
+        message = (error.read() or b"").decode()
+    return _no_handler(message or f"importing {entrypoint!r} ended the process: {_how_it_ended(code)}")
+
+
+def _how_it_ended(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _no_handler(text: str) -> Finding:
+    return Finding("handler", text, ExitCode.HANDLER)
+
+
+# -- the workers' client -------------------------------------------------------------------------------------------
+
+
+def _client(settings: Settings) -> Finding:
+    """Whether librdkafka takes the properties; a consumer that is only made speaks to nobody."""
+    from confluent_kafka import Consumer, KafkaException
+
+    kafka = settings.kafka
+    try:
+        properties = client_properties(
+            bootstrap_servers=kafka.bootstrap_servers,
+            client_id=kafka.client_id,
+            group_id=settings.group.id,
+            isolation_level=kafka.isolation_level,
+            client_rack=kafka.client_rack,
+            security={"security.protocol": kafka.security_protocol},
+            extra=dict(kafka.librdkafka),
+            memory_per_worker_mb=settings.workers.memory_per_worker_mb,
+        )
+        Consumer({**properties, "log_level": 0}).close()
+    except ConfigError as error:
+        return Finding("client", str(error), ExitCode.CONFIGURATION)
+    except KafkaException as error:
+        return Finding("client", f"{error.args[0].str()}; correct [kafka.librdkafka]", ExitCode.CONFIGURATION)
+    return Finding("client", f"librdkafka accepts the properties, {len(kafka.librdkafka)} of them from [kafka.librdkafka]")
+
+
+# -- the cluster ---------------------------------------------------------------------------------------------------
+
+
+async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
+    kafka = settings.kafka
+    cluster = Cluster(
+        kafka.bootstrap_servers,
+        client_id=kafka.client_id,
+        security=Security(kafka.security_protocol),
+        request_timeout=_REQUEST_TIMEOUT,
+        connect_timeout=_CONNECT_TIMEOUT,
+        rng=random.Random(),
+    )
+    try:
+        patterns = any(topic.startswith("^") for topic in settings.group.topics)
+        try:
+            metadata = await cluster.refresh(None if patterns else settings.group.topics)
+        except PeerError as error:
+            yield Finding("brokers", f"{error}; correct kafka.bootstrap_servers, or start them", ExitCode.CONFIGURATION)
+            return
+        yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
+        for topic in settings.group.topics:
+            yield _topic(topic, metadata)
+        yield await _group(Coordinator(cluster, settings.group.id), settings.group.id)
+    finally:
+        await cluster.close()
+
+
+def _topic(wanted: str, metadata: Metadata) -> Finding:
+    if wanted.startswith("^"):
+        matching = [t for t in metadata.topics.values() if not t.error and re.match(wanted, t.name)]
+        return Finding("topics", f"{wanted} matches {_listed(matching)}")
+    info = metadata.topics.get(wanted)
+    if info is not None and info.partitions and not info.error:
+        return Finding("topics", _with_count(info))
+    error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    remedy = _TOPIC_REMEDIES.get(error, "ask whoever runs the cluster")
+    return Finding("topics", f"{wanted}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
+
+
+_TOPIC_REMEDIES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
+    ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
+}
+
+
+def _listed(topics: list[TopicInfo], most: int = 5) -> str:
+    if not topics:
+        return "no topic yet; those that appear will be consumed"
+    names = ", ".join(_with_count(topic) for topic in topics[:most])
+    return names + (f" and {len(topics) - most} more topics" if len(topics) > most else "")
+
+
+def _with_count(topic: TopicInfo) -> str:
+    count = len(topic.partitions)
+    return f"{topic.name} ({count} partition{'' if count == 1 else 's'})"
+
+
+async def _group(coordinator: Coordinator, group: str) -> Finding:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE
+    while True:
+        try:
+            node = await coordinator.find()
+        except CoordinatorUnavailable as error:
+            if error.error not in _COMING or loop.time() > deadline:
+                remedy = _GROUP_REMEDIES.get(error.error, "ask whoever runs the cluster")
+                return Finding("group", f"{error}; {remedy}", ExitCode.CONFIGURATION)
+        except PeerError as error:
+            return Finding("group", f"{error}; try again", ExitCode.CONFIGURATION)
+        else:
+            return Finding("group", f"{group} has its coordinator on node {node.node_id} at {node.address}")
+        await asyncio.sleep(_PAUSE)
+
+
+_COMING = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_GROUP_REMEDIES = {
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
+    ErrorCode.INVALID_GROUP_ID: "correct group.id",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the brokers that hold __consumer_offsets are down; try again",
+}

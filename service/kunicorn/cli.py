@@ -1,0 +1,128 @@
+"""The command line. Imports what a command needs when it runs: `kunicorn --version` loads no Kafka client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kunicorn import __version__
+from kunicorn.errors import ServiceError
+
+_EPILOG = """\b
+Examples:
+  kunicorn demo                         see it work, without a Kafka of your own
+  kunicorn check --config config.toml   is everything there that the service needs?
+  kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
+
+\b
+Exit codes:
+  0 stopped as asked, all that was handled is committed
+  1 a bug; the log has the traceback
+  2 a setting is wrong
+  3 the handler cannot be loaded
+  4 the group refuses this member for good
+  5 workers die again and again with nothing in hand
+  6 stopped, but something handled is not committed and will be handled again
+"""
+
+app = typer.Typer(
+    name="kunicorn",
+    help="gunicorn for Kafka consumers: one group member, many worker processes.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain text: help is read in containers' logs and pipes as often as on terminals.
+    rich_markup_mode=None,
+    # A bug's traceback is for the log; the decorated one prints local variables, and secrets with them.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[
+    Path,
+    typer.Option(
+        "--config", "-c", metavar="PATH", help="The settings' TOML file; config.example.toml shows every setting."
+    ),
+]
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kunicorn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(config: Config = Path("config.toml")) -> None:
+    """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
+
+    Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
+    A second signal stops at once, without waiting for records in hand.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.supervisor.app import run as run_service
+
+    raise typer.Exit(run_service(settings))
+
+
+@app.command()
+def check(config: Config = Path("config.toml")) -> None:
+    """Check settings, handler, brokers, topics and group, a line for each, without joining the group.
+
+    Safe beside running members. Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler
+    cannot be loaded.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.check import Finding
+    from kunicorn.check import check as check_service
+
+    typer.echo(str(Finding("settings", f"{config} is valid")))
+    raise typer.Exit(check_service(settings, typer.echo))
+
+
+@app.command()
+def demo(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A broker of yours; without it a mock cluster is started and removed."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=5.0, max=3600.0, help="How long it lasts, about.")] = 25.0,
+) -> None:
+    """Watch a group of two members lose a worker, rebalance and stop, and an audit of every record.
+
+    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice.
+
+    \b
+    Examples:
+      kunicorn demo
+      kunicorn demo --bootstrap 127.0.0.1:9092 --seconds 60
+    """
+    from kunicorn.demo.scenario import run_demo
+
+    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds))
+
+
+def main() -> None:
+    """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
+    try:
+        app(prog_name="kunicorn")
+    except ServiceError as error:
+        print(f"kunicorn: {error}", file=sys.stderr)
+        raise SystemExit(int(error.exit_code)) from None

@@ -1,0 +1,233 @@
+"""Every metric there is: name, type, labels, what it means and what to do. docs/metrics.md is generated from here.
+
+Names that the field knows are used as they are: those of Kafka's consumer (`kafka_consumer_…`) and OpenTelemetry's
+messaging conventions (`messaging_…`). `kafka_consumergroup_lag` is left to the exporters that own it: beside one of
+them, a second source would double every sum.
+
+Labels `topic` and `partition` together appear only on what is called a partition series here: those vanish when the
+partition leaves us, and are left out altogether above `[http] partition_metrics_max`. No label ever holds a key, an
+offset or an error's text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Prometheus's types."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric. A counter's name is without its `_total`; durations are seconds."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    remedy: str
+    labels: tuple[str, ...] = ()
+
+
+C, G, H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_PARTITION = ("group", "topic", "partition")
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+CONSUMED = Declared(
+    "messaging_client_consumed_messages", C, "Records handled to the end.",
+    "Flat while lag grows: look at in-flight records, halted partitions and worker restarts.", ("topic",),
+)  # fmt: skip
+PROCESS_SECONDS = Declared(
+    "messaging_process_duration_seconds", H, "Duration of handler calls; a batch is one call.",
+    "Rising: the handler's own dependencies are slow; more workers help only while there are CPUs and partitions.",
+    ("topic",),
+)  # fmt: skip
+FAILURES = Declared(
+    "kunicorn_handler_failures", C, "Handler calls that raised, repeated ones included.",
+    "The log has the exceptions, with topic, partition and offset.", ("topic",),
+)  # fmt: skip
+RETRIES = Declared(
+    "kunicorn_handler_retries", C, "Handler calls that were repeated after an exception.",
+    "Many retries and few halts: something behind the handler is flaky, and pays in lag.", ("topic",),
+)  # fmt: skip
+INFLIGHT = Declared(
+    "kunicorn_inflight_records", G, "Partitions whose record (or batch) the handler has in hand.",
+    "0 while lag grows: nothing is being handled; look at partitions by state.", ("group",),
+)  # fmt: skip
+INFLIGHT_AGE = Declared(
+    "kunicorn_inflight_oldest_seconds", G, "Age of the longest handler call now; absent with nothing in hand.",
+    "Near drain_timeout_ms: such a record would be handled twice if its partition moved. /status names it.", ("group",),
+)  # fmt: skip
+
+# -- lag -----------------------------------------------------------------------------------------------------------
+
+LAG = Declared(
+    "kafka_consumer_records_lag", G, "Records between our position and the end of the partition.",
+    "Rising for minutes: add workers while CPUs are free, else members, else partitions.", _PARTITION,
+)  # fmt: skip
+LAG_MAX = Declared(
+    "kafka_consumer_records_lag_max", G, "The largest lag of all our partitions; absent while none is known.",
+    "Far above the mean: a hot key or a halted partition.", ("group",),
+)  # fmt: skip
+LAG_SECONDS = Declared(
+    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record; 0 without lag, absent while unknown.",
+    "The figure to alert on: it means the same at every throughput.", _PARTITION,
+)  # fmt: skip
+POSITION = Declared(
+    "kafka_consumer_position", G, "The next offset to handle.",
+    "Flat while the log's end moves: the partition is stalled; /status says why.", _PARTITION,
+)  # fmt: skip
+COMMITTED = Declared(
+    "kafka_consumer_committed_offset", G, "The committed offset: the next one to read after a restart.",
+    "Flat while the position moves: commits fail; see kafka_consumer_commits_total.", _PARTITION,
+)  # fmt: skip
+LOG_END = Declared(
+    "kafka_consumer_log_end_offset", G, "High watermark, or last stable offset with read_committed.",
+    "Flat: nobody produces, or with read_committed a transaction hangs open.", _PARTITION,
+)  # fmt: skip
+
+# -- the group -----------------------------------------------------------------------------------------------------
+
+ASSIGNED = Declared(
+    "kafka_consumer_assigned_partitions", G, "Partitions assigned to this member.",
+    "0 on some members: there are more members than partitions.", ("group",),
+)  # fmt: skip
+PARTITIONS = Declared(
+    "kunicorn_partitions", G, "Assigned partitions by state.",
+    "halted: a record cannot be handled; the log and /status name it, and nothing else of it is lost meanwhile. "
+    "stuck: a worker outlives SIGKILL, which the kernel's log explains.", ("group", "state"),
+)  # fmt: skip
+GENERATION = Declared(
+    "kafka_consumer_group_generation", G, "The generation we are a member of; absent outside of one.",
+    "Rising steadily: a rebalance storm; compare the members' restarts and heartbeats.", ("group",),
+)  # fmt: skip
+GROUP_INFO = Declared(
+    "kafka_consumer_group_info", G, "Always 1; its labels say who we are.",
+    "Join it to other series by instance.", ("group", "protocol", "instance_id"),
+)  # fmt: skip
+GROUP_STATE = Declared(
+    "kunicorn_group_state", G, "1 for the membership's current state.",
+    "Long in anything but stable: the log tells each request's answer.", ("group", "state"),
+)  # fmt: skip
+HEARTBEATS = Declared(
+    "kafka_consumer_heartbeats", C, "Heartbeats by result.",
+    "Unanswered ones: the coordinator or the network; errors are Kafka's codes.", ("result",),
+)  # fmt: skip
+HEARTBEAT_SECONDS = Declared(
+    "kafka_consumer_heartbeat_duration_seconds", H, "Answer time of heartbeats.",
+    "Seconds: the coordinator is overloaded, or held up by a commit with a frozen replica.",
+)  # fmt: skip
+HEARTBEAT_AGE = Declared(
+    "kafka_consumer_last_heartbeat_seconds", G, "Since the last heartbeat answered without an error.",
+    "Above half the session timeout: partitions are about to be lost; check the brokers and this pod's CPU limit.",
+    ("group",),
+)  # fmt: skip
+SESSION_TIMEOUT = Declared(
+    "kunicorn_session_timeout_seconds", G, "The session timeout, to compare the last heartbeat with.",
+    "Raise session_timeout_ms if pauses of the machine come near it.", ("group",),
+)  # fmt: skip
+LEASE_LEFT = Declared(
+    "kunicorn_lease_left_seconds", G, "How long membership is certain; below 0 the workers pause.",
+    "Below 0: no heartbeat got through for a session timeout; handling resumes with the next one.", ("group",),
+)  # fmt: skip
+REBALANCES = Declared(
+    "kafka_consumer_rebalances", C, "Finished rebalances by result.",
+    "Many: members come and go, or heartbeats are late. lost: partitions went without a commit.", ("result",),
+)  # fmt: skip
+REBALANCE_SECONDS = Declared(
+    "kafka_consumer_rebalance_duration_seconds", H, "From a rebalance's first sign to a settled assignment.",
+    "As long as drain_timeout_ms: handlers are slow to finish; as max_poll_interval_ms: a member hangs.",
+)  # fmt: skip
+REBALANCE_AGE = Declared(
+    "kafka_consumer_last_rebalance_seconds", G, "Since the last rebalance ended; absent before the first.",
+    "Always small: see kafka_consumer_rebalances_total.", ("group",),
+)  # fmt: skip
+PARTITIONS_LOST = Declared(
+    "kafka_consumer_partitions_lost", C, "Partitions taken away without an orderly revoke.",
+    "Each may repeat records on its next owner: we were fenced or evicted; look at heartbeats and pauses.",
+)  # fmt: skip
+
+# -- commits -------------------------------------------------------------------------------------------------------
+
+COMMITS = Declared(
+    "kafka_consumer_commits", C, "Offset commits by result.",
+    "Failures that go on: after a restart everything since the committed offset is handled again.", ("result",),
+)  # fmt: skip
+COMMIT_SECONDS = Declared(
+    "kafka_consumer_commit_duration_seconds", H, "Duration of offset commits.",
+    "Seconds: a replica of __consumer_offsets is slow or frozen.",
+)  # fmt: skip
+COMMIT_AGE = Declared(
+    "kunicorn_last_commit_seconds", G, "Since the last successful commit; absent before the first.",
+    "Grows while nothing is handled, too; alarming only while the position moves.", ("group",),
+)  # fmt: skip
+OFFSET_RESETS = Declared(
+    "kunicorn_offset_resets", C, "Positions that were not in the log, by reason.",
+    "Records were deleted before they were handled (raise retention, or catch up), or the log was truncated.",
+    ("reason",),
+)  # fmt: skip
+DRAIN_SECONDS = Declared(
+    "kunicorn_drain_seconds", H, "From a revoke until the last record in hand was finished.",
+    "Near drain_timeout_ms: make handler calls shorter, or allow more.",
+)  # fmt: skip
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+WORKER_UP = Declared(
+    "kunicorn_worker_up", G, "1 while the worker handles records or could.",
+    "0 for minutes: it fails to start; the log says at what.", ("worker",),
+)  # fmt: skip
+WORKER_RSS = Declared(
+    "kunicorn_worker_rss_bytes", G, "The worker's resident memory.",
+    "Rising for ever: the handler leaks. Above plan: lower memory_per_worker_mb, which sizes fetch buffers.",
+    ("worker",),
+)  # fmt: skip
+WORKER_PARTITIONS = Declared(
+    "kunicorn_worker_partitions", G, "Partitions the worker holds.",
+    "Uneven loads show in kunicorn_worker_up and lag, not here: partitions differ.", ("worker",),
+)  # fmt: skip
+WORKERS_PAUSED = Declared(
+    "kunicorn_workers_paused", G, "Workers that pause because membership is not certain.",
+    "Not 0: see kunicorn_lease_left_seconds.",
+)  # fmt: skip
+WORKER_RESTARTS = Declared(
+    "kunicorn_worker_restarts", C, "Workers that died and were replaced, by what ended them.",
+    "SIGKILL: out of memory, most likely. SIGSEGV: an extension module. No rebalance follows from either.", ("reason",),
+)  # fmt: skip
+TEMPLATE_RESTARTS = Declared(
+    "kunicorn_template_restarts", C, "Template processes that died and were replaced.",
+    "Living workers go on; importing the handler may need more memory than there is.",
+)  # fmt: skip
+REPORTS_REFUSED = Declared(
+    "kunicorn_reports_refused", C, "Workers' reports that came too late to count, by reason.",
+    "A few around worker deaths are normal: this is the guard that keeps old offsets out of commits.", ("reason",),
+)  # fmt: skip
+LOGS_DROPPED = Declared(
+    "kunicorn_log_lines_dropped", C, "The supervisor's log lines that nobody was there to read.",
+    "Whoever reads standard output is too slow; raise [log] level.",
+)  # fmt: skip
+
+# -- the service ---------------------------------------------------------------------------------------------------
+
+BUILD_INFO = Declared("kunicorn_build_info", G, "Always 1; says the version.", "Nothing to do.", ("version",))
+LIVE = Declared("kunicorn_live", G, "What /livez says: 1 or 0.", "0: a restart is due; /livez says why.")
+READY = Declared("kunicorn_ready", G, "What /readyz says: 1 or 0.", "0: /readyz says why.")
+BROKERS_REACHED = Declared(
+    "kunicorn_brokers_reached", G, "1 once the brokers answer.", "0: network, DNS, bootstrap_servers; see /status."
+)
+LOOP_LAG = Declared(
+    "kunicorn_event_loop_lag_seconds", G, "How late the supervisor's event loop ran lately, at worst.",
+    "Above 0.5: too little CPU for the supervisor; lower [workers] count or raise the limit.",
+)  # fmt: skip
+UPTIME = Declared("kunicorn_uptime_seconds", G, "Since the supervisor's start.", "Small again and again: restarts.")
+
+
+def every() -> list[Declared]:
+    """All declarations, in this file's order."""
+    return [value for value in globals().values() if isinstance(value, Declared)]

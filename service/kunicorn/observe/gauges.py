@@ -1,0 +1,99 @@
+"""The gauges: one snapshot of the service as Prometheus series. Pure; runs in a thread, off the event loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from kunicorn.group.partitions import PartitionState
+from kunicorn.observe import catalogue as c
+from kunicorn.observe import health
+from kunicorn.observe.catalogue import Declared
+from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
+
+Value = float | int | None
+_NOT_UP = frozenset({"starting", "backing-off", "idle"})
+_NO_GENERATION = -1
+
+_PARTITION_SERIES: tuple[tuple[Declared, Callable[[PartitionStatus], Value]], ...] = (
+    (c.LAG, lambda p: p.lag),
+    (c.LAG_SECONDS, lambda p: p.lag_seconds),
+    (c.POSITION, lambda p: p.position),
+    (c.COMMITTED, lambda p: p.committed),
+    (c.LOG_END, lambda p: p.log_end),
+)
+
+_GROUP_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
+    (c.LAG_MAX, lambda s: max((p.lag for p in s.partitions if p.lag is not None), default=None)),
+    (c.INFLIGHT, lambda s: sum(p.in_hand is not None for p in s.partitions)),
+    (c.INFLIGHT_AGE, lambda s: max((p.in_hand_age for p in s.partitions if p.in_hand_age is not None), default=None)),
+    (c.ASSIGNED, lambda s: len(s.partitions)),
+    (c.GENERATION, lambda s: None if s.group.generation == _NO_GENERATION else s.group.generation),
+    (c.HEARTBEAT_AGE, lambda s: s.group.heartbeat_age),
+    (c.SESSION_TIMEOUT, lambda s: s.group.session_timeout),
+    (c.LEASE_LEFT, lambda s: s.group.lease_left),
+    (c.REBALANCE_AGE, lambda s: min((r.age for r in s.group.last_rebalances), default=None)),
+    (c.COMMIT_AGE, lambda s: s.commit.last_age),
+)
+
+_SERVICE_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
+    (c.WORKERS_PAUSED, lambda s: sum(w.paused_by_lease for w in s.workers)),
+    (c.LIVE, lambda s: int(health.live(s).ok)),
+    (c.READY, lambda s: int(health.ready(s).ok)),
+    (c.BROKERS_REACHED, lambda s: int(s.brokers_reached)),
+    (c.LOOP_LAG, lambda s: s.loop_lag),
+    (c.UPTIME, lambda s: s.uptime),
+)
+
+_WORKER_SERIES: tuple[tuple[Declared, Callable[[WorkerStatus], Value]], ...] = (
+    (c.WORKER_UP, lambda w: int(w.state not in _NOT_UP)),
+    (c.WORKER_RSS, lambda w: w.rss_bytes),
+    (c.WORKER_PARTITIONS, lambda w: w.partitions),
+)
+
+
+class Gauges:
+    """A snapshot as a Prometheus collector. A value that is not known is absent: 0 would be a statement."""
+
+    def __init__(self, status: Status, partition_metrics_max: int) -> None:
+        self._status = status
+        self._partitions = status.partitions if len(status.partitions) <= partition_metrics_max else ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Caller: Prometheus's encoder."""
+        status, group = self._status, self._status.group
+        yield _family(c.BUILD_INFO, [((status.version,), 1)])
+        yield _family(c.GROUP_INFO, [((group.group_id, group.protocol, group.instance_id or ""), 1)])
+        yield _family(c.GROUP_STATE, [((group.group_id, group.state), 1)])
+        yield _family(c.PARTITIONS, self._by_state())
+        for declared, of_service in _SERVICE_SERIES:
+            yield _family(declared, [((), of_service(status))])
+        for declared, of_group in _GROUP_SERIES:
+            yield _family(declared, [((group.group_id,), of_group(status))])
+        for declared, of_worker in _WORKER_SERIES:
+            yield _family(declared, [((str(worker.worker),), of_worker(worker)) for worker in status.workers])
+        for declared, of_partition in _PARTITION_SERIES:
+            yield _family(declared, self._partition_series(of_partition))
+
+    def _by_state(self) -> list[tuple[tuple[str, ...], Value]]:
+        # Every state is always there, so that an alert on a state that never occurred has a series to look at.
+        counts = Counter(partition.state for partition in self._status.partitions)
+        states = [state.value for state in PartitionState]
+        return [((self._status.group.group_id, state), counts[state]) for state in states]
+
+    def _partition_series(
+        self, read: Callable[[PartitionStatus], Value]
+    ) -> Iterator[tuple[tuple[str, ...], Value]]:
+        group = self._status.group.group_id
+        for partition in self._partitions:
+            yield (group, partition.topic, str(partition.partition)), read(partition)
+
+
+def _family(declared: Declared, values: Iterable[tuple[tuple[str, ...], Value]]) -> Metric:
+    family = GaugeMetricFamily(declared.name, declared.meaning, labels=declared.labels)
+    for labels, value in values:
+        if value is not None:
+            family.add_metric(labels, value)
+    return family

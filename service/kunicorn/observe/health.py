@@ -1,0 +1,73 @@
+"""What the probes answer. Pure: a snapshot in, a verdict out.
+
+/livez is red only for what a restart cures. A halted or paused partition, lag, a rebalance, brokers that nobody can
+reach: a restart repairs none of them, costs the group a rebalance, and in an outage restarts every pod at once.
+
+/readyz asks for no assignment: a member beyond the number of partitions is as ready as one can be, and a rollout
+that waited for it would never end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kunicorn.observe.status import Status, WorkerStatus
+
+LOOP_LAG_MAX = 5.0
+"""Seconds the supervisor's loop may run late: half the shortest session timeout that is allowed."""
+SILENCE_MAX = 60.0
+"""Seconds a worker may go without progress or an answer. The supervisor replaces such workers far sooner: beyond
+this it has failed to, and only a restart is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Green, or red with every reason."""
+
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Green."""
+        return not self.reasons
+
+
+def live(status: Status) -> Verdict:
+    """Whether going on makes sense, or a restart would help."""
+    return Verdict((*_loop(status), *(reason for worker in status.workers for reason in _worker(worker))))
+
+
+def ready(status: Status) -> Verdict:
+    """Whether the member has found its place in the group and serves."""
+    return Verdict(tuple(reason(status) for reason_holds, reason in _NOT_READY if reason_holds(status)))
+
+
+_NOT_READY: tuple[tuple[Callable[[Status], bool], Callable[[Status], str]], ...] = (
+    (lambda s: s.stopping, lambda _: "stopping: draining, committing, leaving the group"),
+    (lambda s: s.problem is not None, lambda s: str(s.problem)),
+    (lambda s: not s.group.joined, lambda s: f"not yet a stable member of group {s.group.group_id!r}: {s.group.state}"),
+)
+
+
+def _loop(status: Status) -> Iterator[str]:
+    if status.loop_lag > LOOP_LAG_MAX:
+        yield f"the supervisor's event loop ran {status.loop_lag:.1f} s late: heartbeats cannot be in time"
+
+
+def _worker(worker: WorkerStatus) -> Iterator[str]:
+    if worker.pid is None:
+        return
+    if worker.pong_age is not None and worker.pong_age > SILENCE_MAX:
+        yield f"worker {worker.worker} (pid {worker.pid}) has not answered for {worker.pong_age:.0f} s"
+    elif _runner_is_stuck(worker):
+        yield (
+            f"worker {worker.worker} (pid {worker.pid}) has {worker.partitions} partitions and nothing in hand, "
+            f"but its runner has not moved for {worker.runner_age:.0f} s"
+        )
+
+
+def _runner_is_stuck(worker: WorkerStatus) -> bool:
+    """Not so a long handler call, whose age is a metric, nor a worker that pauses until membership is certain."""
+    idle = worker.in_hand is None and not worker.paused_by_lease
+    return idle and worker.partitions > 0 and worker.runner_age is not None and worker.runner_age > SILENCE_MAX

@@ -1,0 +1,156 @@
+"""Handlers that do what the record's value says: `b"sleep 15"`, `b"raise"`, `b"die"`; anything else is just audited.
+
+A second word counts seconds. With a last word `once` the record behaves so only the first time it is handled: the
+marks in `MARKS_DIRECTORY` (a directory) outlive the process that dies of it. Marks tell the test what has happened:
+`<partition>@<offset> <what>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from kunicorn.demo.audit import AuditLog
+from kunicorn.records import Record
+
+_CHILD = [sys.executable, "-S", "-c", "pass"]
+
+
+class NoSuchCustomer(Exception):
+    """What the marked records raise."""
+
+
+@cache
+def _audit() -> AuditLog:
+    return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ["KUNICORN_AUDIT_MEMBER"])
+
+
+def handle(record: Record) -> None:
+    """Handle one record."""
+    _audit().begin([record])
+    _behave(record)
+    _audit().end([record])
+
+
+def handle_batch(records: Sequence[Record]) -> None:
+    """Handle a batch; it behaves as each of its records says."""
+    _audit().begin(records)
+    for record in records:
+        _behave(record)
+    _audit().end(records)
+
+
+async def handle_async(record: Record) -> None:
+    """Handle one record as a coroutine; one that sleeps leaves the loop to others."""
+    _audit().begin([record])
+    words = (record.value or b"").split()
+    if words[:1] == [b"sleep"]:
+        await asyncio.sleep(float(words[1]))
+    else:
+        _behave(record)
+    _audit().end([record])
+
+
+def _behave(record: Record) -> None:
+    words = (record.value or b"").decode(errors="replace").split()
+    behaviour = BEHAVIOURS.get(words[0]) if words else None
+    if behaviour is None:
+        return
+    if words[-1] == "once" and not mark(record, "first time"):
+        return
+    behaviour(record, float(words[1]) if len(words) > 1 and words[1] != "once" else 0.0)
+
+
+def mark(record: Record, what: str) -> bool:
+    """Leave a mark for the test; False if it was there already."""
+    path = Path(os.environ["MARKS_DIRECTORY"], f"{record.partition}@{record.offset} {what}")
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _sleep(record: Record, seconds: float) -> None:
+    mark(record, "sleeps")
+    try:
+        time.sleep(seconds)
+    finally:
+        mark(record, "leaves")
+
+
+def _cling(record: Record, seconds: float) -> None:
+    """Sleep on, whatever is raised."""
+    until = time.monotonic() + seconds
+    mark(record, "sleeps")
+    while (left := until - time.monotonic()) > 0:
+        try:
+            time.sleep(left)
+        except BaseException:
+            mark(record, "clings")
+
+
+def _block(record: Record, seconds: float) -> None:
+    """Sleep in C without letting go of the GIL, as a catastrophic regular expression does: no Python thread of the
+    process runs meanwhile."""
+    mark(record, "sleeps")
+    ctypes.PyDLL(None).sleep(int(seconds))
+
+
+def _raise(record: Record, seconds: float) -> None:
+    raise NoSuchCustomer(f"no customer in {record.partition}@{record.offset}")
+
+
+def _exit(record: Record, seconds: float) -> None:
+    sys.exit(7)
+
+
+def _interrupt(record: Record, seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+def _die(record: Record, seconds: float) -> None:
+    os._exit(9)
+
+
+def _crash(record: Record, seconds: float) -> None:
+    """What a null pointer in an extension module does; not `raise_signal`, as nothing of Python runs then."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(60)
+
+
+def _spawn(record: Record, seconds: float) -> None:
+    """Start a child and never wait for it."""
+    child = subprocess.Popen(_CHILD, stdin=subprocess.DEVNULL)
+    # Popen's own finalizer would wait for it after all.
+    child.returncode = 0
+    mark(record, "spawned")
+
+
+def _orphan(record: Record, seconds: float) -> None:
+    """A daemon's double fork: the grandchild's parent is gone before it ends."""
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep({seconds})'])"
+    subprocess.run([sys.executable, "-S", "-c", code], check=True, stdin=subprocess.DEVNULL)
+    mark(record, "orphaned")
+
+
+BEHAVIOURS: Mapping[str, Callable[[Record, float], None]] = {
+    "sleep": _sleep,
+    "cling": _cling,
+    "block": _block,
+    "raise": _raise,
+    "exit": _exit,
+    "interrupt": _interrupt,
+    "die": _die,
+    "crash": _crash,
+    "spawn": _spawn,
+    "orphan": _orphan,
+}

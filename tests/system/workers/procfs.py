@@ -1,0 +1,72 @@
+"""What the kernel knows about processes: `/proc`, read as tests need it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """One process at one instant; `proc(5)` explains the fields."""
+
+    pid: int
+    name: str
+    state: str
+    """R, S, D, T; Z for one that is dead and that nobody has waited for."""
+    parent: int
+    session: int
+
+
+def info(pid: int) -> ProcessInfo | None:
+    """The process, or nothing if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name may hold blanks and parentheses; the last parenthesis ends it.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return ProcessInfo(pid, head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]))
+
+
+def processes() -> Iterator[ProcessInfo]:
+    """Every process there is."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (found := info(int(entry))) is not None:
+            yield found
+
+
+def children(pid: int) -> list[ProcessInfo]:
+    """Its children, dead ones that nobody has waited for included."""
+    return [process for process in processes() if process.parent == pid]
+
+
+def descendants(pid: int) -> list[ProcessInfo]:
+    """Children, their children, and so on."""
+    found = children(pid)
+    return [*found, *(process for child in found for process in descendants(child.pid))]
+
+
+def in_session(session: int) -> list[ProcessInfo]:
+    """Everything that was started from the session's leader and made no session of its own."""
+    return [process for process in processes() if process.session == session]
+
+
+def descriptors(pid: int) -> list[str]:
+    """What its open descriptors refer to: `socket:[123]`, `/memfd:name (deleted)`, `anon_inode:[pidfd]`, a path."""
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Its resident memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

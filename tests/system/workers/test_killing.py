@@ -1,0 +1,182 @@
+"""Workers and templates killed at any instant: the group does not notice (invariant 6), one record is repeated."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kunicorn.demo.audit import Kind, read_audit
+from kunicorn.demo.check import Report
+from kunicorn.pipes import clock
+from tests.system.members import MemberProcess
+from tests.system.producing import Flow
+from tests.system.workers import procfs
+from tests.system.workers.scene import Scene
+
+PARTITIONS, WORKERS = 8, 2
+RATE = 1000
+# The kills are ours and no record's fault: without this, two of them in the same record's hands would halt it.
+# Commits all the time, so that kills fall into them.
+SETTINGS = {"workers": {"max_crashes": 1000}, "group": {"commit_interval_ms": 50}}
+ENV = {"KUNICORN_HANDLER_MS": "2"}
+
+SceneMaker = Callable[..., Scene]
+
+
+@dataclass
+class Killer:
+    """Kills a member's processes; remembers whom, and when each partition had to go on by itself."""
+
+    member: MemberProcess
+    rng: random.Random = field(default_factory=lambda: random.Random(6))
+    killed: set[int] = field(default_factory=set)
+    last_kills_ns: list[int] = field(default_factory=list)
+    """The last kill of each series: from then on nothing else disturbs."""
+    _never: threading.Event = field(default_factory=threading.Event)
+
+    def workers(self) -> list[int]:
+        """The workers' pids, from the moment they are children of the supervisor."""
+        return [child.pid for child in procfs.children(self.member.pid) if child.pid not in self.templates()]
+
+    def templates(self) -> list[int]:
+        """The template's pid; it leads its group from the start and was there before all workers."""
+        named = [c.pid for c in procfs.children(self.member.pid) if c.name == "kunicorn-tmpl"]
+        return [pid for pid in named if os.getpgid(pid) == pid]
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL, without any chance to say goodbye."""
+        os.kill(pid, signal.SIGKILL)
+        self.killed.add(pid)
+
+    def kill_a_worker_at_a_random_instant(self) -> None:
+        """Somewhere in fetching, handling, storing, committing."""
+        self._never.wait(self.rng.uniform(0, 0.3))
+        self.kill(self.rng.choice(self.member.workers())["pid"])
+
+    def kill_its_successor_as_it_appears(self) -> None:
+        """Before, while or just after it gets its partitions."""
+        before = {worker["pid"] for worker in self.member.workers()} | self.killed
+        successor = self.member.wait(lambda: set(self.workers()) - before, "a successor", 5)
+        self._never.wait(self.rng.uniform(0, 0.1))
+        for pid in successor:
+            self.kill(pid)
+
+    def wait_recovered(self) -> None:
+        """Until every partition is fetched by a living worker again."""
+        self.last_kills_ns.append(clock.now_ns())
+        self.member.wait(self._recovered, "all partitions to run again", 10)
+
+    def _recovered(self) -> bool:
+        status = self.member.status()
+        pids = {worker["pid"] for worker in status["workers"] if worker["state"] == "ready"}
+        running = [p for p in status["partitions"] if p["state"] == "running"]
+        return len(running) == PARTITIONS and len(pids) == WORKERS and not pids & self.killed
+
+    def kill_the_template(self) -> None:
+        """The workers must not notice."""
+        (template,) = self.member.wait(self.templates, "the template", 20)
+        before = [worker["pid"] for worker in self.member.workers()]
+        self.kill(template)
+        self.member.wait(lambda: set(self.templates()) - {template}, "another template", 20)
+        self.member.wait(lambda: self.member.status()["template"] == "ready", "the template to be ready", 20)
+        assert [worker["pid"] for worker in self.member.workers()] == before
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What the supervisor holds of the system; must not grow."""
+
+    descriptors: dict[str, int]
+    """By kind."""
+    processes: int
+    memory: int
+
+    @classmethod
+    def of(cls, member: MemberProcess) -> Holdings:
+        """As it is now."""
+        kinds: dict[str, int] = {}
+        for target in procfs.descriptors(member.pid):
+            kind = target.split(":[")[0].split(" (")[0]
+            kinds[kind] = kinds.get(kind, 0) + 1
+        return cls(kinds, len(procfs.in_session(member.pid)), procfs.resident_bytes(member.pid))
+
+
+def slowest_resumption(scene: Scene, kills_ns: list[int]) -> float:
+    """Seconds from a kill to the next record that is handled to its end, the longest over all kills and partitions."""
+    ends: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    for file in read_audit(scene.members.audit):
+        for entry in file.entries():
+            if entry.kind == Kind.END:
+                ends[entry.partition].append(entry.time_ns)
+    waits = []
+    for at in kills_ns:
+        for times in ends.values():
+            waits.append(min(time for time in times if time > at) - at)
+    return max(waits) / clock.NANOSECONDS
+
+
+def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Report]:
+    """The whole story: kill under load, look for traces, stop, judge."""
+    member = scene.members.start()
+    member.wait_running(PARTITIONS)
+    generation, rebalances = member.generation(), len(scene.rebalances())
+    killer = Killer(member)
+    with Flow(scene.kafka.bootstrap, scene.topic, RATE):
+        for _ in range(3):
+            killer.kill_a_worker_at_a_random_instant()
+            killer.wait_recovered()
+        warm = Holdings.of(member)
+        every = max(1, kills // template_kills)
+        while len(killer.killed) < kills + template_kills:
+            killer.kill_a_worker_at_a_random_instant()
+            if killer.rng.random() < 0.25:
+                killer.kill_its_successor_as_it_appears()
+            killer.wait_recovered()
+            if len(killer.killed) % every == 0:
+                killer.kill_the_template()
+        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)
+    assert cold.memory < warm.memory * 1.05
+    assert (member.generation(), len(scene.rebalances())) == (generation, rebalances), "invariant 6"
+    member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
+    assert member.stop() == 0
+    assert procfs.in_session(member.pid) == []
+    return killer, scene.judge(killer.killed)
+
+
+def quiet(member: MemberProcess, warm: Holdings) -> Holdings | None:
+    """What is held once nothing is on its way, if that is no more than before."""
+    now = Holdings.of(member)
+    zombies = [process for process in procfs.in_session(member.pid) if process.state == "Z"]
+    return now if not zombies and (now.descriptors, now.processes) == (warm.descriptors, warm.processes) else None
+
+
+def judge_kills(scene: Scene, killer: Killer, report: Report) -> None:
+    """At most the record in hand is repeated for each kill, and partitions go on within a second."""
+    assert report.holds, report
+    assert len(report.repeated) <= len(killer.killed), report
+    assert {tp.partition: end for tp, end in scene.ends().items()} == scene.committed()
+    assert slowest_resumption(scene, killer.last_kills_ns) < 1.0
+
+
+def test_twenty_killed_workers_and_three_killed_templates_repeat_a_record_each_and_leave_nothing_behind(
+    scene: SceneMaker,
+) -> None:
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
+    killer, report = kill_away(stage, 20, 3)
+    judge_kills(stage, killer, report)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_and_leave_nothing_behind(
+    scene: SceneMaker,
+) -> None:
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
+    killer, report = kill_away(stage, 100, 10)
+    judge_kills(stage, killer, report)

@@ -1,0 +1,64 @@
+"""The properties of the workers' consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipes.client import OWNED_PROPERTIES, client_properties
+
+
+def properties(**overrides: Any) -> dict[str, str | int | float | bool]:
+    """With everything at its plainest."""
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "client_id": "orders-0",
+        "group_id": "orders",
+        "isolation_level": "read_committed",
+        "client_rack": None,
+        "security": {},
+        "extra": {},
+        "memory_per_worker_mb": 128,
+    }
+    return client_properties(**{**arguments, **overrides})
+
+
+def test_a_worker_never_commits_and_never_guesses_an_offset() -> None:
+    found = properties()
+    assert found["enable.auto.commit"] is False
+    assert found["enable.auto.offset.store"] is False
+    assert found["auto.offset.reset"] == "error"
+    assert found["group.id"] == "orders"
+    assert found["bootstrap.servers"] == "a:1,b:2"
+
+
+@pytest.mark.parametrize("name", OWNED_PROPERTIES)
+def test_an_owned_property_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        properties(extra={name: "x"})
+    assert name in str(caught.value)
+    assert OWNED_PROPERTIES[name] in str(caught.value)
+
+
+def test_what_is_only_tuning_may_be_overridden() -> None:
+    assert properties(extra={"fetch.queue.backoff.ms": 50})["fetch.queue.backoff.ms"] == 50
+
+
+def test_a_property_set_in_two_places_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\[kafka\] sasl_mechanism"):
+        properties(security={"sasl.mechanism": "PLAIN"}, extra={"sasl.mechanism": "PLAIN"})
+
+
+def test_prefetched_records_take_an_eighth_of_the_memory() -> None:
+    assert properties(memory_per_worker_mb=128)["queued.max.messages.kbytes"] == 16_384
+    assert properties(memory_per_worker_mb=1)["queued.max.messages.kbytes"] == 1024
+
+
+@pytest.mark.parametrize("megabytes", [1, 32, 128, 512, 4096, 1_000_000])
+@pytest.mark.parametrize("extra", [{}, {"fetch.max.bytes": 200_000_000}])
+def test_librdkafka_takes_the_properties_whatever_the_memory(megabytes: int, extra: dict[str, int]) -> None:
+    found = properties(memory_per_worker_mb=megabytes, extra=extra, client_rack="a", security={"ssl.ca.location": ""})
+    Consumer({**found, "log_level": 0}).close()

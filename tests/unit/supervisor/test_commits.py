@@ -1,0 +1,149 @@
+"""The committer: one request at a time, only what is ours, until it is through or time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import CommitAnswer
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.supervisor.commits import Commits
+from kunicorn.topics import Position, TopicPartition
+
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Broker:
+    """Takes commits; answers with the scripted outcomes first, then with success."""
+
+    def __init__(self, *script: CommitAnswer | PeerError) -> None:
+        self.may_commit = True
+        self.script = list(script)
+        self.requests: list[dict[TopicPartition, Position]] = []
+        self.refused: list[int] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        self.requests.append(dict(offsets))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.gate.wait()
+        self.at_once -= 1
+        answer = self.script.pop(0) if self.script else CommitAnswer(dict.fromkeys(offsets, 0))
+        if isinstance(answer, PeerError):
+            raise answer
+        return answer
+
+    def commit_refused(self, error: int) -> None:
+        self.refused.append(error)
+
+
+class Consumed:
+    """What was consumed and not committed yet."""
+
+    def __init__(self, **offsets: int) -> None:
+        self.left = {TopicPartition("orders", int(name[1:])): Position(offset) for name, offset in offsets.items()}
+
+    def __call__(self) -> dict[TopicPartition, Position]:
+        return dict(self.left)
+
+    def committed(self, tp: TopicPartition, offset: int) -> None:
+        if self.left.get(tp, Position(-1)).offset == offset:
+            del self.left[tp]
+
+
+def committer(broker: Broker, consumed: Consumed) -> Commits:
+    return Commits(broker, consumed, consumed.committed, Metrics())
+
+
+async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
+    broker, consumed = Broker(), Consumed(p0=10, p1=20)
+    assert await committer(broker, consumed).settle([ZERO, ONE], clock.now() + 5)
+    assert broker.requests == [{ZERO: Position(10), ONE: Position(20)}]
+
+
+async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
+    broker, consumed = Broker(), Consumed(p0=10, p1=20)
+    consumed.committed = lambda tp, offset: consumed.left.pop(tp) if tp == ZERO else None  # type: ignore[method-assign]
+    assert await committer(broker, consumed).settle([ZERO], clock.now() + 5)
+    assert len(broker.requests) == 1
+
+
+async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets() -> None:
+    broker, consumed = Broker(PeerError("reset")), Consumed(p0=10)
+    task = asyncio.create_task(committer(broker, consumed).settle([ZERO], clock.now() + 5))
+    while not broker.requests:
+        await asyncio.sleep(0)
+    consumed.left[ZERO] = Position(15)
+    assert await task
+    assert broker.requests == [{ZERO: Position(10)}, {ZERO: Position(15)}]
+
+
+async def test_a_partition_left_out_of_the_answer_is_committed_again() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 0})), Consumed(p0=10, p1=20)
+    assert await committer(broker, consumed).settle([ZERO, ONE], clock.now() + 5)
+    assert broker.requests[1] == {ONE: Position(20)}
+
+
+async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 3, ONE: 0})), Consumed(p0=10, p1=20)
+    assert await committer(broker, consumed).settle([ZERO, ONE], clock.now() + 5)
+    assert len(broker.requests) == 1
+
+
+async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_retry() -> None:
+    broker, consumed = Broker(PeerError("reset")), Consumed()
+    owned = {ZERO, ONE}
+    commits = committer(broker, consumed)
+    task = asyncio.create_task(
+        commits.starts({ZERO: Position(1), ONE: Position(2)}, lambda tp: tp in owned, clock.now() + 5)
+    )
+    while not broker.requests:
+        await asyncio.sleep(0)
+    owned.discard(ONE)
+    assert await task
+    assert broker.requests[-1] == {ZERO: Position(1)}
+
+
+async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
+    broker, consumed = Broker(), Consumed(p0=10)
+    broker.may_commit = False
+    assert not await committer(broker, consumed).settle([ZERO], clock.now() + 0.2)
+    assert broker.requests == []
+
+
+async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
+    broker, consumed = Broker(), Consumed(p0=10)
+    broker.gate.clear()
+    commits = committer(broker, consumed)
+    first = asyncio.create_task(commits.settle([ZERO], clock.now() + 5))
+    second = asyncio.create_task(commits.settle([ZERO], clock.now() + 5))
+    quiet = asyncio.create_task(commits.quiet())
+    while not broker.requests:
+        await asyncio.sleep(0)
+    assert commits.pending
+    assert not quiet.done()
+    broker.gate.set()
+    assert await first
+    assert await second
+    await quiet
+    assert broker.most_at_once == 1
+
+
+@pytest.mark.parametrize("error", [22, 25, 27])
+async def test_an_error_that_concerns_membership_is_told_to_the_member(error: int) -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
+    await committer(broker, consumed).settle([ZERO], clock.now() + 0.05)
+    assert broker.refused == [error]
+
+
+async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> None:
+    broker, consumed = Broker(*[PeerError("down")] * 50), Consumed(p0=10)
+    assert not await committer(broker, consumed).settle([ZERO], clock.now() + 0.3)

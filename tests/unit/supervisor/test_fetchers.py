@@ -1,0 +1,349 @@
+"""Grants, hand-outs and take-backs, with real ledgers and workers that are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kunicorn.group.partitions import PartitionState
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, Ledger
+from kunicorn.pipes.messages import (
+    Failed,
+    FailureKind,
+    FetcherStart,
+    FetcherStopped,
+    StartFetcher,
+    Stopped,
+    StopFetcher,
+    ToWorker,
+)
+from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.worker import WorkerProcess, WorkerState
+from kunicorn.topics import Position, TopicPartition
+
+
+def tps(*numbers: int) -> list[TopicPartition]:
+    return [TopicPartition("orders", n) for n in numbers]
+
+
+class PlayedWorker(WorkerProcess):
+    """A worker whose part the test plays: it keeps what it is told and writes a real ledger."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, pid=-1, pidfd=-1, ledger=Ledger.create(64), now=clock.now())
+        self.told: list[ToWorker] = []
+        self.state = WorkerState.READY
+
+    def send(self, message: ToWorker) -> None:
+        self.told.append(message)
+
+    def starts(self) -> dict[TopicPartition, FetcherStart]:
+        """Every hand-out so far, the latest of each partition."""
+        return {
+            TopicPartition(start.topic, start.partition): start
+            for message in self.told
+            if isinstance(message, StartFetcher)
+            for start in message.partitions
+        }
+
+    def asked_to_stop(self) -> list[int]:
+        return [grant for message in self.told if isinstance(message, StopFetcher) for grant in message.grants]
+
+    def consume(self, start: FetcherStart, offset: int, *, in_hand: int = 0) -> None:
+        """Open the slot if need be; have consumed up to `offset`, with so many records in hand."""
+        if not self.ledger.read(start.slot, start.grant).started:
+            self.ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
+        at = self.ledger.index(start.slot)
+        self.ledger.cells[at + CONSUMED] = offset
+        self.ledger.cells[at + HAND_OFFSET] = offset
+        self.ledger.cells[at + HAND_COUNT] = in_hand
+
+
+@dataclass
+class PlayedPool:
+    """The workers there are."""
+
+    workers: dict[int, PlayedWorker]
+    places: list[int] = field(default_factory=lambda: [0, 1])
+    pressed: list[int] = field(default_factory=list)
+
+    def want(self, workers: int) -> None:
+        pass
+
+    def expected(self) -> list[int]:
+        return sorted(self.workers)
+
+    def taking(self, number: int) -> PlayedWorker | None:
+        return self.workers.get(number)
+
+    async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+        self.pressed.append(worker.number)
+
+
+class Stage:
+    """Fetchers with a pool of played workers; start offsets are 100 everywhere."""
+
+    def __init__(self, workers: int = 1, max_crashes: int = 2) -> None:
+        self.workers = {number: PlayedWorker(number) for number in range(workers)}
+        self.pool = PlayedPool(dict(self.workers))
+        self.fetchers = Fetchers(max_crashes, Metrics())
+        untyped: Any = self.pool
+        self.fetchers.pool = untyped
+        self.resolving: list[Partition] = []
+        self.fetchers.resolve = self.resolving.extend
+
+    def give(self, *numbers: int) -> None:
+        """Assign these partitions and resolve their starts."""
+        self.fetchers.assign(tps(*numbers))
+        self.resolve(*numbers)
+
+    def resolve(self, *numbers: int) -> None:
+        self.fetchers.resolved({tp: Position(100, 3) for tp in tps(*numbers)}, dict.fromkeys(tps(*numbers), 100))
+
+    def state(self, number: int) -> PartitionState | None:
+        partition = self.fetchers.table.get(TopicPartition("orders", number))
+        return partition.state if partition is not None else None
+
+    def start_of(self, number: int, worker: int = 0) -> FetcherStart:
+        return self.workers[worker].starts()[TopicPartition("orders", number)]
+
+    def stopped(self, start: FetcherStart, offset: int, worker: int = 0) -> None:
+        self.fetchers.worker_stopped(self.workers[worker], FetcherStopped([Stopped(start.grant, offset, 3)]))
+
+    def die(self, worker: int = 0) -> bool:
+        dead = self.pool.workers.pop(worker)
+        dead.state = WorkerState.DEAD
+        return self.fetchers.worker_died(dead, "SIGKILL")
+
+    def revive(self, worker: int = 0) -> None:
+        self.workers[worker] = self.pool.workers[worker] = PlayedWorker(worker)
+        self.fetchers.worker_ready(self.workers[worker])
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    yield Stage()
+
+
+def consumed(stage: Stage) -> dict[int, int]:
+    return {tp.partition: position.offset for tp, position in stage.fetchers.consumed().items()}
+
+
+async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
+    now = clock.now()
+    task = asyncio.create_task(stage.fetchers.revoke(tps(*partitions), now + seconds, now + seconds + 1))
+    await asyncio.sleep(0)
+    return task
+
+
+def test_a_partition_is_handed_out_from_its_start_offset_under_a_grant_of_its_own(stage: Stage) -> None:
+    stage.give(0, 1)
+    zero, one = stage.start_of(0), stage.start_of(1)
+    assert (zero.offset, zero.leader_epoch) == (100, 3)
+    assert zero.grant != one.grant
+    assert zero.slot != one.slot
+
+
+def test_a_partition_without_a_start_offset_is_not_handed_out(stage: Stage) -> None:
+    stage.fetchers.assign(tps(0))
+    stage.fetchers.distribute()
+    assert stage.workers[0].told == []
+    assert stage.state(0) is PartitionState.RESOLVING
+
+
+def test_it_runs_once_the_ledger_shows_that_the_worker_opened_the_slot(stage: Stage) -> None:
+    stage.give(0)
+    assert stage.state(0) is PartitionState.STARTING
+    stage.workers[0].consume(stage.start_of(0), 100)
+    stage.fetchers.worker_reported(stage.workers[0])
+    assert stage.state(0) is PartitionState.RUNNING
+
+
+def test_invariant_1_what_is_committable_is_what_the_ledger_says_and_never_an_unfinished_record(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 107, in_hand=3)
+    assert consumed(stage) == {0: 107}
+    stage.fetchers.committed(TopicPartition("orders", 0), 107)
+    assert consumed(stage) == {}
+
+
+def test_invariant_3_a_late_report_under_an_old_grant_is_refused(stage: Stage) -> None:
+    stage.give(0)
+    old = stage.start_of(0)
+    stage.workers[0].consume(old, 120)
+    stage.stopped(old, 120)
+    new = stage.start_of(0)
+    assert new.grant != old.grant
+    stage.stopped(old, 999)
+    assert consumed(stage) == {0: 120}
+    assert stage.state(0) is PartitionState.STARTING
+
+
+def test_invariant_3_a_report_by_another_worker_under_the_current_grant_is_refused() -> None:
+    stage = Stage(workers=2)
+    stage.give(0, 1)
+    start = stage.start_of(0, 0) if TopicPartition("orders", 0) in stage.workers[0].starts() else stage.start_of(1, 0)
+    stage.fetchers.worker_stopped(stage.workers[1], FetcherStopped([Stopped(start.grant, 999, 3)]))
+    assert 999 not in consumed(stage).values()
+
+
+def test_invariant_6_a_killed_worker_goes_on_in_its_successor_at_the_record_in_hand(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 142, in_hand=1)
+    assert stage.die()
+    stage.revive()
+    assert stage.start_of(0).offset == 142
+
+
+def test_a_worker_that_died_before_it_opened_the_slot_repeats_from_the_start_offset(stage: Stage) -> None:
+    stage.give(0)
+    assert not stage.die()
+    stage.revive()
+    assert stage.start_of(0).offset == 100
+
+
+def test_the_second_death_with_the_same_record_in_hand_halts_that_partition_alone(stage: Stage) -> None:
+    stage.give(0, 1)
+    for _ in range(2):
+        stage.workers[0].consume(stage.start_of(0), 150, in_hand=1)
+        stage.workers[0].consume(stage.start_of(1), 160)
+        stage.die()
+        stage.revive()
+    assert stage.state(0) is PartitionState.HALTED
+    assert stage.start_of(1).offset == 160
+    assert stage.fetchers.table[TopicPartition("orders", 0)].reason is not None
+
+
+def test_two_deaths_at_different_records_halt_nothing(stage: Stage) -> None:
+    stage.give(0)
+    for offset in (150, 151, 152):
+        stage.workers[0].consume(stage.start_of(0), offset, in_hand=1)
+        stage.die()
+        stage.revive()
+    assert stage.state(0) is PartitionState.STARTING
+
+
+def test_a_handler_that_gave_up_halts_the_partition_at_the_failing_record(stage: Stage) -> None:
+    stage.give(0, 1)
+    start = stage.start_of(0)
+    stage.fetchers.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.HANDLER, 133, 3, "ValueError: no"))
+    assert stage.state(0) is PartitionState.HALTED
+    assert consumed(stage)[0] == 133
+    assert stage.state(1) is PartitionState.STARTING
+
+
+def test_an_offset_out_of_range_is_resolved_anew_and_not_halted(stage: Stage) -> None:
+    stage.give(0)
+    stage.resolving.clear()
+    report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 100, 3, "Offset out of range")
+    stage.fetchers.worker_failed(stage.workers[0], report)
+    assert stage.state(0) is PartitionState.RESOLVING
+    assert [p.tp.partition for p in stage.resolving] == [0]
+
+
+async def test_a_revoke_waits_for_the_record_in_hand_and_leaves_the_final_offset_to_commit(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    stage.workers[0].consume(start, 110, in_hand=1)
+    revoke = await drained(stage, [0])
+    assert stage.workers[0].asked_to_stop() == [start.grant]
+    assert not revoke.done()
+    stage.workers[0].consume(start, 111)
+    stage.stopped(start, 111)
+    await revoke
+    assert stage.state(0) is PartitionState.RELEASED
+    assert consumed(stage) == {0: 111}
+    stage.fetchers.forget(tps(0))
+    assert stage.fetchers.table == {}
+
+
+async def test_a_revoke_of_partitions_in_no_workers_hands_completes_at_once(stage: Stage) -> None:
+    stage.fetchers.assign(tps(0))
+    stage.pool.workers.clear()
+    stage.give(1)
+    await asyncio.wait_for(await drained(stage, [0, 1]), 1)
+    assert stage.state(0) is stage.state(1) is PartitionState.RELEASED
+
+
+async def test_a_revoke_does_not_touch_the_partitions_that_stay(stage: Stage) -> None:
+    stage.give(0, 1)
+    revoke = await drained(stage, [0])
+    assert stage.workers[0].asked_to_stop() == [stage.start_of(0).grant]
+    stage.stopped(stage.start_of(0), 100)
+    await revoke
+    assert stage.state(1) is PartitionState.STARTING
+
+
+async def test_a_worker_that_dies_in_a_drain_releases_what_the_ledger_says(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 117, in_hand=1)
+    revoke = await drained(stage, [0])
+    stage.die()
+    await revoke
+    assert consumed(stage) == {0: 117}
+
+
+async def test_a_worker_that_does_not_let_go_meets_the_ladder_and_the_partition_is_said_to_be_stuck(
+    stage: Stage,
+) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 110, in_hand=1)
+    now = clock.now()
+    await stage.fetchers.revoke(tps(0), now + 0.05, now + 0.1)
+    assert stage.pool.pressed == [0]
+    assert stage.state(0) is PartitionState.STUCK
+
+
+def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    stage.workers[0].consume(start, 130, in_hand=1)
+    stage.fetchers.lose(tps(0), clock.now())
+    assert stage.workers[0].asked_to_stop() == [start.grant]
+    assert consumed(stage) == {}
+    stage.stopped(start, 131)
+    assert consumed(stage) == {}
+    assert stage.fetchers.table == {}
+
+
+def test_invariant_4_a_lost_partition_that_comes_back_waits_until_its_old_worker_lets_go(stage: Stage) -> None:
+    stage.give(0)
+    old = stage.start_of(0)
+    stage.workers[0].consume(old, 130, in_hand=1)
+    stage.fetchers.lose(tps(0), clock.now())
+    stage.resolving.clear()
+    stage.fetchers.assign(tps(0))
+    assert stage.resolving == []
+    stage.stopped(old, 131)
+    assert [p.tp.partition for p in stage.resolving] == [0]
+    stage.resolve(0)
+    assert stage.start_of(0).grant != old.grant
+    assert stage.start_of(0).offset == 100, "the broker's committed offset counts, not what a lost worker did"
+
+
+def test_a_new_worker_takes_its_share_and_a_moving_partition_is_handed_over_at_its_exact_offset() -> None:
+    stage = Stage(workers=1)
+    stage.give(0, 1)
+    for number in (0, 1):
+        stage.workers[0].consume(stage.start_of(number), 110 + number)
+    stage.revive(1)
+    (moving,) = stage.workers[0].asked_to_stop()
+    number = next(n for n in (0, 1) if stage.start_of(n).grant == moving)
+    assert stage.workers[1].starts() == {}, "not before the old worker let go (invariant 4)"
+    stage.stopped(stage.start_of(number), 150)
+    assert stage.start_of(number, worker=1).offset == 150
+
+
+def test_ledger_slots_are_reused_only_after_the_grant_is_over(stage: Stage) -> None:
+    stage.give(0, 1)
+    slots = {stage.start_of(0).slot, stage.start_of(1).slot}
+    stage.stopped(stage.start_of(0), 100)
+    assert stage.start_of(0).slot in slots
+    assert stage.start_of(0).slot != stage.start_of(1).slot

@@ -1,0 +1,106 @@
+"""Where a partition starts (invariant 9: no start offset is guessed)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.supervisor.starts import EARLIEST, look_up, recover
+from kunicorn.topics import Position, TopicPartition
+
+OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
+
+
+class Log:
+    """Brokers with a log from 100 to 500 on every partition, and what a group has committed."""
+
+    def __init__(self, committed: Mapping[TopicPartition, Committed], group_error: int = 0) -> None:
+        self.committed = committed
+        self.group_error = group_error
+        self.first, self.last = 100, 500
+        self.epoch_end: int | None = None
+
+    async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
+        if self.group_error:
+            return OffsetFetchAnswer(self.group_error)
+        return OffsetFetchAnswer(0, {tp: self.committed[tp] for tp in partitions if tp in self.committed})
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        return {tp: LogOffset(0, self.first if at == EARLIEST else self.last) for tp, at in queries.items()}
+
+    async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        return [OLD, NEW, QUIET] if "orders" in topics else []
+
+
+NOTHING = Committed(0)
+
+
+async def test_a_committed_offset_is_taken_with_its_leader_epoch() -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250, 7)}), [OLD], "earliest")
+    assert starts.committed == {OLD: Position(250, 7)}
+    assert not starts.chosen
+
+
+@pytest.mark.parametrize(("policy", "start"), [("earliest", 100), ("latest", 500)])
+async def test_a_partition_never_committed_starts_by_policy_and_the_choice_is_to_be_committed(
+    policy: str, start: int
+) -> None:
+    starts = await look_up(Log({tp: NOTHING for tp in (OLD, NEW, QUIET)}), [OLD], policy)
+    assert starts.chosen == {OLD: Position(start)}
+
+
+async def test_a_partition_that_appears_after_the_group_committed_on_its_topic_starts_at_its_beginning() -> None:
+    log = Log({OLD: Committed(0, 250), NEW: NOTHING, QUIET: NOTHING})
+    starts = await look_up(log, [NEW], "latest")
+    assert starts.chosen == {NEW: Position(100)}
+
+
+async def test_without_a_policy_a_partition_never_committed_waits_for_a_person() -> None:
+    starts = await look_up(Log({OLD: NOTHING}), [OLD], "none")
+    assert "auto_offset_reset" in starts.refused[OLD]
+
+
+async def test_an_error_of_the_whole_group_is_not_read_as_no_offsets() -> None:
+    with pytest.raises(PeerError, match="16"):
+        await look_up(Log({OLD: Committed(0, 250)}, group_error=16), [OLD], "earliest")
+
+
+async def test_a_partition_left_out_of_the_answer_is_asked_for_again_not_started() -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250)}), [OLD, NEW], "earliest")
+    assert NEW not in {**starts.committed, **starts.chosen, **starts.refused}
+
+
+async def test_an_offset_that_is_not_stable_yet_is_asked_for_again_not_started() -> None:
+    starts = await look_up(Log({OLD: Committed(88, 250)}), [OLD], "earliest")
+    assert not starts.committed
+    assert not starts.chosen
+
+
+@pytest.mark.parametrize(("policy", "start"), [("earliest", 100), ("latest", 500)])
+async def test_a_position_below_the_logs_start_goes_on_by_policy(policy: str, start: int) -> None:
+    starts = await recover(Log({}), {OLD: Position(20)}, policy)
+    assert starts.chosen == {OLD: Position(start)}
+
+
+async def test_a_truncated_log_goes_on_where_the_last_epoch_seen_ends_even_under_latest() -> None:
+    log = Log({})
+    log.epoch_end = 320
+    for policy in ("earliest", "latest"):
+        starts = await recover(log, {OLD: Position(400, 7)}, policy)
+        assert starts.chosen == {OLD: Position(320)}
+
+
+async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() -> None:
+    starts = await recover(Log({}), {OLD: Position(900)}, "latest")
+    assert starts.chosen == {OLD: Position(500)}
+
+
+async def test_without_a_policy_a_position_that_is_gone_waits_for_a_person() -> None:
+    starts = await recover(Log({}), {OLD: Position(20)}, "none")
+    assert "20" in starts.refused[OLD]

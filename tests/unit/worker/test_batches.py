@@ -1,0 +1,109 @@
+"""Cutting a batch into runs, pacing, faults, and the numbers they are counted with."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.pipes.messages import DURATION_BUCKETS, FailureKind
+from kunicorn.topics import NO_EPOCH, TopicPartition
+from kunicorn.worker.batches import following_offsets, gathered, runs
+from kunicorn.worker.faults import kind_of
+from kunicorn.worker.meter import Meter
+from kunicorn.worker.pacing import MAX_CHUNK, ChunkPace
+
+
+def message(offset: int, partition: int = 0, topic: str = "t", epoch: int | None = 3) -> Message:
+    """One record."""
+    if epoch is None:
+        return Message(topic=topic, partition=partition, offset=offset, value=b"v")
+    return Message(topic=topic, partition=partition, offset=offset, value=b"v", leader_epoch=epoch)
+
+
+def test_a_batch_is_cut_where_the_partition_changes() -> None:
+    batch = [message(0), message(1), message(7, 1), message(2)]
+    cut = [(run.tp.partition, [m.offset() for m in run.messages]) for run in runs(batch, False)]
+    assert cut == [(0, [0, 1]), (1, [7]), (0, [2])]
+
+
+def test_a_gathered_batch_has_one_run_a_partition_in_its_own_order() -> None:
+    batch = [message(5, 1), message(0), message(6, 1), message(1), message(0, topic="s")]
+    cut = [(run.tp, [m.offset() for m in run.messages]) for run in runs(gathered(batch), True)]
+    assert cut == [
+        (TopicPartition("s", 0), [0]),
+        (TopicPartition("t", 0), [0, 1]),
+        (TopicPartition("t", 1), [5, 6]),
+    ]
+
+
+def test_neighbours_of_two_topics_with_one_number_are_cut_apart() -> None:
+    batch = [message(0, topic="a"), message(0, topic="b")]
+    assert [run.tp for run in runs(batch, True)] == [TopicPartition("a", 0), TopicPartition("b", 0)]
+
+
+def test_a_run_has_one_leader_epoch() -> None:
+    batch = [message(0, epoch=3), message(1, epoch=3), message(2, epoch=4)]
+    assert [(run.leader_epoch, len(run.messages)) for run in runs(batch, False)] == [(3, 2), (4, 1)]
+
+
+def test_a_broker_that_tells_no_epoch_leaves_it_unknown() -> None:
+    assert [run.leader_epoch for run in runs([message(0, epoch=None)], False)] == [NO_EPOCH]
+
+
+@given(st.sets(st.integers(0, 1 << 40), min_size=1).map(sorted))
+def test_the_following_offset_is_one_more_whatever_the_gaps(offsets: list[int]) -> None:
+    assert list(following_offsets([message(offset) for offset in offsets])) == [offset + 1 for offset in offsets]
+
+
+def test_chunks_grow_with_a_fast_handler_and_fall_to_one_with_a_slow_one() -> None:
+    pace = ChunkPace()
+    sizes = []
+    for _ in range(12):
+        pace.took(pace.size, 10_000)
+        sizes.append(pace.size)
+    assert sizes[:4] == [2, 4, 8, 16]
+    assert sizes[-1] == MAX_CHUNK
+    pace.took(MAX_CHUNK, 4_000_001)
+    assert pace.size == 1
+
+
+def test_a_chunk_cut_short_by_the_batchs_end_says_nothing_about_larger_ones() -> None:
+    pace = ChunkPace()
+    pace.size = 64
+    pace.took(3, 10_000)
+    assert pace.size == 64
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        (KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range", FailureKind.OUT_OF_RANGE),
+        (KafkaError._AUTO_OFFSET_RESET, "Partition log truncation detected at offset 5000", FailureKind.TRUNCATED),
+        (KafkaError._LOG_TRUNCATION, "", FailureKind.TRUNCATED),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "", FailureKind.PARTITION),
+        (12345, "a code of the future", FailureKind.PARTITION),
+        (KafkaError._ALL_BROKERS_DOWN, "", None),
+    ],
+)
+def test_every_error_of_the_client_has_one_meaning(code: int, text: str, kind: FailureKind | None) -> None:
+    assert kind_of(code, text) is kind
+
+
+def test_a_chunks_time_is_shared_out_among_its_records() -> None:
+    meter = Meter()
+    meter.finished("t", 10, 10 * 2_000_000, 10)
+    (deltas,) = meter.take()
+    assert deltas.seconds == pytest.approx(0.02)
+    assert deltas.buckets[DURATION_BUCKETS.index(0.002_5)] == 10
+    assert meter.take() == []
+    assert meter.handled == 10
+
+
+def test_failures_are_counted_apart_from_records() -> None:
+    meter = Meter()
+    meter.failed("t", retried=True)
+    meter.failed("t", retried=False)
+    (deltas,) = meter.take()
+    assert (deltas.records, deltas.failures, deltas.retries) == (0, 2, 1)

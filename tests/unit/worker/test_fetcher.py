@@ -1,0 +1,204 @@
+"""The table of grants between control thread and runner, on a real client that has no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Message
+
+from kunicorn.pipes.ledger import CONSUMED, Ledger
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.meter import Meter
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LATER = 10_000_000_000
+
+
+class Table:
+    """A fetcher and what it reported."""
+
+    def __init__(self) -> None:
+        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
+        self.ledger = Ledger.create(64)
+        self.reports: list[FromWorker] = []
+        self.fetcher = Fetcher(self.consumer, self.ledger, Meter(), self.reports.append)
+
+    def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
+        self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
+
+    def take(self, tp: TopicPartition, offset: int = 0, count: int = 1) -> Grant:
+        grant = self.fetcher.take(tp, offset, count, 0, 0)
+        assert grant is not None
+        return grant
+
+    def assigned(self) -> list[tuple[str, int, int]]:
+        return sorted((p.topic, p.partition, p.offset) for p in self.consumer.assignment())
+
+
+@pytest.fixture
+def table() -> Iterator[Table]:
+    made = Table()
+    yield made
+    made.consumer.close()
+    made.ledger.close()
+
+
+def test_a_started_partition_is_assigned_and_its_slot_open_at_once(table: Table) -> None:
+    table.start(P0, 1, 7)
+    assert table.assigned() == [("t", 0, 7)]
+    assert table.ledger.read(1, 1).consumed.offset == 7
+
+
+def test_a_start_without_an_offset_is_refused(table: Table) -> None:
+    table.start(P0, 1, -1)
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert report.kind is FailureKind.PARTITION
+    assert table.assigned() == []
+
+
+def test_a_grant_with_nothing_in_hand_is_reported_by_stop_itself(table: Table) -> None:
+    table.start(P0, 1, 7)
+    table.fetcher.stop([1])
+    assert table.reports == [FetcherStopped([Stopped(1, 7, -1)])]
+    assert table.assigned() == []
+
+
+def test_a_grant_in_hand_is_reported_when_the_handler_returns(table: Table) -> None:
+    table.start(P0, 1)
+    grant = table.take(P0)
+    table.fetcher.stop([1])
+    assert table.reports == []
+    assert table.assigned() == [], "nothing more is fetched"
+    assert table.fetcher.interrupts, "the runner looks around before the next record"
+    table.ledger.cells[grant.at + CONSUMED] = 1
+    assert not table.fetcher.release(grant, 1, 10, 1)
+    assert table.reports == [FetcherStopped([Stopped(1, 1, 0)])]
+
+
+def test_a_stop_said_twice_is_reported_once(table: Table) -> None:
+    table.start(P0, 1)
+    grant = table.take(P0)
+    table.fetcher.stop([1])
+    table.fetcher.stop([1])
+    table.fetcher.release(grant, 0, 0, 0)
+    table.fetcher.stop([1])
+    assert len(table.reports) == 1
+
+
+def test_records_of_a_stopped_partition_are_not_handed_to_the_handler(table: Table) -> None:
+    table.start(P0, 1)
+    table.fetcher.stop([1])
+    assert table.fetcher.take(P0, 0, 1, 0, 0) is None
+
+
+def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: Table) -> None:
+    table.start(P0, 1)
+    table.fetcher.stop([1])
+    table.start(P0, 2, 3)
+    assert table.ledger.read(2, 2).started, "the slot speaks for the new grant at once"
+    assert table.assigned() == [], "but nothing is fetched"
+    assert table.fetcher.take(P0, 0, 1, 0, 0) is None
+    table.fetcher.begin_turn(0)
+    assert table.assigned() == [("t", 0, 3)]
+    assert table.take(P0, 3).number == 2
+
+
+def test_a_grant_stopped_before_its_turn_came_is_never_fetched(table: Table) -> None:
+    table.start(P0, 1)
+    table.fetcher.stop([1])
+    table.start(P0, 2)
+    table.fetcher.stop([2])
+    table.fetcher.begin_turn(0)
+    assert table.assigned() == []
+    assert len(table.reports) == 2
+
+
+def test_a_parked_grant_is_not_fetched_and_stops_at_once(table: Table) -> None:
+    table.start(P0, 1)
+    table.start(P1, 2)
+    grant = table.take(P0)
+    assert table.fetcher.park(grant, [Message(topic="t", partition=0, offset=0)], 0, 10)
+    assert table.assigned() == [("t", 1, 0)]
+    assert table.fetcher.take(P0, 1, 1, 0, 0) is None, "the rest of the batch is fetched again later"
+    table.fetcher.stop([1])
+    assert table.reports == [FetcherStopped([Stopped(1, 0, 0)])]
+    assert not table.fetcher.retake(grant, 0, 0, 0)
+
+
+def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -> None:
+    table.start(P0, 1)
+    grant = table.take(P0)
+    table.fetcher.park(grant, [Message(topic="t", partition=0, offset=0)], 0, 10)
+    table.fetcher.begin_turn(0)
+    assert table.fetcher.retake(grant, 0, 0, 0)
+    table.ledger.cells[grant.at + CONSUMED] = 1
+    assert table.fetcher.release(grant, 1, 10, 1)
+    assert table.assigned() == [("t", 0, 1)]
+    assert grant.state is GrantState.FETCHING
+
+
+def test_a_grant_given_up_fails_once_and_frees_its_partition(table: Table) -> None:
+    table.start(P0, 1)
+    table.fetcher.give_up(table.take(P0), 0, "ValueError", 0, 10)
+    table.fetcher.stop([1])
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert (report.kind, report.offset) == (FailureKind.HANDLER, 0)
+    assert table.assigned() == []
+
+
+def test_a_failure_while_stopping_is_reported_as_stopped_for_the_next_owner_to_try(table: Table) -> None:
+    table.start(P0, 1)
+    grant = table.take(P0)
+    table.fetcher.stop([1])
+    table.fetcher.give_up(grant, 0, "ValueError", 0, 10)
+    assert table.reports == [FetcherStopped([Stopped(1, 0, 0)])]
+
+
+def test_a_broken_partition_fails_and_one_that_is_gone_is_passed_over(table: Table) -> None:
+    table.start(P0, 1, 5)
+    table.fetcher.broken(P0, FailureKind.OUT_OF_RANGE, "gone")
+    table.fetcher.broken(P0, FailureKind.OUT_OF_RANGE, "gone")
+    assert table.reports == [Failed(1, FailureKind.OUT_OF_RANGE, 5, -1, "gone")]
+
+
+def test_drained_only_after_the_last_report(table: Table) -> None:
+    table.start(P0, 1)
+    table.start(P1, 2)
+    grant = table.take(P0)
+    table.fetcher.drain()
+    assert [table.fetcher.drained, len(table.reports)] == [False, 1]
+    table.fetcher.release(grant, 0, 0, 0)
+    assert [table.fetcher.drained, len(table.reports)] == [True, 2]
+
+
+def test_the_stale_position_of_an_older_assignment_does_not_move_the_consumed_offset(table: Table) -> None:
+    class Lagging:
+        """librdkafka between an unassign and its broker thread's reset: it still tells the old position."""
+
+        def position(self, partitions: list[object]) -> list[object]:
+            for partition in partitions:
+                partition.offset = 500  # type: ignore[attr-defined]
+            return partitions
+
+        def incremental_assign(self, partitions: list[object]) -> None:
+            pass
+
+    fetcher = Fetcher(Lagging(), table.ledger, Meter(), table.reports.append)  # type: ignore[arg-type]
+    fetcher.start([FetcherStart(1, 1, "t", 0, 100, -1)])
+    fetcher.begin_turn(LATER)
+    assert table.ledger.read(1, 1).consumed.offset == 100
+
+
+def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
+    table.start(P0, 1)
+    assert table.fetcher.in_hand(0) is None
+    table.fetcher.take(P0, 0, 3, 0, 1_000_000_000)
+    hand = table.fetcher.in_hand(3_500_000_000)
+    assert hand is not None
+    assert (hand.offset, hand.count, hand.age) == (0, 3, 2.5)
