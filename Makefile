@@ -65,6 +65,7 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings
+	$(BIN)/python -m kunicorn.observe
 
 lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kunicorn.errors import ConfigError, ExitCode, PeerError
@@ -85,8 +85,9 @@ os._exit(0)
 def _handler(entrypoint: str, timeout: float) -> Finding:
     """Import the handler where it can neither hang us nor take us along."""
     read_end, write_end = os.pipe()
+    importable_here = json.dumps(list(dict.fromkeys([os.getcwd(), *sys.path])))
     child = subprocess.Popen(
-        [sys.executable, "-c", _IMPORT, json.dumps([os.getcwd(), *sys.path]), entrypoint, str(write_end)],
+        [sys.executable, "-c", _IMPORT, importable_here, entrypoint, str(write_end)],
         pass_fds=[write_end],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -100,7 +101,9 @@ def _handler(entrypoint: str, timeout: float) -> Finding:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            return _no_handler(f"importing {entrypoint!r} took more than {timeout:g} s; a module should only define things")
+            return _no_handler(
+                f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
+            )
         if code == 0:
             return Finding("handler", f"{entrypoint} can be imported and called")
         # Whatever the module has forked may still hold the other end: take what is there, do not wait for its end.
@@ -141,7 +144,8 @@ def _client(settings: Settings) -> Finding:
         return Finding("client", str(error), ExitCode.CONFIGURATION)
     except KafkaException as error:
         return Finding("client", f"{error.args[0].str()}; correct [kafka.librdkafka]", ExitCode.CONFIGURATION)
-    return Finding("client", f"librdkafka accepts the properties, {len(kafka.librdkafka)} of them from [kafka.librdkafka]")
+    own = f", {len(kafka.librdkafka)} of them from [kafka.librdkafka]" if kafka.librdkafka else ""
+    return Finding("client", f"librdkafka accepts the properties{own}")
 
 
 # -- the cluster ---------------------------------------------------------------------------------------------------
@@ -184,7 +188,7 @@ def _topic(wanted: str, metadata: Metadata) -> Finding:
     return Finding("topics", f"{wanted}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
 
 
-_TOPIC_REMEDIES = {
+_TOPIC_REMEDIES: Mapping[int, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
     ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
@@ -220,8 +224,8 @@ async def _group(coordinator: Coordinator, group: str) -> Finding:
         await asyncio.sleep(_PAUSE)
 
 
-_COMING = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
-_GROUP_REMEDIES = {
+_COMING: frozenset[int] = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_GROUP_REMEDIES: Mapping[int, str] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
     ErrorCode.INVALID_GROUP_ID: "correct group.id",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the brokers that hold __consumer_offsets are down; try again",

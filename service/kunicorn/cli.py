@@ -65,7 +65,7 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(short_help="Run the service until SIGTERM or Ctrl-C.")
 def run(config: Config = Path("config.toml")) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
 
@@ -80,7 +80,7 @@ def run(config: Config = Path("config.toml")) -> None:
     raise typer.Exit(run_service(settings))
 
 
-@app.command()
+@app.command(short_help="Say what is missing or wrong, without joining the group.")
 def check(config: Config = Path("config.toml")) -> None:
     """Check settings, handler, brokers, topics and group, a line for each, without joining the group.
 
@@ -97,7 +97,7 @@ def check(config: Config = Path("config.toml")) -> None:
     raise typer.Exit(check_service(settings, typer.echo))
 
 
-@app.command()
+@app.command(short_help="See it work, without a Kafka of your own.")
 def demo(
     bootstrap: Annotated[
         str | None,

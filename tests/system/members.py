@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,11 @@ from tests.waiting import wait_until
 
 QUICK = {"group": {"heartbeat_interval_ms": 500}}
 """Settings that most tests want: a short heartbeat keeps them short."""
+
+
+_ROOT = Path(__file__).parents[2]
+_IMPORTABLE = os.pathsep.join([str(_ROOT / "service"), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+"""The service, whether or not it is installed, and the tests' own handlers (`tests.system.handlers`)."""
 
 
 def toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
@@ -56,7 +64,13 @@ class MemberProcess:
         settings: Mapping[str, Mapping[str, Any]],
         env: Mapping[str, str] | None = None,
         stdout: int | None = None,
+        within: Sequence[str] = (),
+        terminal: int | None = None,
     ) -> None:
+        """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid.
+
+        `terminal` becomes its controlling terminal, and its standard input, output and error.
+        """
         self.name = name
         self.port = free_port()
         self.log = directory / f"{name}.log"
@@ -65,13 +79,14 @@ class MemberProcess:
         self.config.write_text(toml(merged(QUICK, own, settings)))
         self._output = self.log.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "kunicorn", "run", "--config", str(self.config)],
-            env={**os.environ, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
-            stdout=self._output if stdout is None else stdout,
-            stderr=self._output,
-            stdin=subprocess.DEVNULL,
+            [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config)],
+            env={**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
+            stdout=terminal or stdout or self._output,
+            stderr=terminal or self._output,
+            stdin=terminal or subprocess.DEVNULL,
             cwd=directory,
             start_new_session=True,
+            preexec_fn=partial(fcntl.ioctl, terminal, termios.TIOCSCTTY, 0) if terminal else None,
         )
 
     @property
@@ -175,6 +190,8 @@ class Members:
         env: Mapping[str, str] | None = None,
         stdout: int | None = None,
         name: str | None = None,
+        within: Sequence[str] = (),
+        terminal: int | None = None,
     ) -> MemberProcess:
         """One more member; `settings` over those of the group."""
         member = MemberProcess(
@@ -183,6 +200,8 @@ class Members:
             merged(self._settings, settings or {}),
             {**self._env, **(env or {})},
             stdout,
+            within,
+            terminal,
         )
         self.started.append(member)
         return member

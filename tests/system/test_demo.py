@@ -25,11 +25,13 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.timeout(240)
 def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console) -> None:
     assert run_demo(console=console) == 0, printed(console)
     assert "every promise kept" in printed(console)
 
 
+@pytest.mark.timeout(240)
 def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(kafka: KafkaCluster, console: Console) -> None:
     assert run_demo(kafka.bootstrap, seconds=10, console=console) == 0, printed(console)
     assert not [name for name in kafka.admin().list_topics(timeout=10).topics if name.startswith("kunicorn-demo")]

@@ -6,6 +6,7 @@ Every act waits for its own effect before the next one disturbs anything; the sc
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from collections import deque
@@ -49,7 +50,7 @@ class DemoFailed(Exception):
 
 
 def run_demo(bootstrap: str | None = None, seconds: float = 25.0, console: Console | None = None) -> int:
-    """Play the scenario and print the audit; 0 if every promise was kept, otherwise 1.
+    """Play the scenario and print the audit; 0 if every promise was kept, 1 if not, 130 after Ctrl-C.
 
     Without `bootstrap` a mock cluster is started. The demo lasts for about `seconds`, or as long as its acts take.
     Blocks; Ctrl-C ends everything that was started. What the members logged is kept where something went wrong.
@@ -66,6 +67,10 @@ def run_demo(bootstrap: str | None = None, seconds: float = 25.0, console: Conso
         console.print(f"The demo could not be played: {error}", markup=False)
         console.print(f"Logs and audit: {directory}", markup=False)
         return 1
+    except KeyboardInterrupt:
+        console.print("interrupted; everything the demo had started is stopped")
+        shutil.rmtree(directory, ignore_errors=True)
+        return 128 + signal.SIGINT
     View(console).result(lines)
     if not kept(lines):
         console.print(f"Logs and audit: {directory}", markup=False)

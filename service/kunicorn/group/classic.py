@@ -97,9 +97,7 @@ class ClassicMember:
             case ev.Tick():
                 return []
             case ev.JoinWanted():
-                self._disturb("first join", now)
-                self._step(Step.WANT)
-                return []
+                return self._on_join_wanted(now)
             case ev.CoordinatorFound():
                 self._looking, self._coordinator_known = False, True
                 self._patience.succeeded()
@@ -152,6 +150,12 @@ class ClassicMember:
     @property
     def _beats(self) -> bool:
         return self._heartbeat is None and self.generation != NO_GENERATION and self.state in BEATING
+
+    def _on_join_wanted(self, now: float) -> list[Command]:
+        if self.state is State.IDLE:  # else told to leave before it could join
+            self._disturb("first join", now)
+            self._step(Step.WANT)
+        return []
 
     # -- joining -----------------------------------------------------------------------------------------------
 

@@ -72,6 +72,9 @@ class Service:
         self._ended: asyncio.Future[None] | None = None
         self._stopping = False
         self._problem: str | None = "starting"
+        self._serving = False
+        """The membership runs: from now on a stop means to drain, commit and leave."""
+        self._hurried = False
         self._loop_lag = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics = Metrics()
@@ -135,6 +138,7 @@ class Service:
             self._commits.every(self._settings.group.commit_interval_ms / 1000),
             lag.watch(self._brokers, self._fetchers),
         )
+        self._serving = True
         await self._membership.run()
 
     async def _until_ended(self, serving: Awaitable[None]) -> None:
@@ -149,7 +153,7 @@ class Service:
     async def _shut_down(self) -> None:
         self._stopping = True
         self._resolver.stop()
-        await self._pool.stop(clock.now() + _EXIT_GRACE)
+        await self._pool.stop(clock.now() + (0.0 if self._hurried else _EXIT_GRACE))
         self._templates.stop()
         for task in self._tasks:
             task.cancel()
@@ -242,16 +246,34 @@ class Service:
 
     def _told_to_stop(self, number: signal.Signals) -> None:
         if self._stopping:
-            log.warning(f"{number.name} again: stopping at once, without waiting for what is in hand")
-            self._membership.uncommitted += 1
-            if self._ended is not None and not self._ended.done():
-                self._ended.set_result(None)
+            self._stop_at_once(f"{number.name} again: stopping at once, without waiting for what is in hand")
+        elif not self._serving:
+            log.info(f"{number.name}: stopping before anything was begun")
+            self._stopping = True
+            self._end()
+        else:
+            log.info(f"{number.name}: draining, committing, leaving the group")
+            self._stopping = True
+            self._membership.leave(f"{number.name} at {socket.gethostname()}")
+            # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
+            group = self._settings.group
+            budget = (group.drain_timeout_ms + group.commit_timeout_ms) / 1000 + _EXIT_GRACE
+            asyncio.get_running_loop().call_later(
+                budget, self._stop_at_once, f"not out of the group after {budget:.0f} s: stopping without it"
+            )
+
+    def _stop_at_once(self, why: str) -> None:
+        if self._membership.over.is_set():
             return
-        log.info(f"{number.name}: draining, committing, leaving the group")
-        self._stopping = True
-        if self._problem is not None and self._ended is not None:
+        log.warning(why)
+        self._hurried = True
+        # What is in hand now ends with its worker: the next owner handles it again.
+        self._membership.uncommitted += max(1, len(self._fetchers.consumed()))
+        self._end()
+
+    def _end(self) -> None:
+        if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
-        self._membership.leave(f"{number.name} at {socket.gethostname()}")
 
     async def _sweep(self) -> None:
         """Reap orphans that ended up with us, as PID 1 must."""

@@ -78,26 +78,35 @@ class Fetchers:
         """
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
         self._stop(leaving, deadline, lost=False)
+        await self._see_off(leaving, deadline, give_up)
+
+    async def lose(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        """Another member may own these: stop them before this first awaits, commit nothing.
+
+        What a worker still has in hand is waited for like a revoke's: until then the partition cannot be ours again.
+        """
+        self._wanted_again -= set(partitions)
+        leaving = [self.table[tp] for tp in partitions if tp in self.table]
+        for partition in leaving:
+            partition.lost = True
+        self._stop(leaving, deadline, lost=True)
+        self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
+        await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
+
+    async def _see_off(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:
+        """Until all are released: patiently until `deadline`, then by the ladder, at last just waiting until `give_up`."""
         await self._until_released(leaving, deadline)
-        for worker, held in _by_worker(p for p in leaving if p.state is PartitionState.STOPPING).items():
-            await self.pool.press(
-                worker,
-                f"still had {', '.join(str(p.tp) for p in held[:3])} in hand when the drain budget was over",
-                lambda held=held: all(p.worker is None for p in held),  # type: ignore[misc]
-            )
+        clinging = _by_worker(p for p in leaving if p.state is PartitionState.STOPPING)
+        await asyncio.gather(*(self._press(worker, held) for worker, held in clinging.items()))
         for partition in leaving:
             if partition.state is PartitionState.STOPPING:
                 partition.meet(PartitionEvent.CLING, "its worker outlives SIGKILL")
         await self._until_released(leaving, give_up)
 
-    def lose(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Another member may own these: stop them at once, commit nothing."""
-        self._wanted_again -= set(partitions)
-        leaving = [self.table[tp] for tp in partitions if tp in self.table]
-        self._stop(leaving, now, lost=True)
-        for partition in leaving:
-            partition.lost = True
-        self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
+    async def _press(self, worker: WorkerProcess, held: Collection[Partition]) -> None:
+        named = ", ".join(str(p.tp) for p in list(held)[:3])
+        reason = f"still had {named} in hand when the drain budget was over"
+        await self.pool.press(worker, reason, lambda: all(p.worker is not worker for p in held))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Their offsets are committed, or not ours to commit: drop those released, take up what came back since."""

@@ -170,7 +170,7 @@ class Membership:
                 log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=_shown(partitions))
                 self._metrics.partitions_lost.inc(len(partitions))
                 self._count_uncommitted(partitions)
-                self._fetchers.lose(partitions, clock.now())
+                self._spawn(self._lose(partitions))
             case ev.BeCertain(until):
                 self._extend_lease(int(until * clock.NANOSECONDS))
             case ev.Fail(message):
@@ -217,7 +217,7 @@ class Membership:
 
     async def _join(self, request: ev.SendJoin) -> ev.Event:
         await self.commits.quiet()
-        topics = self._topics.subscribed()
+        topics = self._topics.subscribe()
         subscriptions = [
             (
                 assignor.name,
@@ -314,6 +314,11 @@ class Membership:
                 partitions=_shown(request.partitions),
             )
         self._events.put_nowait(ev.Released(request))
+
+    async def _lose(self, partitions: tuple[TopicPartition, ...]) -> None:
+        now = clock.now()
+        deadline = now + self._settings.group.drain_timeout_ms / 1000
+        await self._fetchers.lose(partitions, deadline, now + self._timings.rebalance_timeout)
 
     def _count_uncommitted(self, partitions: tuple[TopicPartition, ...]) -> None:
         consumed = self._fetchers.consumed()

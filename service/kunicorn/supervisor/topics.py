@@ -28,6 +28,8 @@ class Topics:
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
         self._doubted = asyncio.Event()
+        self._ground: dict[str, int] = {}
+        """What our subscription and our plan stood on when they were made."""
 
     def subscribed(self) -> tuple[str, ...]:
         """The topics to subscribe to now, sorted."""
@@ -63,7 +65,13 @@ class Topics:
         """Fresh partition counts for a plan; from now on these topics are watched, too. Raises `PeerError`."""
         self._planned = frozenset(topics)
         await self.refresh()
+        self._ground = self._current()
         return self.counts(topics)
+
+    def subscribe(self) -> tuple[str, ...]:
+        """The topics to join with; what changes from here on asks for another join."""
+        self._ground = self._current()
+        return self.subscribed()
 
     def stop_leading(self) -> None:
         """Another member watches its plan's topics."""
@@ -74,8 +82,7 @@ class Topics:
         self._doubted.set()
 
     async def changes(self, max_age: float) -> str:
-        """Wait until the subscription or the plan stands on something else than at the call; return what, in words."""
-        before = self._ground()
+        """Wait until the subscription or the plan would be another one; return what changed, in words."""
         while True:
             try:
                 await asyncio.wait_for(self._doubted.wait(), max_age)
@@ -89,11 +96,11 @@ class Topics:
                 log.info(f"metadata could not be refreshed: {error}")
                 self.doubt()
                 continue
-            now = self._ground()
-            if now != before:
-                return _difference(before, now)
+            before, self._ground = self._ground, self._current()
+            if before != self._ground:
+                return _difference(before, self._ground)
 
-    def _ground(self) -> dict[str, int]:
+    def _current(self) -> dict[str, int]:
         subscribed = self.subscribed()
         return {**dict.fromkeys(subscribed, 0), **self.counts({*subscribed, *self._planned})}
 

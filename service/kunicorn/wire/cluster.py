@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
 from random import Random
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 _METADATA = "metadata"
 """The purpose of the connections for questions that any broker can answer."""
+
+_CLOSED = "the cluster's connections were closed on our side"
 
 _FIRST_SEED = -1
 """Addresses from `bootstrap_servers` are nodes with negative ids: real ones begin at 0."""
@@ -91,15 +94,16 @@ class Cluster:
         `ask` raises `PeerError` to have the next node asked. Raises `BrokersUnreachable` with every reason.
         """
         tried: list[str] = []
-        async for node_id in self._candidates(tried):
-            try:
-                answer = await ask(await self.connection(node_id, _METADATA))
-            except PeerError as error:
-                self._sick.add(node_id)
-                tried.append(str(error))
-            else:
-                self._sick.discard(node_id)
-                return answer
+        async with aclosing(self._candidates(tried)) as candidates:
+            async for node_id in candidates:
+                try:
+                    answer = await ask(await self.connection(node_id, _METADATA))
+                except PeerError as error:
+                    self._sick.add(node_id)
+                    tried.append(str(error))
+                else:
+                    self._sick.discard(node_id)
+                    return answer
         raise BrokersUnreachable("no broker answered: " + ("; ".join(tried) or "none is known"))
 
     async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
@@ -107,6 +111,8 @@ class Cluster:
 
         `timeout` shortens `connect_timeout`. Raises `PeerError`, also for a node that the metadata does not know.
         """
+        if self._closed:
+            raise ConnectionLost(_CLOSED)
         limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
         key = (node_id, purpose)
         try:
@@ -153,8 +159,6 @@ class Cluster:
 
     async def _open(self, key: tuple[int, str], limit: float) -> Connection:
         node_id, purpose = key
-        if self._closed:
-            raise ConnectionLost("the cluster's connections were closed on our side")
         address = self._addresses.get(node_id)
         if address is None:
             raise ConnectionLost(f"node {node_id} is not in the cluster's metadata")
@@ -164,12 +168,15 @@ class Cluster:
         except PeerError:
             self._sick.add(node_id)
             raise
+        if self._closed:
+            connection.close()
+            raise ConnectionLost(_CLOSED)
         self._sick.discard(node_id)
         self._connections[key] = connection
         logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
         return connection
 
-    async def _candidates(self, problems: list[str]) -> AsyncIterator[int]:
+    async def _candidates(self, problems: list[str]) -> AsyncGenerator[int, None]:
         """Every node once: those of the metadata by preference, then the bootstrap servers.
 
         The latter are resolved anew each time: they are also the way back when all brokers have moved (KIP-899).

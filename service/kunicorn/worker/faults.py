@@ -1,12 +1,13 @@
-"""What librdkafka reports in place of a record, and what it means for the grant: one table."""
+"""How a grant ends by itself, other than by its handler: what librdkafka reports or refuses. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from kunicorn.pipes.messages import FailureKind
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, Stopped
+from kunicorn.topics import TopicPartition
 
 FAULTS: Mapping[int, FailureKind | None] = {
     KafkaError._AUTO_OFFSET_RESET: FailureKind.OUT_OF_RANGE,
@@ -32,3 +33,15 @@ def kind_of(code: int, text: str) -> FailureKind | None:
     if kind is FailureKind.OUT_OF_RANGE and _TRUNCATION_TEXT in text.lower():
         return FailureKind.TRUNCATED
     return kind
+
+
+def no_start(start: FetcherStart) -> Failed:
+    """librdkafka reads -1 as "from the end" and -2 as "from the beginning": no start offset is guessed."""
+    text = f"{start.topic}-{start.partition} was handed out with no start offset ({start.offset})"
+    return Failed(start.grant, FailureKind.PARTITION, start.offset, start.leader_epoch, text)
+
+
+def refused(tp: TopicPartition, final: Stopped, error: KafkaException) -> Failed:
+    """The client does not take the assignment."""
+    text = f"the client refuses to fetch {tp} from offset {final.offset}: {error}"
+    return Failed(final.grant, FailureKind.PARTITION, final.offset, final.leader_epoch, text)

@@ -41,6 +41,7 @@ from kunicorn.pipes.messages import (
     Stopped,
 )
 from kunicorn.topics import NO_EPOCH, Position, TopicPartition
+from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.meter import Meter
 
@@ -85,7 +86,7 @@ class Fetcher:
             fresh: list[Grant] = []
             for start in starts:
                 if start.offset < 0:
-                    self._report(_no_start(start))
+                    self._report(no_start(start))
                     continue
                 at = self._ledger.index(start.slot)
                 self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
@@ -267,15 +268,10 @@ class Fetcher:
         except KafkaException as error:
             for grant in grants:
                 self._forget(grant)
-                self._report(self._refused(grant, error))
+                self._report(refused(grant.tp, self._final(grant), error))
             return
         for grant in grants:
             grant.assigned, grant.state = True, GrantState.FETCHING
-
-    def _refused(self, grant: Grant, error: KafkaException) -> Failed:
-        final = self._final(grant)
-        text = f"the client refuses to fetch {grant.tp} from offset {final.offset}: {error}"
-        return Failed(grant.number, FailureKind.PARTITION, final.offset, final.leader_epoch, text)
 
     def _unassign(self, grants: list[Grant]) -> None:
         assigned = [grant for grant in grants if grant.assigned]
@@ -305,9 +301,3 @@ class Fetcher:
                 if now.leader_epoch is not None:
                     cells[grant.at + LEADER_EPOCH] = now.leader_epoch
                 cells[grant.at + CONSUMED] = now.offset
-
-
-def _no_start(start: FetcherStart) -> Failed:
-    """librdkafka reads -1 as "from the end" and -2 as "from the beginning": no start offset is guessed."""
-    text = f"{start.topic}-{start.partition} was handed out with no start offset ({start.offset})"
-    return Failed(start.grant, FailureKind.PARTITION, start.offset, start.leader_epoch, text)

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HANDLED, LEADER_EPOCH, Ledger
 from kunicorn.topics import Position
@@ -23,6 +24,7 @@ from kunicorn.topics import Position
 EPOCH_RECORDS = 1000
 CHUNK = 50
 START = 1_000_000
+ROOT = Path(__file__).parents[3]
 
 
 def epoch_of(offset: int) -> int:
@@ -86,9 +88,10 @@ def torture(reads: int, kills: int) -> Reader:
     os.set_inheritable(ledger.fd, True)
     reader = Reader(ledger)
     command = [sys.executable, "-m", "tests.system.worker.ledger_torture", "--writer", str(ledger.fd)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "service")))}
     for grant in range(1, kills + 1):
         reader.follow(grant)
-        with subprocess.Popen([*command, "--grant", str(grant)], pass_fds=[ledger.fd]) as writer:
+        with subprocess.Popen([*command, "--grant", str(grant)], pass_fds=[ledger.fd], env=environment) as writer:
             try:
                 deadline = time.monotonic() + 30
                 while not ledger.read(0, grant).started:

@@ -17,6 +17,7 @@ class ProcessInfo:
     state: str
     """R, S, D, T; Z for one that is dead and that nobody has waited for."""
     parent: int
+    group: int
     session: int
 
 
@@ -29,7 +30,7 @@ def info(pid: int) -> ProcessInfo | None:
     # The name may hold blanks and parentheses; the last parenthesis ends it.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    return ProcessInfo(pid, head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]))
+    return ProcessInfo(pid, head.partition("(")[2], fields[0], int(fields[1]), int(fields[2]), int(fields[3]))
 
 
 def processes() -> Iterator[ProcessInfo]:
@@ -53,6 +54,16 @@ def descendants(pid: int) -> list[ProcessInfo]:
 def in_session(session: int) -> list[ProcessInfo]:
     """Everything that was started from the session's leader and made no session of its own."""
     return [process for process in processes() if process.session == session]
+
+
+def living_in_session(session: int) -> list[ProcessInfo]:
+    """The same without the dead, who wait for whoever has adopted them."""
+    return [process for process in in_session(session) if process.state != "Z"]
+
+
+def zombies_of(pid: int) -> list[ProcessInfo]:
+    """Its dead children that it has not waited for."""
+    return [child for child in children(pid) if child.state == "Z"]
 
 
 def descriptors(pid: int) -> list[str]:

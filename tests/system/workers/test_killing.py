@@ -18,6 +18,7 @@ from tests.system.members import MemberProcess
 from tests.system.producing import Flow
 from tests.system.workers import procfs
 from tests.system.workers.scene import Scene
+from tests.waiting import wait_until
 
 PARTITIONS, WORKERS = 8, 2
 RATE = 1000
@@ -36,18 +37,22 @@ class Killer:
     member: MemberProcess
     rng: random.Random = field(default_factory=lambda: random.Random(6))
     killed: set[int] = field(default_factory=set)
+    template: int = 0
     last_kills_ns: list[int] = field(default_factory=list)
     """The last kill of each series: from then on nothing else disturbs."""
     _never: threading.Event = field(default_factory=threading.Event)
 
-    def workers(self) -> list[int]:
-        """The workers' pids, from the moment they are children of the supervisor."""
-        return [child.pid for child in procfs.children(self.member.pid) if child.pid not in self.templates()]
+    def workers(self) -> set[int]:
+        """The workers' pids, from the moment they are children of the supervisor; long before /status has them."""
+        return {child.pid for child in procfs.children(self.member.pid)} - {self.template}
 
-    def templates(self) -> list[int]:
-        """The template's pid; it leads its group from the start and was there before all workers."""
-        named = [c.pid for c in procfs.children(self.member.pid) if c.name == "kunicorn-tmpl"]
-        return [pid for pid in named if os.getpgid(pid) == pid]
+    def find_template(self) -> None:
+        """Caller: only while no worker is being forked, as a newborn looks like its template."""
+        self.template = self.member.wait(self._named_template, "the template", 20)
+
+    def _named_template(self) -> int | None:
+        named = {child.pid for child in procfs.children(self.member.pid) if child.name == "kunicorn-tmpl"}
+        return next(iter(named - self.killed), None)
 
     def kill(self, pid: int) -> None:
         """SIGKILL, without any chance to say goodbye."""
@@ -62,7 +67,7 @@ class Killer:
     def kill_its_successor_as_it_appears(self) -> None:
         """Before, while or just after it gets its partitions."""
         before = {worker["pid"] for worker in self.member.workers()} | self.killed
-        successor = self.member.wait(lambda: set(self.workers()) - before, "a successor", 5)
+        successor = self.member.wait(lambda: self.workers() - before, "a successor", 5)
         self._never.wait(self.rng.uniform(0, 0.1))
         for pid in successor:
             self.kill(pid)
@@ -80,10 +85,9 @@ class Killer:
 
     def kill_the_template(self) -> None:
         """The workers must not notice."""
-        (template,) = self.member.wait(self.templates, "the template", 20)
         before = [worker["pid"] for worker in self.member.workers()]
-        self.kill(template)
-        self.member.wait(lambda: set(self.templates()) - {template}, "another template", 20)
+        self.kill(self.template)
+        self.find_template()
         self.member.wait(lambda: self.member.status()["template"] == "ready", "the template to be ready", 20)
         assert [worker["pid"] for worker in self.member.workers()] == before
 
@@ -127,6 +131,7 @@ def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Re
     member.wait_running(PARTITIONS)
     generation, rebalances = member.generation(), len(scene.rebalances())
     killer = Killer(member)
+    killer.find_template()
     with Flow(scene.kafka.bootstrap, scene.topic, RATE):
         for _ in range(3):
             killer.kill_a_worker_at_a_random_instant()
@@ -145,7 +150,7 @@ def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Re
     assert (member.generation(), len(scene.rebalances())) == (generation, rebalances), "invariant 6"
     member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
     assert member.stop() == 0
-    assert procfs.in_session(member.pid) == []
+    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor", 2)
     return killer, scene.judge(killer.killed)
 
 

@@ -357,6 +357,15 @@ def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:
     assert talk.order(ev.SendLeave).member_id == "pending"
 
 
+def test_a_member_told_to_leave_before_it_could_join_is_gone_and_does_not_join() -> None:
+    talk = Conversation()
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    assert "SendJoin" not in {type(c).__name__ for c in talk.tell(ev.JoinWanted())}
+    talk.tell(ev.Released(revoke))
+    assert talk.member.state is State.LEFT
+
+
 def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
     talk = Conversation()
     talk.settle(0)

@@ -19,8 +19,8 @@ from kunicorn.pipes.messages import (
     FetcherStart,
     FetcherStopped,
     StartFetcher,
-    Stopped,
     StopFetcher,
+    Stopped,
     ToWorker,
 )
 from kunicorn.supervisor.fetchers import Fetchers
@@ -139,6 +139,13 @@ def consumed(stage: Stage) -> dict[int, int]:
 async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
     now = clock.now()
     task = asyncio.create_task(stage.fetchers.revoke(tps(*partitions), now + seconds, now + seconds + 1))
+    await asyncio.sleep(0)
+    return task
+
+
+async def lost(stage: Stage, number: int) -> asyncio.Task[None]:
+    now = clock.now()
+    task = asyncio.create_task(stage.fetchers.lose(tps(number), now + 5, now + 6))
     await asyncio.sleep(0)
     return task
 
@@ -301,27 +308,37 @@ async def test_a_worker_that_does_not_let_go_meets_the_ladder_and_the_partition_
     assert stage.state(0) is PartitionState.STUCK
 
 
-def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None:
+async def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None:
     stage.give(0)
     start = stage.start_of(0)
     stage.workers[0].consume(start, 130, in_hand=1)
-    stage.fetchers.lose(tps(0), clock.now())
+    losing = await lost(stage, 0)
     assert stage.workers[0].asked_to_stop() == [start.grant]
     assert consumed(stage) == {}
     stage.stopped(start, 131)
+    await losing
     assert consumed(stage) == {}
     assert stage.fetchers.table == {}
 
 
-def test_invariant_4_a_lost_partition_that_comes_back_waits_until_its_old_worker_lets_go(stage: Stage) -> None:
+async def test_a_lost_partition_that_its_worker_clings_to_meets_the_ladder_too(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 130, in_hand=1)
+    now = clock.now()
+    await stage.fetchers.lose(tps(0), now + 0.05, now + 0.1)
+    assert stage.pool.pressed == [0]
+
+
+async def test_invariant_4_a_lost_partition_that_comes_back_waits_until_its_old_worker_lets_go(stage: Stage) -> None:
     stage.give(0)
     old = stage.start_of(0)
     stage.workers[0].consume(old, 130, in_hand=1)
-    stage.fetchers.lose(tps(0), clock.now())
+    losing = await lost(stage, 0)
     stage.resolving.clear()
     stage.fetchers.assign(tps(0))
     assert stage.resolving == []
     stage.stopped(old, 131)
+    await losing
     assert [p.tp.partition for p in stage.resolving] == [0]
     stage.resolve(0)
     assert stage.start_of(0).grant != old.grant

@@ -51,7 +51,7 @@ async def test_a_committed_offset_is_taken_with_its_leader_epoch() -> None:
 async def test_a_partition_never_committed_starts_by_policy_and_the_choice_is_to_be_committed(
     policy: str, start: int
 ) -> None:
-    starts = await look_up(Log({tp: NOTHING for tp in (OLD, NEW, QUIET)}), [OLD], policy)
+    starts = await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD], policy)
     assert starts.chosen == {OLD: Position(start)}
 
 

@@ -257,3 +257,23 @@ async def test_after_close_nothing_is_open_and_nothing_opens(one: FakeBroker, tw
         await cluster.connection(2, "control")
     with pytest.raises(BrokersUnreachable):
         await cluster.refresh(["t"])
+
+
+async def test_a_connection_that_opens_during_close_is_closed_as_well(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    release = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def hold(request: Asked) -> Reply:
+        asked.set()
+        await release.wait()
+        return two.api_versions(request)
+
+    two.script[Api.API_VERSIONS] = hold
+    opening = asyncio.create_task(cluster.connection(2, "control"))
+    await asked.wait()
+    await cluster.close()
+    release.set()
+    with pytest.raises(ConnectionLost, match="closed on our side"):
+        await opening

@@ -180,18 +180,12 @@ async def test_joining_is_understood_in_every_version(
         row = nested(RESPONSES[asked.api, version], "members")
         metadata = asked.message.protocols[0].metadata
         members = (row(member_id="m", metadata=metadata), row(member_id="n", group_instance_id="pod-1", metadata=b"x"))
-        more = {"protocol_type": "consumer"} if version >= 7 else {}
-        more |= {"skip_assignment": True} if version >= 9 else {}
-        return blank_response(
-            asked.api,
-            version,
-            generation_id=4,
-            leader="m",
-            member_id="m",
-            protocol_name="range",
-            members=members,
-            **more,
-        )
+        more: dict[str, Any] = {"leader": "m", "member_id": "m", "protocol_name": "range", "members": members}
+        if version >= 7:
+            more["protocol_type"] = "consumer"
+        if version >= 9:
+            more["skip_assignment"] = True
+        return blank_response(asked.api, version, generation_id=4, **more)
 
     at_version(broker, Api.JOIN_GROUP, version)
     broker.script[Api.JOIN_GROUP] = lead

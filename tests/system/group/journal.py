@@ -1,0 +1,35 @@
+"""What tests of whole groups ask of members beside what `MemberProcess` answers."""
+
+from __future__ import annotations
+
+import re
+
+from kunicorn.demo.check import Audit, Report
+from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess, Members
+from tests.system.producing import committed_offsets, end_offsets, held
+
+_LET_GO = re.compile(r"let go of \d+ partitions in .*? in_hand=(\d+)")
+
+
+def handled_up_to(member: MemberProcess) -> int:
+    """Sum of the positions of what the member owns: of all it may handle, so much is handled."""
+    return sum(p["position"] or 0 for p in member.partitions())
+
+
+def revokes(members: Members) -> list[int]:
+    """Of every revoke of every member: how many partitions had a record in hand when it began."""
+    return [int(found) for member in members.started for found in _LET_GO.findall(member.output())]
+
+
+def judgement(kafka: KafkaCluster, members: Members, topic: str, partitions: int) -> Report:
+    """The audit's report on a topic without gaps, after asserting that all of it is committed (invariant 8)."""
+    ends = end_offsets(kafka.bootstrap, topic, partitions)
+    assert committed_offsets(kafka.bootstrap, topic, topic, partitions) == ends
+    return Audit(members.audit).check(held(ends))
+
+
+def own(member: MemberProcess) -> set[TopicPartition]:
+    """The partitions that the member owns, as it says."""
+    return {TopicPartition(p["topic"], p["partition"]) for p in member.partitions()}

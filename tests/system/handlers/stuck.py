@@ -1,0 +1,57 @@
+"""A handler that some records make hang, in the ways in which handlers do: `b"hang"`, `b"cling"`, `b"block"`,
+`b"backtrack"`; anything else is just audited."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from functools import cache
+from pathlib import Path
+
+from kunicorn.demo.audit import AuditLog
+from kunicorn.records import Record
+
+_AMBIGUOUS = re.compile(r"(a|aa)+$")
+_LONG = 600
+
+
+@cache
+def _audit() -> AuditLog:
+    return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ["KUNICORN_AUDIT_MEMBER"])
+
+
+def handle(record: Record) -> None:
+    """Handle one record."""
+    _audit().begin([record])
+    if behaviour := BEHAVIOURS.get(record.value or b""):
+        behaviour()
+    _audit().end([record])
+
+
+def _hang() -> None:
+    """Wait for what never comes, as for a socket without a time-out; an exception ends it."""
+    threading.Event().wait(_LONG)
+
+
+def _cling() -> None:
+    """Wait whatever is raised."""
+    while True:
+        try:
+            _hang()
+        except BaseException:
+            continue
+
+
+def _block() -> None:
+    """Wait in C without letting go of the GIL: no Python thread of the process runs meanwhile."""
+    ctypes.PyDLL(None).sleep(_LONG)
+
+
+def _backtrack() -> None:
+    """Match for longer than anybody waits."""
+    _AMBIGUOUS.match("a" * 90 + "b")
+
+
+BEHAVIOURS = {b"hang": _hang, b"cling": _cling, b"block": _block, b"backtrack": _backtrack}

@@ -1,0 +1,99 @@
+"""SIGKILL to the supervisor: no orphan handles on beside the new owner (invariant 4), nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kunicorn.pipes import clock
+from tests.system.members import MemberProcess
+from tests.system.producing import Flow
+from tests.system.service.takeover import SESSION, begun_between, judge_takeover, short_sessions
+from tests.system.workers import procfs
+from tests.system.workers.scene import Scene
+from tests.waiting import wait_until
+
+SceneMaker = Callable[..., Scene]
+
+
+def alive(session: int) -> list[procfs.ProcessInfo]:
+    """What of the session still runs; the dead wait for whoever reaps orphans here."""
+    return [process for process in procfs.in_session(session) if process.state != "Z"]
+
+
+def wait_gone(member: MemberProcess, within: float) -> None:
+    """Until nothing of what the member started lives any more."""
+    wait_until(lambda: not alive(member.pid), "the end of all the member's processes", within)
+
+
+def test_a_killed_supervisor_takes_its_workers_along_and_the_group_loses_nothing(scene: SceneMaker) -> None:
+    stage = scene(6, settings=short_sessions(), env={"KUNICORN_HANDLER_MS": "4"})
+    victim, heir = stage.members.start(), stage.members.start()
+    with Flow(stage.kafka.bootstrap, stage.topic, 500):
+        for member in (victim, heir):
+            member.wait_running(3, within=90)
+        heir.wait(lambda: len(stage.handled(0)) > 200, "some load")
+        assert len(alive(victim.pid)) == 4, "supervisor, template, two workers"
+        workers = {worker["pid"] for worker in victim.workers()}
+        at = clock.now_ns()
+        victim.kill()
+        wait_gone(victim, 1.0)
+        heir.wait_running(6, within=SESSION + 15)
+    heir.wait(lambda: heir.lag() == 0, "everything to be committed", 60)
+    assert heir.stop() == 0
+    report = stage.judge(workers)
+    judge_takeover(report, stage.members.audit, victim.name, at)
+
+
+@pytest.mark.parametrize("behaviour", ["block", "backtrack"])
+def test_a_worker_that_holds_the_gil_dies_with_its_supervisor_all_the_same(scene: SceneMaker, behaviour: str) -> None:
+    stage = scene(1, workers=1, handler="stuck:handle")
+    stage.send(0, behaviour, *["next"] * 20)
+    member = stage.members.start()
+    member.wait(lambda: stage.begun(0, 0), "the record to be in hand", 90)
+    assert len(alive(member.pid)) == 3, "supervisor, template, worker"
+    at = clock.now_ns()
+    member.kill()
+    wait_gone(member, 1.0)
+    assert begun_between(stage.members.audit, member.name, at, clock.now_ns()) == 0, "no further record is started"
+
+
+@pytest.mark.parametrize("handler", ["audited:handle", "slow_import:handle", "threaded:handle"])
+def test_a_supervisor_killed_while_it_starts_leaves_no_process(scene: SceneMaker, handler: str) -> None:
+    kill_starting(scene(8, handler=handler, workers=4), 4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("handler", ["audited:handle", "slow_import:handle", "threaded:handle"])
+def test_supervisors_killed_at_forty_instants_of_their_start_leave_no_process(scene: SceneMaker, handler: str) -> None:
+    kill_starting(scene(8, handler=handler, workers=4), 40)
+
+
+def kill_starting(stage: Scene, times: int) -> None:
+    """Kill members between their template's first breath and their workers' first records."""
+    rng, never = random.Random(10), threading.Event()
+    for _ in range(times):
+        member = stage.members.start()
+        member.wait(lambda member=member: len(alive(member.pid)) > 1, "a template", 60)
+        if rng.random() < 0.7:
+            member.wait(lambda member=member: "template ready" in member.output(), "a template to fork from", 60)
+        never.wait(rng.uniform(0, 0.3))
+        member.kill()
+        wait_gone(member, 2.0)
+
+
+def test_a_killed_supervisor_is_noticed_by_the_kernel_and_not_only_by_threads_that_run(scene: SceneMaker) -> None:
+    """A frozen worker runs no thread that could see the pipe's end; PR_SET_PDEATHSIG kills it nevertheless."""
+    stage = scene(2, workers=2)
+    member = stage.members.start()
+    member.wait_running(2, within=90)
+    for worker in member.workers():
+        os.kill(worker["pid"], signal.SIGSTOP)
+    member.kill()
+    wait_gone(member, 1.0)

@@ -1,0 +1,77 @@
+"""Ctrl-C on a real terminal: a drain like any other, whoever else the terminal tells."""
+
+from __future__ import annotations
+
+import os
+import pty
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.system.producing import Flow
+from tests.system.workers import procfs
+from tests.system.workers.scene import Scene
+from tests.waiting import wait_until
+
+CTRL_C = b"\x03"
+SceneMaker = Callable[..., Scene]
+
+
+class Screen:
+    """The user's side of a pseudo-terminal; keeps what was printed."""
+
+    def __init__(self, keyboard: int) -> None:
+        self._keyboard = keyboard
+        self._printed = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def press(self, keys: bytes) -> None:
+        """Type; the terminal itself turns Ctrl-C into SIGINT for its foreground process group."""
+        os.write(self._keyboard, keys)
+
+    def text(self) -> str:
+        """Everything printed so far."""
+        return self._printed.decode(errors="replace")
+
+    def _read(self) -> None:
+        while True:
+            try:
+                printed = os.read(self._keyboard, 65536)
+            except OSError:  # EIO: nobody has the terminal open any more.
+                return
+            self._printed += printed
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[Screen, int]]:
+    """A screen, and the descriptor that a program gets as its terminal."""
+    keyboard, line = pty.openpty()
+    try:
+        yield Screen(keyboard), line
+    finally:
+        os.close(line)
+        os.close(keyboard)
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_ctrl_c_drains_commits_and_exits_with_zero(scene: SceneMaker, strategy: str) -> None:
+    settings = {"group": {"partition_assignment_strategy": [strategy], "commit_interval_ms": 60_000}}
+    stage = scene(4, settings=settings, env={"KUNICORN_HANDLER_MS": "20"})
+    with terminal() as (screen, line), Flow(stage.kafka.bootstrap, stage.topic, 200):
+        member = stage.members.start(terminal=line)
+        member.wait_running(4, within=90)
+        member.wait(lambda: len(stage.handled(0)) > 20, "some load")
+        assert {os.tcgetpgrp(line), os.getpgid(member.pid)} == {member.pid}, "the terminal's foreground group"
+        screen.press(CTRL_C)
+        assert member.exit_code(within=20) == 0, screen.text()
+        wait_until(lambda: "everything handled is committed" in screen.text(), "the last word on the screen")
+    assert "SIGINT: draining" in screen.text()
+    assert "Traceback" not in screen.text()
+    assert [p for p in procfs.in_session(member.pid) if p.state != "Z"] == []
+    # Invariants 1 and 8: what is committed is exactly what was handled, although no timer ever committed.
+    handled = {partition: len(set(stage.handled(partition))) for partition in range(4)}
+    assert stage.committed() == handled
+    assert not stage.judge().faults().keys() - {"lost"}, "what was not handled yet is nobody's fault"

@@ -1,0 +1,106 @@
+"""Handlers that raise: their partition halts where all can see it, and nothing else stops (invariant 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kunicorn.pipes import clock
+from tests.system.members import MemberProcess
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+
+
+def halted(member: MemberProcess) -> dict[str, Any]:
+    """The one partition that halts."""
+    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition", 20)
+    found: dict[str, Any] = partition
+    return found
+
+
+def assert_only_partition_0_is_halted(stage: Scene, member: MemberProcess, reason: str) -> None:
+    """Visible in /status and in the metrics, no reason for a restart, and no burden for partition 1."""
+    partition = halted(member)
+    assert partition["partition"] == 0
+    assert reason in partition["reason"]
+    assert partition["position"] == 1, "what was handled before stays handled"
+    assert f'kunicorn_partitions{{group="{stage.topic}",state="halted"}} 1.0' in member.get("/metrics")[1]
+    assert member.get("/livez")[0] == 200
+    assert member.get("/readyz")[0] == 200
+    assert f"{stage.topic}-0 is halted" in member.output()
+    stage.send(1, "still handled")
+    stage.wait_handled(1, 1, member)
+    assert member.stop() == 0
+    assert stage.committed() == {0: 1, 1: 2}
+    report = stage.judge(except_from=[(0, 1)])
+    assert report.holds, report
+
+
+def with_a_failing_record(
+    scene: SceneMaker, value: str, handler: str = "marked:handle", **more: Any
+) -> tuple[Scene, MemberProcess]:
+    """Offset 1 of partition 0 cannot be handled; one worker has both partitions."""
+    stage: Scene = scene(2, workers=1, handler=handler, **more)
+    member = stage.members.start()
+    member.wait_running(2)
+    stage.send(1, "fine")
+    stage.send(0, "fine")
+    stage.wait_handled(0, 0, member)
+    stage.send(0, value, "waits for a person")
+    return stage, member
+
+
+def test_a_record_is_tried_three_times_with_growing_waits_before_its_partition_halts(scene: SceneMaker) -> None:
+    stage, member = with_a_failing_record(scene, "raise", settings={"handler": {"retry_backoff_ms": 200}})
+    assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer in 0@1")
+    tries = stage.begun(0, 1)
+    assert len(tries) == 3
+    first, second = ((after - before) / clock.NANOSECONDS for before, after in pairwise(tries))
+    # KIP-580: 200 ms and 400 ms, each up to a fifth more or less.
+    assert first >= 0.16
+    assert second >= 0.32
+
+
+@pytest.mark.parametrize("value", ["exit", "interrupt"])
+def test_a_handler_that_raises_system_exit_or_keyboard_interrupt_halts_its_partition_at_once(
+    scene: SceneMaker, value: str
+) -> None:
+    stage, member = with_a_failing_record(scene, value)
+    assert_only_partition_0_is_halted(stage, member, {"exit": "SystemExit: 7", "interrupt": "KeyboardInterrupt"}[value])
+    assert len(stage.begun(0, 1)) == 1
+    assert "died" not in member.output(), "the worker lives on"
+
+
+def test_an_async_handler_that_raises_halts_its_partition(scene: SceneMaker) -> None:
+    stage, member = with_a_failing_record(scene, "raise", "marked:handle_async")
+    assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer in 0@1")
+    assert len(stage.begun(0, 1)) == 3
+
+
+def test_a_batch_handler_that_raises_halts_its_partition_before_the_batch(scene: SceneMaker) -> None:
+    stage, member = with_a_failing_record(scene, "raise", "marked:handle_batch", settings={"handler": {"mode": "batch"}})
+    assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer in 0@1")
+    assert len(stage.begun(0, 1)) == 3
+
+
+@pytest.mark.parametrize("value", ["die", "crash"])
+def test_the_second_death_with_the_same_record_in_hand_halts_that_partition_alone(
+    scene: SceneMaker, value: str
+) -> None:
+    stage, member = with_a_failing_record(scene, value)
+    cause = {"die": "exit 9", "crash": "SIGSEGV"}[value]
+    assert_only_partition_0_is_halted(stage, member, f"2 workers died ({cause}) with offset 1 in hand")
+    assert len(stage.begun(0, 1)) == 2
+    assert member.output().count(f"died: {cause}") == 2
+
+
+def test_a_record_that_kills_its_worker_once_is_handled_by_the_next_one(scene: SceneMaker) -> None:
+    stage, member = with_a_failing_record(scene, "die once")
+    stage.wait_handled(0, 2, member)
+    assert member.stop() == 0
+    assert stage.committed() == {0: 3, 1: 1}
+    assert stage.judge().holds

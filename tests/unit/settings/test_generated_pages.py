@@ -1,0 +1,41 @@
+"""config.example.toml and docs/settings.md say what the code says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from kunicorn.settings import load
+from kunicorn.settings.loading import sections
+from kunicorn.settings.render import example, page
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_example_file_is_current() -> None:
+    assert (ROOT / "config.example.toml").read_text() == example(), "run `python -m kunicorn.settings`"
+
+
+def test_the_settings_page_is_current() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == page(), "run `python -m kunicorn.settings`"
+
+
+def test_the_example_file_loads_as_it_is() -> None:
+    assert load(ROOT / "config.example.toml", {}).group.topics == ("orders", "^refunds-.*")
+
+
+def test_the_example_file_loads_with_everything_uncommented(tmp_path: Path) -> None:
+    everything = re.sub(r'^# (?=\[|"?[\w.]+"? = )', "", example(), flags=re.MULTILINE)
+    path = tmp_path / "config.toml"
+    path.write_text(everything)
+    load(path, {})
+    named = tomllib.loads(everything)
+    assert {name: set(model.model_fields) for name, model in sections().items()} == {
+        name: set(table) for name, table in named.items()
+    }
+
+
+def test_every_setting_says_what_it_means() -> None:
+    silent = [f"{s}.{name}" for s, m in sections().items() for name, f in m.model_fields.items() if not f.description]
+    assert silent == []

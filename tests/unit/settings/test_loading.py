@@ -1,0 +1,200 @@
+"""The file: what is taken, and in which words the rest is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipes.client import OWNED_PROPERTIES
+from kunicorn.settings import load, shown
+from tests.unit.settings.files import LEAST, loaded, problem, problems
+
+
+def test_the_required_settings_are_enough(tmp_path: Path) -> None:
+    settings = loaded(tmp_path)
+    assert settings.kafka.bootstrap_servers == ("127.0.0.1:9092",)
+    assert settings.group.topics == ("orders",)
+    assert settings.group.auto_offset_reset == "earliest"
+    assert settings.group.partition_assignment_strategy == ("cooperative-sticky",)
+    assert settings.workers.count >= 1
+
+
+def test_settings_are_frozen(tmp_path: Path) -> None:
+    settings = loaded(tmp_path)
+    with pytest.raises(ValidationError):
+        settings.http.port = 1
+
+
+def test_the_same_file_gives_equal_settings(tmp_path: Path) -> None:
+    assert loaded(tmp_path) == loaded(tmp_path)
+
+
+def test_the_machines_environment_does_not_leak_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA", '{"client_id": "other"}')
+    monkeypatch.setenv("KUNICORN_KAFKA__CLIENT_ID", "other")
+    assert loaded(tmp_path).kafka.client_id == "kunicorn"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no file .*absent\.toml.*--config") as refused:
+        load(tmp_path / "absent.toml", {})
+    assert refused.value.exit_code is ExitCode.CONFIGURATION
+
+
+def test_a_directory_in_place_of_the_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[kafka]\nclient_id = kunicorn\n", "line 2, column 13"),
+        ('[kafka]\nclient_id = "kunicorn', "end of the file"),
+        ("[kafka]\na = 1\na = 2\n", "line 3, column 6"),
+    ],
+)
+def test_malformed_toml_names_the_place(tmp_path: Path, text: str, place: str) -> None:
+    with pytest.raises(ConfigError, match=rf"config\.toml, {place}: not valid TOML"):
+        loaded(tmp_path, text)
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"[kafka]\nclient_id = '\xff'\n")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 21"):
+        load(path, {})
+
+
+def test_an_empty_file_lists_every_required_setting_with_an_example(tmp_path: Path) -> None:
+    assert problems(tmp_path, "") == [
+        'kafka.bootstrap_servers: is missing; set it in [kafka], such as bootstrap_servers = ["127.0.0.1:9092"]',
+        'group.id: is missing; set it in [group], such as id = "orders"',
+        'group.topics: is missing; set it in [group], such as topics = ["orders", "^refunds-.*"]',
+        'handler.entrypoint: is missing; set it in [handler], such as entrypoint = "shop.handlers:handle_order"',
+    ]
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    text = LEAST + "mode = 'all'\n[http]\nport = 'x'\n[log]\nlevel = 'loud'\n"
+    assert [line.split(" ")[0] for line in problems(tmp_path, text)] == ["handler.mode", "http.port", "log.level"]
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "text"),
+    [
+        ("group", 'topic = "x"', 'group.topic = "x": unknown setting; did you mean topics?'),
+        ("kafka", "session_timeout_ms = 1", "kafka.session_timeout_ms = 1: unknown setting; did you mean group.session_"),
+        ("group", '"session.timeout.ms" = 1', "group.session.timeout.ms = 1: unknown setting; did you mean session_time"),
+        ("http", "zzz = 1", "http.zzz = 1: unknown setting; the settings in [http] are enabled, host, port"),
+        ("grupp", "x = 1", 'grupp = {"x": 1}: unknown section; did you mean [group]?'),
+        ("zzz", "x = 1", 'zzz = {"x": 1}: unknown section; the sections are kafka, group, handler'),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, section: str, line: str, text: str
+) -> None:
+    assert problem(tmp_path, section, line).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "text"),
+    [
+        ("http", 'port = "9400"', 'http.port = "9400": not a whole number; write it in digits, without quotes'),
+        ("http", "port = true", "http.port = true: not a whole number; write it in digits, without quotes"),
+        ("http", "port = 65536", "http.port = 65536: too large; the most is 65535"),
+        ("http", "enabled = 1", "http.enabled = 1: not a truth value; write true or false, without quotes"),
+        ("workers", "count = 0", "workers.count = 0: too small; the least is 1"),
+        ("kafka", "client_id = 5", 'kafka.client_id = 5: not a text; put it in quotes, "like this"'),
+        ("kafka", 'client_id = ""', 'kafka.client_id = "": empty; leave it out, or give it a value'),
+        ("kafka", "bootstrap_servers = []", "kafka.bootstrap_servers = []: empty; name at least one"),
+        ("kafka", 'bootstrap_servers = "a:1"', 'kafka.bootstrap_servers = "a:1": not a list; write ["one", "two"]'),
+        ("kafka", 'bootstrap_servers = ["a"]', 'kafka.bootstrap_servers[0] = "a": not a broker\'s address; write host:po'),
+        ("kafka", "librdkafka = 5", "kafka.librdkafka = 5: not a table; write a table of its own"),
+        ("group", "id = ' '", 'group.id = " ": empty; give the group a name'),
+        ("group", "topics = ['a b']", 'group.topics[0] = "a b": not a legal name'),
+        ("group", "topics = ['^(']", 'group.topics[0] = "^(": not a regular expression (missing ), unterminated'),
+        ("group", "group_instance_id = '..'", 'group.group_instance_id = "..": not a legal name'),
+        ("group", "auto_offset_reset = 'newest'", 'group.auto_offset_reset = "newest": not a value it can have; it can b'),
+        ("group", "partition_assignment_strategy = ['range', 'range']", "group.partition_assignment_strategy = "),
+        ("group", "heartbeat_interval_ms = 3000000000", "group.heartbeat_interval_ms = 3000000000: too large"),
+        ("handler", "entrypoint = 'shop'", 'handler.entrypoint = "shop": not of the form package.module:attribute'),
+        ("handler", "entrypoint = 'shop:handlers.'", "handler.entrypoint"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(tmp_path: Path, section: str, line: str, text: str) -> None:
+    assert problem(tmp_path, section, line).startswith(text)
+
+
+def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path, "http = 5\n" + LEAST) == ["http = 5: not a section; write it as a table, [section]"]
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_security_that_this_version_lacks_is_refused_as_such(tmp_path: Path, protocol: str) -> None:
+    line = problem(tmp_path, "kafka", f'security_protocol = "{protocol}"')
+    assert line == f'kafka.security_protocol = "{protocol}": not supported by this version; use \'PLAINTEXT\''
+
+
+def test_a_security_protocol_that_kafka_does_not_know_is_just_wrong(tmp_path: Path) -> None:
+    assert "not a value it can have" in problem(tmp_path, "kafka", "security_protocol = 'TLS'")
+
+
+def test_the_consumer_protocol_is_refused_as_not_supported(tmp_path: Path) -> None:
+    assert "not supported by this version" in problem(tmp_path, "group", 'group_protocol = "consumer"')
+
+
+@pytest.mark.parametrize(
+    ("section", "lines", "key", "words"),
+    [
+        ("group", "session_timeout_ms = 6000", "group.session_timeout_ms = 6000", "allow_short_session_timeout = true"),
+        ("group", "heartbeat_interval_ms = 15001", "group.heartbeat_interval_ms = 15001", "session_timeout_ms = 45000"),
+        ("group", "drain_timeout_ms = 295000", "group.max_poll_interval_ms = 300000", "drain_timeout_ms = 295000"),
+        ("kafka", "retry_backoff_ms = 1001", "kafka.retry_backoff_max_ms = 1000", "retry_backoff_ms = 1001"),
+        ("handler", "retry_backoff_ms = 10001", "handler.retry_backoff_max_ms = 10000", "retry_backoff_ms = 10001"),
+    ],
+)
+def test_settings_that_contradict_one_another_are_refused(
+    tmp_path: Path, section: str, lines: str, key: str, words: str
+) -> None:
+    line = problem(tmp_path, section, lines)
+    assert line.startswith(key)
+    assert words in line
+
+
+def test_a_short_session_is_allowed_to_whoever_asks_for_it(tmp_path: Path) -> None:
+    text = LEAST.replace("[group]", "[group]\nsession_timeout_ms = 6000\nallow_short_session_timeout = true")
+    assert loaded(tmp_path, text).group.session_timeout_ms == 6000
+
+
+def test_other_librdkafka_properties_pass_through(tmp_path: Path) -> None:
+    text = LEAST + '[kafka.librdkafka]\n"fetch.wait.max.ms" = 50\n"socket.keepalive.enable" = true\n'
+    assert loaded(tmp_path, text).kafka.librdkafka == {"fetch.wait.max.ms": 50, "socket.keepalive.enable": True}
+
+
+@pytest.mark.parametrize("name", sorted(OWNED_PROPERTIES))
+def test_a_librdkafka_property_of_ours_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+    line = problem(tmp_path, "kafka.librdkafka", f'"{name}" = "x"')
+    assert f"'{name}' cannot be set here: {OWNED_PROPERTIES[name]}" in line
+
+
+def test_a_dotted_name_without_quotes_is_explained(tmp_path: Path) -> None:
+    line = problem(tmp_path, "kafka.librdkafka", "fetch.wait.max.ms = 50")
+    assert 'put the dotted name in quotes: "fetch.wait.max.ms"' in line
+
+
+def test_secrets_appear_neither_in_a_refusal_nor_in_what_is_shown(tmp_path: Path) -> None:
+    text = LEAST + '[kafka.librdkafka]\n"ssl.key.password" = "hunter2"\n[handler.options]\nurl = "db://u:hunter2@h"\n'
+    assert "hunter2" not in str(shown(loaded(tmp_path, text)))
+    assert "hunter2" not in "\n".join(problems(tmp_path, text + "[kafka.librdkafka.x]\n"))
+    assert "hunter2" not in "\n".join(problems(tmp_path, environ={"KUNICORN_HANDLER__OPTIONS": "hunter2"}))
+    assert "hunter2" not in "\n".join(problems(tmp_path, environ={"KUNICORN_DATABASE": "hunter2"}))
+
+
+def test_what_is_shown_is_plain_and_complete(tmp_path: Path) -> None:
+    view = shown(loaded(tmp_path, LEAST + '[handler.options]\nregion = "eu"\n'))
+    assert view["group"]["topics"] == ["orders"]  # type: ignore[index]
+    assert view["handler"]["options"] == {"region": "(not shown)"}  # type: ignore[index]
