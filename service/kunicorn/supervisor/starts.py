@@ -116,7 +116,7 @@ async def recover(offsets: Offsets, lost: Mapping[TopicPartition, Position], pol
         target = _nearest(position, first.offset, last.offset, ends.get(tp), policy)
         starts.chosen[tp] = Position(target)
         log.warning(
-            f"{tp}: position {position.offset} is not in the log, {first.offset} to {last.offset}: going on at {target}",
+            f"{tp}: position {position.offset} is not in the log ({first.offset}-{last.offset}), going on at {target}",
             skipped=max(0, target - position.offset),
             policy=policy,
         )

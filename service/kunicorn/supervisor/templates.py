@@ -57,9 +57,10 @@ class Templates:
                 failures += 1
                 log.warning(f"the template died while importing the handler: {template.how_it_ended}")
                 if not loaded_before and failures >= _TRIES_AT_START:
+                    handler = self._preload.entrypoint
                     self._fatal(HandlerLoadError(
-                        f"importing the handler {self._preload.entrypoint!r} ends the process ({template.how_it_ended}, "
-                        f"{failures} times): import it by hand to see why"))  # fmt: skip
+                        f"importing the handler {handler!r} ends the process ({template.how_it_ended}, {failures} "
+                        f"times): import it by hand to see why"))  # fmt: skip
                     return
             else:
                 failures, loaded_before = 0, True

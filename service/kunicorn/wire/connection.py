@@ -74,7 +74,8 @@ class Connection:
                 return connection
         except TimeoutError as error:
             raise RequestTimedOut(f"{address} did not accept a connection within {timeout:g} s") from error
-        except OSError as error:
+        except (OSError, UnicodeError, OverflowError) as error:
+            # The last two: a host name or a port that is none, as a broken advertised.listeners hands them out.
             raise ConnectionLost(f"cannot connect to {address}: {error}") from error
 
     @property

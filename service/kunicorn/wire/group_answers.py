@@ -40,6 +40,8 @@ def found(message: Any, group_id: str) -> Found:
     error = int(answer.error_code)
     if error != ErrorCode.NONE:
         return Found(error, None, answer.error_message or "")
+    if not answer.host:
+        return Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, None, f"node {int(answer.node_id)} has no address")
     return Found(error, Broker(int(answer.node_id), answer.host, int(answer.port)))
 
 

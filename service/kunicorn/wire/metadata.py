@@ -70,6 +70,8 @@ def metadata_from(message: Any) -> Metadata:
         brokers={
             int(broker.node_id): Broker(int(broker.node_id), broker.host, int(broker.port), broker.rack)
             for broker in message.brokers or ()
+            # To a resolver, no host means this machine.
+            if broker.host
         },
         # A topic without a name was asked for by an id that the broker does not know: there is nothing to call it.
         topics={topic.name: _topic(topic) for topic in message.topics or () if topic.name},

@@ -23,9 +23,18 @@ def parse_seeds(servers: Sequence[str]) -> tuple[Address, ...]:
 
 def _parse(server: str) -> Address:
     match = _SERVER.fullmatch(server.strip())
-    if match is None or not 0 < int(match["port"]) <= _MAX_PORT:
+    if match is None or not 0 < int(match["port"]) <= _MAX_PORT or not _is_name(match["host"] or ""):
         raise ConfigError(f"bootstrap_servers: {server!r} is not 'host:port' (IPv6: '[address]:port')")
     return Address(match["ipv6"] or match["host"], int(match["port"]))
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver can be asked for it at all: no empty or overlong label."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 async def resolve(seeds: Sequence[Address], timeout: float, problems: list[str]) -> list[Address]:

@@ -37,7 +37,7 @@ def problems(tmp_path: Path, text: str = LEAST, environ: Mapping[str, str] | Non
 
 def problem(tmp_path: Path, section: str, line: str) -> str:
     """The only problem of settings that are complete, but for one line added in that section."""
-    name = line.split("=")[0].strip()
+    name = line.partition("=")[0].strip()
     kept = [each for each in LEAST.splitlines() if not each.startswith(f"{name} =")]
     text = "\n".join(kept) + "\n"
     head = f"[{section}]\n"

@@ -47,7 +47,8 @@ def test_a_wrong_value_names_the_variable_it_came_from(tmp_path: Path) -> None:
         ("KUNICORN_GRUOP__ID", "did you mean [group]?"),
         ("KUNICORN_GROUP__IDD", "did you mean id?"),
         ("KUNICORN_HTTP_PORT", "did you mean KUNICORN_HTTP__PORT?"),
-        ("KUNICORN_WORKERS", "variables are named KUNICORN_<SECTION>__<NAME>"),
+        ("KUNICORN_WORKERS", "did you mean KUNICORN_WORKERS__COUNT?"),
+        ("KUNICORN_DATABASE", "variables are named KUNICORN_<SECTION>__<NAME>"),
         ("KUNICORN_", "variables are named KUNICORN_<SECTION>__<NAME>"),
     ],
 )
@@ -76,4 +77,5 @@ def test_variables_that_kubernetes_makes_of_a_service_do_not_keep_the_pod_from_s
 
 
 def test_other_programs_variables_are_left_alone(tmp_path: Path) -> None:
-    assert loaded(tmp_path, environ={"KAFKA_HOME": "x", "kunicorn_http__port": "1", "UNICORN_X": "y"}) == loaded(tmp_path)
+    others = {"KAFKA_HOME": "x", "kunicorn_http__port": "1", "UNICORN_X": "y"}
+    assert loaded(tmp_path, environ=others) == loaded(tmp_path)

@@ -27,11 +27,13 @@ class Broker:
         self.refused: list[int] = []
         self.at_once = 0
         self.most_at_once = 0
+        self.asked = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         self.requests.append(dict(offsets))
+        self.asked.set()
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await self.gate.wait()
@@ -79,8 +81,7 @@ async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
 async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets() -> None:
     broker, consumed = Broker(PeerError("reset")), Consumed(p0=10)
     task = asyncio.create_task(committer(broker, consumed).settle([ZERO], clock.now() + 5))
-    while not broker.requests:
-        await asyncio.sleep(0)
+    await broker.asked.wait()
     consumed.left[ZERO] = Position(15)
     assert await task
     assert broker.requests == [{ZERO: Position(10)}, {ZERO: Position(15)}]
@@ -105,8 +106,7 @@ async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_r
     task = asyncio.create_task(
         commits.starts({ZERO: Position(1), ONE: Position(2)}, lambda tp: tp in owned, clock.now() + 5)
     )
-    while not broker.requests:
-        await asyncio.sleep(0)
+    await broker.asked.wait()
     owned.discard(ONE)
     assert await task
     assert broker.requests[-1] == {ZERO: Position(1)}
@@ -126,8 +126,7 @@ async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
     first = asyncio.create_task(commits.settle([ZERO], clock.now() + 5))
     second = asyncio.create_task(commits.settle([ZERO], clock.now() + 5))
     quiet = asyncio.create_task(commits.quiet())
-    while not broker.requests:
-        await asyncio.sleep(0)
+    await broker.asked.wait()
     assert commits.pending
     assert not quiet.done()
     broker.gate.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,8 +128,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    yield Stage()
+def stage() -> Stage:
+    return Stage()
 
 
 def consumed(stage: Stage) -> dict[int, int]:

@@ -207,6 +207,16 @@ async def test_a_node_at_a_new_address_is_connected_there(one: FakeBroker, two: 
         await cluster.close()
 
 
+@pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("x" * 64, 9092), ("127.0.0.1", 70000), ("127.0.0.1", -1)])
+async def test_a_node_that_advertises_nonsense_is_lost(one: FakeBroker, two: FakeBroker, host: str, port: int) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    cluster.learn(Broker(2, host, port))
+    with pytest.raises(ConnectionLost, match="cannot connect to"):
+        await cluster.connection(2, "control")
+    await cluster.close()
+
+
 async def test_a_node_that_nobody_has_heard_of_is_lost(one: FakeBroker, two: FakeBroker) -> None:
     cluster = cluster_of(one)
     await cluster.refresh(["t"])

@@ -91,6 +91,13 @@ async def test_an_answer_about_other_groups_is_no_coordinator(broker: FakeBroker
     assert refused.value.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+async def test_a_coordinator_without_an_address_is_none(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[Api.FIND_COORDINATOR] = (3, 3)
+    broker.script[Api.FIND_COORDINATOR] = lambda asked: blank_response(asked.api, asked.version, node_id=-1)
+    with pytest.raises(CoordinatorUnavailable, match="node -1 has no address"):
+        await Coordinator(cluster, "g").find()
+
+
 async def test_without_a_look_up_nothing_is_sent(broker: FakeBroker, cluster: Cluster) -> None:
     with pytest.raises(CoordinatorUnavailable, match="Heartbeat: the coordinator is not known now") as unknown:
         await Coordinator(cluster, "g").heartbeat(**MEMBER)

@@ -53,6 +53,13 @@ def test_nulls_and_topics_without_a_name_are_no_trouble() -> None:
     assert metadata_from(message) == Metadata()
 
 
+@pytest.mark.parametrize("host", ["", None])
+def test_a_broker_without_a_host_is_not_this_machine(host: str | None) -> None:
+    row = nested(RESPONSES[Api.METADATA, 12], "brokers")
+    message = blank_response(Api.METADATA, 12, brokers=(row(node_id=1, host=host, port=9092),))
+    assert metadata_from(message).brokers == {}
+
+
 def test_unknown_partitions_have_no_leader() -> None:
     assert snapshot(topic(1)).leader(TopicPartition("t", 9)) == (-1, -1)
     assert snapshot().leader(TopicPartition("t", 0)) == (-1, -1)

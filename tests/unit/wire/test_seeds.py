@@ -17,7 +17,10 @@ def test_hosts_and_addresses_are_read() -> None:
     )
 
 
-@pytest.mark.parametrize("server", ["", "kafka", "kafka:", ":9092", "kafka:0", "kafka:70000", "a b:1", "http://k:9092"])
+@pytest.mark.parametrize(
+    "server",
+    ["", "kafka", "kafka:", ":9092", "kafka:0", "kafka:70000", "a b:1", "http://k:9092", "a..b:1", "x" * 64 + ":1"],
+)
 def test_what_is_no_server_is_named(server: str) -> None:
     with pytest.raises(ConfigError, match=f"bootstrap_servers: {server!r} is not 'host:port'"):
         parse_seeds([server])

@@ -1,0 +1,95 @@
+"""Red only for what a restart cures; everything else has another way to be told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kunicorn.group.partitions import PartitionState
+from kunicorn.observe.health import live, ready
+from kunicorn.observe.status import Status
+from tests.unit.observe.snapshots import group, partition, status, worker
+
+
+def test_a_service_that_works_is_live_and_ready() -> None:
+    assert live(status()).ok
+    assert ready(status()).ok
+
+
+def test_a_loop_that_runs_late_is_red() -> None:
+    (reason,) = live(status(loop_lag=5.1)).reasons
+    assert "event loop ran 5.1 s late" in reason
+
+
+def test_a_worker_that_does_not_answer_is_red() -> None:
+    (reason,) = live(status(workers=(worker(0), worker(1, pong_age=61.0)))).reasons
+    assert reason == "worker 1 (pid 1001) has not answered for 61 s"
+
+
+def test_a_runner_that_stands_still_with_nothing_in_hand_is_red() -> None:
+    (reason,) = live(status(workers=(worker(runner_age=61.0),))).reasons
+    assert "2 partitions and nothing in hand" in reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"in_hand": "orders-0@90", "in_hand_age": 3600.0},
+        {"partitions": 0},
+        {"paused_by_lease": True},
+        {"pid": None},
+        {"runner_age": None},
+    ],
+    ids=["busy with a long record", "without partitions", "paused by the lease", "not running", "just started"],
+)
+def test_a_runner_with_a_reason_to_stand_still_is_not_red(changes: dict[str, object]) -> None:
+    assert live(status(workers=(worker(**{"runner_age": 3600.0, **changes}),))).ok
+
+
+def test_every_reason_is_told() -> None:
+    workers = (worker(0, pong_age=100.0), worker(1, runner_age=100.0))
+    assert len(live(status(loop_lag=9.0, workers=workers)).reasons) == 3
+
+
+@pytest.mark.parametrize("state", list(PartitionState))
+def test_no_state_of_a_partition_makes_the_service_red(state: PartitionState) -> None:
+    snapshot = status(partitions=(partition(0, state=state.value, reason="for a reason", since=1e6, lag=10**9),))
+    assert live(snapshot).ok
+    assert ready(snapshot).ok
+
+
+def test_an_outage_of_the_brokers_is_no_reason_to_restart() -> None:
+    outage = status(brokers_reached=False, problem="no broker answers", group=group(heartbeat_age=900.0, lease_left=-855.0))
+    assert live(outage).ok
+    assert ready(outage).reasons == ("no broker answers",)
+
+
+@pytest.mark.parametrize("state", ["joining", "syncing", "unjoined"])
+def test_a_rebalance_is_neither_red_nor_unready(state: str) -> None:
+    rebalancing = status(group=group(state=state))
+    assert live(rebalancing).ok
+    assert ready(rebalancing).ok
+
+
+def test_a_member_without_partitions_is_ready() -> None:
+    assert ready(status(partitions=(), workers=())).ok
+
+
+def test_a_member_that_never_joined_is_not_ready() -> None:
+    (reason,) = ready(status(group=group(joined=False, state="joining"))).reasons
+    assert reason == "not yet a stable member of group 'shop': joining"
+
+
+def test_a_service_that_stops_is_live_but_not_ready() -> None:
+    stopping = status(stopping=True)
+    assert live(stopping).ok
+    assert not ready(stopping).ok
+
+
+def test_a_verdict_never_depends_on_lag() -> None:
+    def behind(snapshot: Status) -> Status:
+        return replace(snapshot, partitions=tuple(replace(p, lag=10**12, lag_seconds=1e9) for p in snapshot.partitions))
+
+    assert live(behind(status())) == live(status())
+    assert ready(behind(status())) == ready(status())

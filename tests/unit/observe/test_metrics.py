@@ -1,0 +1,198 @@
+"""What a scraper sees. Every page is parsed by Prometheus's own parsers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
+
+from kunicorn.observe import catalogue, logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.pages import metrics_page
+from kunicorn.observe.status import Status
+from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
+from tests.unit.observe.snapshots import group, partition, status, worker
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(metrics: Metrics, snapshot: Status, accept: str = "", limit: int = 2000) -> Samples:
+    body, _ = metrics.render(snapshot, accept, limit)
+    text = body.decode()
+    parse: Any = openmetrics_parser if text.endswith("# EOF\n") else parser
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((name, frozenset(labels.items())))
+
+
+def names(samples: Samples) -> set[str]:
+    return {name for name, _ in samples}
+
+
+def deltas(topic: str = "orders", **changes: Any) -> Deltas:
+    buckets = [0] * (len(DURATION_BUCKETS) + 1)
+    for bucket in changes.pop("calls", []):
+        buckets[bucket] += 1
+    return Deltas(**{"topic": topic, "records": 0, "failures": 0, "retries": 0, "seconds": 0.0, "buckets": buckets, **changes})
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "*/*", "rubbish;;="])
+def test_both_formats_say_the_same(accept: str) -> None:
+    metrics = Metrics()
+    metrics.commits.labels(result="ok").inc(3)
+    samples = scraped(metrics, status(), accept)
+    assert value(samples, "kafka_consumer_commits_total", result="ok") == 3
+    assert value(samples, "kafka_consumer_records_lag", group="shop", topic="orders", partition="0") == 10
+
+
+def test_openmetrics_is_sent_to_whoever_accepts_it() -> None:
+    metrics = Metrics()
+    assert metrics.render(status(), "application/openmetrics-text", 1)[1].startswith("application/openmetrics-text")
+    assert metrics.render(status(), "text/plain", 1)[1].startswith("text/plain; version=0.0.4")
+
+
+def test_workers_reports_add_up_by_topic() -> None:
+    metrics = Metrics()
+    metrics.add(deltas(records=5, failures=2, retries=1))
+    metrics.add(deltas(records=7))
+    metrics.add(deltas("refunds", records=1))
+    samples = scraped(metrics, status())
+    assert value(samples, "messaging_client_consumed_messages_total", topic="orders") == 12
+    assert value(samples, "messaging_client_consumed_messages_total", topic="refunds") == 1
+    assert value(samples, "kunicorn_handler_failures_total", topic="orders") == 2
+    assert value(samples, "kunicorn_handler_retries_total", topic="orders") == 1
+
+
+def test_workers_durations_become_a_cumulative_histogram() -> None:
+    metrics = Metrics()
+    metrics.add(deltas(seconds=0.5, calls=[0, 0, 3]))
+    metrics.add(deltas(seconds=400.0, calls=[len(DURATION_BUCKETS)]))
+    samples = scraped(metrics, status())
+    name = "messaging_process_duration_seconds"
+    assert value(samples, f"{name}_bucket", topic="orders", le=str(DURATION_BUCKETS[0])) == 2
+    assert value(samples, f"{name}_bucket", topic="orders", le=str(DURATION_BUCKETS[3])) == 3
+    assert value(samples, f"{name}_bucket", topic="orders", le=str(DURATION_BUCKETS[-1])) == 3
+    assert value(samples, f"{name}_bucket", topic="orders", le="+Inf") == 4
+    assert value(samples, f"{name}_count", topic="orders") == 4
+    assert value(samples, f"{name}_sum", topic="orders") == 400.5
+
+
+def test_a_partitions_series_vanish_when_it_leaves() -> None:
+    metrics = Metrics()
+    gone = {"group": "shop", "topic": "orders", "partition": "1"}
+    assert value(scraped(metrics, status()), "kafka_consumer_position", **gone) == 90
+    assert value(scraped(metrics, status(partitions=(partition(0),))), "kafka_consumer_position", **gone) is None
+
+
+def test_what_is_not_known_is_absent_and_never_zero() -> None:
+    unknown = partition(0, position=None, committed=None, log_end=None, lag=None, lag_seconds=None)
+    snapshot = status(
+        partitions=(unknown,),
+        workers=(worker(rss_bytes=None),),
+        group=group(generation=-1, heartbeat_age=None, lease_left=None, last_rebalances=()),
+    )
+    assert names(scraped(Metrics(), snapshot)).isdisjoint(
+        {
+            "kafka_consumer_position",
+            "kafka_consumer_committed_offset",
+            "kafka_consumer_log_end_offset",
+            "kafka_consumer_records_lag",
+            "kafka_consumer_records_lag_max",
+            "kafka_consumer_lag_seconds",
+            "kafka_consumer_group_generation",
+            "kafka_consumer_last_heartbeat_seconds",
+            "kafka_consumer_last_rebalance_seconds",
+            "kunicorn_lease_left_seconds",
+            "kunicorn_inflight_oldest_seconds",
+            "kunicorn_worker_rss_bytes",
+        }
+    )
+
+
+def test_no_lag_is_zero_and_not_absent() -> None:
+    samples = scraped(Metrics(), status(partitions=(partition(0, lag=0, lag_seconds=0.0),)))
+    labels = {"group": "shop", "topic": "orders", "partition": "0"}
+    assert value(samples, "kafka_consumer_records_lag", **labels) == 0
+    assert value(samples, "kafka_consumer_lag_seconds", **labels) == 0
+
+
+def test_a_halted_partition_is_counted_by_its_state() -> None:
+    samples = scraped(Metrics(), status(partitions=(partition(0), partition(1, state="halted", reason="raised"))))
+    assert value(samples, "kunicorn_partitions", group="shop", state="halted") == 1
+    assert value(samples, "kunicorn_partitions", group="shop", state="running") == 1
+    assert value(samples, "kunicorn_partitions", group="shop", state="stuck") == 0
+
+
+def test_the_group_series_tell_the_snapshot() -> None:
+    busy = status(
+        partitions=(partition(0, lag=3, in_hand=90, in_hand_age=2.5), partition(1, lag=8, in_hand=5, in_hand_age=0.1))
+    )
+    samples = scraped(Metrics(), busy)
+    expected = {
+        "kafka_consumer_assigned_partitions": 2,
+        "kafka_consumer_records_lag_max": 8,
+        "kafka_consumer_group_generation": 7,
+        "kafka_consumer_last_heartbeat_seconds": 0.4,
+        "kafka_consumer_last_rebalance_seconds": 20,
+        "kunicorn_session_timeout_seconds": 45,
+        "kunicorn_lease_left_seconds": 44,
+        "kunicorn_last_commit_seconds": 2,
+        "kunicorn_inflight_records": 2,
+        "kunicorn_inflight_oldest_seconds": 2.5,
+    }
+    assert {name: value(samples, name, group="shop") for name in expected} == expected
+    assert value(samples, "kafka_consumer_group_info", group="shop", protocol="classic", instance_id="") == 1
+
+
+@pytest.mark.parametrize(("state", "up"), [("ready", 1), ("draining", 1), ("starting", 0), ("idle", 0), ("backing-off", 0)])
+def test_a_worker_is_up_while_it_handles_records_or_could(state: str, up: int) -> None:
+    samples = scraped(Metrics(), status(workers=(worker(3, state=state),)))
+    assert value(samples, "kunicorn_worker_up", worker="3") == up
+
+
+def test_above_the_limit_the_partition_series_go_and_the_sums_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(logs._output, "emit", lambda level, logger, event: said.append(event["event"]))
+    metrics = Metrics()
+    for _ in range(3):
+        samples = scraped(metrics, status(), limit=1)
+    assert "kafka_consumer_records_lag" not in names(samples)
+    assert value(samples, "kafka_consumer_records_lag_max", group="shop") == 10
+    assert len(said) == 1
+    assert "2 are assigned, [http] partition_metrics_max is 1" in said[0]
+
+
+def test_every_declared_metric_is_exposed_and_every_exposed_one_declared() -> None:
+    metrics = Metrics()
+    for declared in (attribute for attribute in vars(metrics).values() if hasattr(attribute, "_labelnames")):
+        if declared._labelnames:
+            declared.labels(*("x" for _ in declared._labelnames))
+    metrics.add(deltas(records=1, calls=[0]))
+    busy = status(partitions=(partition(0, in_hand=1, in_hand_age=1.0),))
+    body, _ = metrics.render(busy, "", 2000)
+    found = {
+        (family.name, family.type)
+        for family in parser.text_string_to_metric_families(body.decode())
+        if not family.name.startswith("process_") and not family.name.endswith("_created")
+    }
+    assert found == {(declared.name, declared.kind.value) for declared in catalogue.every()}
+
+
+def test_the_metrics_page_is_current() -> None:
+    from pathlib import Path
+
+    assert (Path(__file__).parents[3] / "docs" / "metrics.md").read_text() == metrics_page(), (
+        "run `python -m kunicorn.observe`"
+    )
+
+
+def test_names_belong_to_no_exporter() -> None:
+    assert [d.name for d in catalogue.every() if d.name.startswith("kafka_consumergroup")] == []
