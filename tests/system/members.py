@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.waiting import wait_until
 
-QUICK = {"group": {"heartbeat_interval_ms": 500}}
+QUICK: dict[str, dict[str, Any]] = {"group": {"heartbeat_interval_ms": 500}}
 """Settings that most tests want: a short heartbeat keeps them short."""
 
 
@@ -65,28 +62,26 @@ class MemberProcess:
         env: Mapping[str, str] | None = None,
         stdout: int | None = None,
         within: Sequence[str] = (),
-        terminal: int | None = None,
     ) -> None:
-        """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid.
-
-        `terminal` becomes its controlling terminal, and its standard input, output and error.
-        """
+        """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid."""
         self.name = name
         self.port = free_port()
         self.log = directory / f"{name}.log"
         self.config = directory / f"{name}.toml"
-        own = {"http": {"host": "127.0.0.1", "port": self.port}, "log": {"format": "text", "level": "debug"}}
+        own: dict[str, dict[str, Any]] = {
+            "http": {"host": "127.0.0.1", "port": self.port},
+            "log": {"format": "text", "level": "debug"},
+        }
         self.config.write_text(toml(merged(QUICK, own, settings)))
         self._output = self.log.open("ab")
         self.process = subprocess.Popen(
             [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config)],
             env={**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
-            stdout=terminal or stdout or self._output,
-            stderr=terminal or self._output,
-            stdin=terminal or subprocess.DEVNULL,
+            stdout=self._output if stdout is None else stdout,
+            stderr=self._output,
+            stdin=subprocess.DEVNULL,
             cwd=directory,
             start_new_session=True,
-            preexec_fn=partial(fcntl.ioctl, terminal, termios.TIOCSCTTY, 0) if terminal else None,
         )
 
     @property
@@ -191,7 +186,6 @@ class Members:
         stdout: int | None = None,
         name: str | None = None,
         within: Sequence[str] = (),
-        terminal: int | None = None,
     ) -> MemberProcess:
         """One more member; `settings` over those of the group."""
         member = MemberProcess(
@@ -201,7 +195,6 @@ class Members:
             {**self._env, **(env or {})},
             stdout,
             within,
-            terminal,
         )
         self.started.append(member)
         return member
@@ -212,7 +205,11 @@ class Members:
 
 
 def group_settings(
-    bootstrap: str, topics: Sequence[str], group: str, entrypoint: str = "kunicorn.demo.handlers:handle", workers: int = 2
+    bootstrap: str,
+    topics: Sequence[str],
+    group: str,
+    entrypoint: str = "kunicorn.demo.handlers:handle",
+    workers: int = 2,
 ) -> dict[str, dict[str, Any]]:
     """The least that a member needs."""
     return {

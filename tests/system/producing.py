@@ -20,11 +20,11 @@ def producer(bootstrap: str) -> Producer:
 def produce(bootstrap: str, topic: str, count: int, *, partition: int | None = None, value: bytes = b"x" * 200) -> None:
     """`count` keyed records, delivered when it returns."""
     sender = producer(bootstrap)
-    where = {} if partition is None else {"partition": partition}
+    where = -1 if partition is None else partition  # -1: librdkafka's RD_KAFKA_PARTITION_UA, by key
     for number in range(count):
         while True:
             try:
-                sender.produce(topic, key=b"%d" % (number % 1000), value=value, **where)
+                sender.produce(topic, key=b"%d" % (number % 1000), value=value, partition=where)
                 break
             except BufferError:
                 sender.poll(0.05)
@@ -75,7 +75,9 @@ class Flow:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join(10)
         assert self._producer.flush(60) == 0, "not everything was delivered"

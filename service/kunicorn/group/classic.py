@@ -46,6 +46,7 @@ class ClassicMember:
         self.member_id = ""
         self.instance_id = instance_id
         self.owned: frozenset[TopicPartition] = frozenset()
+        self._assigned: frozenset[TopicPartition] = frozenset()
         self.leader = False
         self.assignor: str | None = None
         self.joined = False
@@ -163,7 +164,8 @@ class ClassicMember:
         self._step(Step.ASK)
         self._stale = None
         owned = tuple(sorted(self.owned))
-        request = ev.SendJoin(self.generation, self.member_id, owned, self._rejoin_reason)
+        assigned = tuple(sorted(self._assigned))
+        request = ev.SendJoin(self.generation, self.member_id, owned, assigned, self._rejoin_reason)
         self._request = request
         return request
 
@@ -215,9 +217,10 @@ class ClassicMember:
         self._patience.succeeded()
         self._pulse.hurry(now)
         self.joined = True
-        return [self._certain(sent_at), *self._assigned(frozenset(answer.partitions), now)]
+        return [self._certain(sent_at), *self._adopt(frozenset(answer.partitions), now)]
 
-    def _assigned(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
+    def _adopt(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
+        self._assigned = assigned
         if self._leave_reason is not None:
             self.history.settled(self.generation, "completed", now)
             return self._leave()
@@ -364,6 +367,7 @@ class ClassicMember:
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost, self.owned = tuple(sorted(self.owned)), frozenset()
+        self._assigned = frozenset()
         if lost:
             self._disturb(why, now)
             self.history.settled(self.generation, "lost", now)

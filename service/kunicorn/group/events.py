@@ -34,6 +34,9 @@ class SendJoin:
     generation: int
     member_id: str
     owned: tuple[TopicPartition, ...]
+    """What a worker of ours may still handle; an eager member has let go of everything by now."""
+    assigned: tuple[TopicPartition, ...]
+    """What the plan of `generation` gave us, for assignors that keep partitions where they were (KIP-54)."""
     reason: str
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from kunicorn.errors import ConfigError
@@ -114,6 +116,15 @@ class Server:
         return web.Response(body=body, headers={"Content-Type": content_type, **_UNCACHED})
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Not what a port scanner or a TLS client sends: it would fill the log with tracebacks at their will."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+_errors_of_ours = logging.getLogger("kunicorn.http.requests")
+_errors_of_ours.addFilter(_is_ours)
+
+
 class _Connections(web.Server):
     """aiohttp's low-level server, whose open connections are bounded."""
 
@@ -121,6 +132,7 @@ class _Connections(web.Server):
         super().__init__(
             answer,
             access_log=None,
+            logger=_errors_of_ours,
             keepalive_timeout=_IDLE_TIMEOUT,
             max_line_size=_LONGEST_HEADER,
             max_field_size=_LONGEST_HEADER,

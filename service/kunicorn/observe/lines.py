@@ -16,7 +16,7 @@ import orjson
 
 _LONGEST = 16_000
 """Characters of one field: a handler may raise with a whole record in its message."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _NEEDS_QUOTES = re.compile(r"[\s\"=]|^$")
 _MULTILINE = ("exception", "stack")
 

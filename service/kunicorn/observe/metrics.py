@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from threading import Lock
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -38,6 +38,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        # A `_created` beside every counter and histogram doubles the series and tells nobody anything.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         self.consumed = self._counter(c.CONSUMED)

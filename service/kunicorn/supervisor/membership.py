@@ -88,7 +88,7 @@ class Membership:
         self._settled = 0
         self._committed_as = (NO_GENERATION, "")
         self.uncommitted = 0
-        """Partitions that left us with something handled and not committed: it will be handled again."""
+        """Partitions that left us since `leave` with something handled and not committed: it is handled again."""
 
     async def run(self) -> None:
         """Be a member until `leave` is through, or the group refuses us."""
@@ -107,6 +107,8 @@ class Membership:
 
     def leave(self, reason: str) -> None:
         """Drain everything, commit it, leave. Returns at once; `over` tells when it is through."""
+        # What was lost long ago was told then and has been handled again: it must not spoil the exit code of today.
+        self.uncommitted = 0
         self._events.put_nowait(ev.LeaveWanted(reason))
 
     # -- CommitTarget --------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ class Membership:
                     owned=request.owned,
                     generation=request.generation,
                     rack=self._settings.kafka.client_rack,
-                    user_data=assignor.user_data(request.generation),
+                    user_data=assignor.user_data(request.generation, request.assigned),
                 ),
             )
             for assignor in self._assignors

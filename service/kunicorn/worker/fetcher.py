@@ -40,7 +40,7 @@ from kunicorn.pipes.messages import (
     InHand,
     Stopped,
 )
-from kunicorn.topics import NO_EPOCH, Position, TopicPartition
+from kunicorn.topics import Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.meter import Meter
@@ -260,7 +260,7 @@ class Fetcher:
     def _assign(self, grants: list[Grant]) -> None:
         if not grants:
             return
-        targets = [self._target(grant) for grant in grants]
+        targets = [grant.from_where(self._cells) for grant in grants]
         for grant, before in zip(grants, self._consumer.position(targets), strict=True):
             grant.stale_position = before.offset
         try:
@@ -280,12 +280,6 @@ class Fetcher:
         for grant in assigned:
             grant.assigned = False
             self._spent.add(grant.tp)
-
-    def _target(self, grant: Grant) -> ClientPartition:
-        offset, epoch = self._cells[grant.at + CONSUMED], self._cells[grant.at + LEADER_EPOCH]
-        if epoch == NO_EPOCH:
-            return ClientPartition(*grant.tp, offset)
-        return ClientPartition(*grant.tp, offset, leader_epoch=epoch)
 
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from confluent_kafka import Message
+from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.pipes.ledger import CONSUMED, LEADER_EPOCH
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class GrantState(Enum):
@@ -42,3 +44,10 @@ class Grant:
     """Failed tries of the record (or batch) that comes next."""
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
+
+    def from_where(self, cells: memoryview) -> ClientPartition:
+        """The partition as the client takes it, from the next offset to handle on."""
+        offset, epoch = cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH]
+        if epoch == NO_EPOCH:
+            return ClientPartition(*self.tp, offset)
+        return ClientPartition(*self.tp, offset, leader_epoch=epoch)

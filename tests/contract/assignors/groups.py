@@ -12,7 +12,7 @@ from kunicorn.group.assignors.userdata import pack_assignment
 from kunicorn.group.protocol import NO_GENERATION, Member, Plan, Subscription
 from kunicorn.topics import TopicPartition
 
-steady = settings(deadline=None)
+steady = settings(deadline=None, max_examples=40)
 """How long one example takes is no part of a promise: a shared machine stalls now and then."""
 
 TOPICS = ("orders", "payments", "refunds", "stock", "visits")

@@ -51,22 +51,26 @@ def handle_batch(records: Sequence[Record]) -> None:
 async def handle_async(record: Record) -> None:
     """Handle one record as a coroutine; one that sleeps leaves the loop to others."""
     _audit().begin([record])
-    words = (record.value or b"").split()
-    if words[:1] == [b"sleep"]:
-        await asyncio.sleep(float(words[1]))
-    else:
-        _behave(record)
+    what, seconds = _told(record)
+    if what == "sleep":
+        await _sleep_async(record, seconds)
+    elif what in BEHAVIOURS:
+        BEHAVIOURS[what](record, seconds)
     _audit().end([record])
 
 
 def _behave(record: Record) -> None:
+    what, seconds = _told(record)
+    if what in BEHAVIOURS:
+        BEHAVIOURS[what](record, seconds)
+
+
+def _told(record: Record) -> tuple[str, float]:
+    """What the record wants done, and its seconds; nothing from the second time on if it says `once`."""
     words = (record.value or b"").decode(errors="replace").split()
-    behaviour = BEHAVIOURS.get(words[0]) if words else None
-    if behaviour is None:
-        return
-    if words[-1] == "once" and not mark(record, "first time"):
-        return
-    behaviour(record, float(words[1]) if len(words) > 1 and words[1] != "once" else 0.0)
+    if not words or (words[-1] == "once" and words[0] in BEHAVIOURS and not mark(record, "first time")):
+        return "", 0.0
+    return words[0], next((float(word) for word in words[1:] if word.replace(".", "", 1).isdigit()), 0.0)
 
 
 def mark(record: Record, what: str) -> bool:
@@ -83,6 +87,14 @@ def _sleep(record: Record, seconds: float) -> None:
     mark(record, "sleeps")
     try:
         time.sleep(seconds)
+    finally:
+        mark(record, "leaves")
+
+
+async def _sleep_async(record: Record, seconds: float) -> None:
+    mark(record, "sleeps")
+    try:
+        await asyncio.sleep(seconds)
     finally:
         mark(record, "leaves")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from kunicorn.demo.audit import Entry, Kind, read_audit
 from kunicorn.demo.check import Report
@@ -16,7 +16,7 @@ SESSION = 6.0
 COMMIT_INTERVAL = 1.0
 
 
-def short_sessions(session: float = SESSION) -> dict[str, dict[str, object]]:
+def short_sessions(session: float = SESSION) -> dict[str, dict[str, Any]]:
     """Settings under which a dead member's partitions are free after `session` seconds."""
     return {
         "group": {
@@ -52,7 +52,10 @@ def twice(report: Report) -> set[tuple[TopicPartition, int]]:
 def judge_takeover(
     report: Report, audit: Path, victim: str, at_ns: int, interval: float = COMMIT_INTERVAL, overlaps: int = 0
 ) -> None:
-    """Nothing is lost or out of order; repeated is only what the victim handled since its last commit before `at_ns`."""
+    """Nothing is lost or out of order, and repeated is only what the victim handled after its last commit.
+
+    `at_ns`: when it was killed or frozen; `interval`: seconds between its commits.
+    """
     faults = report.faults()
     assert not faults.keys() - {"handled twice", "overlaps"}, report
     assert len(report.overlaps) <= overlaps, report
@@ -60,12 +63,10 @@ def judge_takeover(
     settled = at_ns - int((interval + 1.0) * clock.NANOSECONDS)
     committed = handled_before(audit, victim, settled)
     assert not twice(report) & committed, "repeated although committed long before"
-    assert twice(report) <= handled_before(audit, victim, clock.now_ns(), begun=True), "repeated, but never the victim's"
+    assert twice(report) <= handled_before(audit, victim, clock.now_ns(), begun=True), "repeated, yet not the victim's"
 
 
-def handled_before(
-    audit: Path, member: str, instant: int, *, begun: bool = False
-) -> Collection[tuple[TopicPartition, int]]:
+def handled_before(audit: Path, member: str, instant: int, *, begun: bool = False) -> set[tuple[TopicPartition, int]]:
     """What the member had finished (or begun) by then."""
     kind = Kind.BEGIN if begun else Kind.END
     return {(tp, e.offset) for tp, e in entries_of(audit, member) if e.kind == kind and e.time_ns < instant}

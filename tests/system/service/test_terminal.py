@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,14 @@ from tests.system.workers.scene import Scene
 from tests.waiting import wait_until
 
 CTRL_C = b"\x03"
+LOG_IN = """
+import os, sys
+terminal = os.open(sys.argv[1], os.O_RDWR)
+for fd in range(3):
+    os.dup2(terminal, fd)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""The first terminal that a session's leader opens becomes the session's own (`tty_ioctl(4)`)."""
 SceneMaker = Callable[..., Scene]
 
 
@@ -47,7 +56,7 @@ class Screen:
 
 @contextmanager
 def terminal() -> Iterator[tuple[Screen, int]]:
-    """A screen, and the descriptor that a program gets as its terminal."""
+    """A screen, and the descriptor of the line to it, the terminal proper."""
     keyboard, line = pty.openpty()
     try:
         yield Screen(keyboard), line
@@ -61,7 +70,7 @@ def test_ctrl_c_drains_commits_and_exits_with_zero(scene: SceneMaker, strategy: 
     settings = {"group": {"partition_assignment_strategy": [strategy], "commit_interval_ms": 60_000}}
     stage = scene(4, settings=settings, env={"KUNICORN_HANDLER_MS": "20"})
     with terminal() as (screen, line), Flow(stage.kafka.bootstrap, stage.topic, 200):
-        member = stage.members.start(terminal=line)
+        member = stage.members.start(within=(sys.executable, "-c", LOG_IN, os.ttyname(line)))
         member.wait_running(4, within=90)
         member.wait(lambda: len(stage.handled(0)) > 20, "some load")
         assert {os.tcgetpgrp(line), os.getpgid(member.pid)} == {member.pid}, "the terminal's foreground group"

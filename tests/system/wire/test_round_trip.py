@@ -18,14 +18,14 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from kunicorn.demo.mock_cluster import mock_cluster_process
-from kunicorn.group.protocol import JoinAnswer, Subscription, SyncAnswer
+from kunicorn.group.protocol import JoinAnswer, LogOffset, Subscription, SyncAnswer
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 from kunicorn.wire.auth import Security
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.errors import CoordinatorUnavailable
-from kunicorn.wire.log_offsets import EARLIEST, LATEST, IsolationLevel, epoch_ends, list_offsets
+from kunicorn.wire.log_offsets import EARLIEST, LATEST, STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
 from kunicorn.wire.versions import OURS, VersionRange
 
 ASSIGNOR = "cooperative-sticky"
@@ -133,6 +133,18 @@ async def hear_of_a_rebalance(coordinator: Coordinator, member: JoinAnswer) -> N
             )
 
 
+async def ends(
+    cluster: Cluster, brokers: Brokers, timestamp: int, *more: TopicPartition
+) -> dict[TopicPartition, LogOffset]:
+    """ListOffsets, again while a new topic's leader is not ready to lead."""
+    queries = dict.fromkeys([*brokers.partitions, *more], timestamp)
+    async with asyncio.timeout(30):
+        while True:
+            answers = await list_offsets(cluster, queries, IsolationLevel.READ_COMMITTED, TIMEOUT)
+            if not any(answers[each].error in STALE_METADATA for each in brokers.partitions):
+                return answers
+
+
 def produce(brokers: Brokers, partition: int, records: int) -> None:
     producer = Producer({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
     for number in range(records):
@@ -197,17 +209,13 @@ async def test_a_group_that_committed_nothing_has_no_offsets(brokers: Brokers, c
 
 async def test_the_ends_of_the_logs_are_where_the_records_end(brokers: Brokers, cluster: Cluster) -> None:
     produce(brokers, partition=1, records=5)
-    latest = await list_offsets(
-        cluster, dict.fromkeys(brokers.partitions, LATEST), IsolationLevel.READ_COMMITTED, TIMEOUT
-    )
+    latest = await ends(cluster, brokers, LATEST)
     assert {each.partition: (answer.error, answer.offset) for each, answer in latest.items()} == {
         0: (0, 0),
         1: (0, 5),
         2: (0, 0),
     }
-    earliest = await list_offsets(
-        cluster, dict.fromkeys(brokers.partitions, EARLIEST), IsolationLevel.READ_UNCOMMITTED, TIMEOUT
-    )
+    earliest = await ends(cluster, brokers, EARLIEST)
     assert {answer.offset for answer in earliest.values()} == {0}
 
 
@@ -221,8 +229,7 @@ async def test_an_epoch_ends_where_its_log_ends(brokers: Brokers, cluster: Clust
 
 async def test_questions_about_unknown_partitions_have_answers_too(brokers: Brokers, cluster: Cluster) -> None:
     unknown = TopicPartition(brokers.topic, 99)
-    queries = {unknown: LATEST, brokers.partitions[0]: LATEST}
-    answers = await list_offsets(cluster, queries, IsolationLevel.READ_COMMITTED, TIMEOUT)
+    answers = await ends(cluster, brokers, LATEST, unknown)
     assert answers[unknown].error == ErrorCode.LEADER_NOT_AVAILABLE
     assert answers[brokers.partitions[0]].error == ErrorCode.NONE
 
@@ -362,7 +369,7 @@ async def test_every_version_does_a_whole_round(brokers: Brokers, step: int, mon
     await find(coordinator)
     await test_a_member_joins_commits_fetches_and_leaves(brokers, coordinator)
     await test_an_epoch_ends_where_its_log_ends(brokers, cluster)
-    await list_offsets(cluster, dict.fromkeys(brokers.partitions, EARLIEST), IsolationLevel.READ_COMMITTED, TIMEOUT)
+    await ends(cluster, brokers, EARLIEST)
     await cluster.close()
 
 

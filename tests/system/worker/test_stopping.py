@@ -121,6 +121,15 @@ def test_signals_meant_for_the_supervisor_do_not_stop_a_worker(
     worker.consumed(1, 3)
 
 
+def test_programs_started_by_a_handler_can_be_terminated(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, ["v"])
+    worker = processes.worker("see_childs_signals", kafka.bootstrap, [topic])
+    worker.start(topic, {0: 0})
+    worker.consumed(1, 1)
+    assert seen(processes.directory) == ["SIG_DFL SIG_DFL"]
+
+
 def test_a_stuck_handler_does_not_make_an_orphan(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, ["v"])
@@ -158,7 +167,7 @@ def test_a_partition_opened_again_behind_its_old_place_skips_nothing(
     produce(kafka.bootstrap, topic, (str(i) for i in range(20_000)))
     worker = processes.worker("see", kafka.bootstrap, [topic])
     grant = 1
-    for _ in range(20):
+    for _ in range(8):
         start = len(seen(processes.directory))
         worker.start(topic, {0: 0}, grant=grant, slot=0)
         wait_until(lambda g=grant: worker.slot(g, 0).consumed.offset > 100, "some records")  # type: ignore[misc]

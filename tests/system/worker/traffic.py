@@ -11,6 +11,7 @@ HANDLERS = '''
 import asyncio
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -29,6 +30,11 @@ def see(record):
 def see_everything(record):
     note(repr((record.topic, record.partition, record.offset, record.timestamp, record.key, record.value,
                record.headers, record.leader_epoch)))
+
+
+def see_childs_signals(record):
+    code = "import signal; print(*(signal.getsignal(n).name for n in (signal.SIGTERM, signal.SIGHUP)))"
+    note(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip())
 
 
 def see_batch(records):

@@ -50,6 +50,9 @@ class Conversation:
     def kinds(self) -> list[str]:
         return [type(command).__name__ for command in self.ordered]
 
+    def may_commit(self) -> bool:
+        return self.member.may_commit
+
     # -- whole stretches of a conversation
 
     def find(self) -> ev.SendJoin:
@@ -154,6 +157,19 @@ def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None
     assert talk.order(ev.SendJoin).owned == ()
 
 
+def test_an_eager_member_that_let_go_of_everything_still_tells_what_the_last_plan_gave_it() -> None:
+    talk = Conversation(cooperative=False)
+    talk.settle(0, 1)
+    talk.heartbeat(REBALANCING)
+    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    join = talk.order(ev.SendJoin)
+    assert (join.owned, join.assigned, join.generation) == ((), tps(0, 1), 1)
+    talk.sync(talk.join(join, generation=2), tps(0, 1))
+    talk.heartbeat()
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert talk.order(ev.SendJoin).assigned == (), "what was lost is another member's by now"
+
+
 def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_disturb_it() -> None:
     talk = Conversation(cooperative=False)
     talk.settle(0)
@@ -181,13 +197,13 @@ def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejo
 def test_nothing_is_committed_between_join_and_sync() -> None:
     talk = Conversation()
     talk.settle(0)
-    assert talk.member.may_commit
+    assert talk.may_commit()
     talk.heartbeat(REBALANCING)
-    assert not talk.member.may_commit
+    assert not talk.may_commit()
     sync = talk.join(talk.order(ev.SendJoin), generation=2)
-    assert not talk.member.may_commit
+    assert not talk.may_commit()
     talk.sync(sync, tps(0))
-    assert talk.member.may_commit
+    assert talk.may_commit()
 
 
 @pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, "")])
@@ -321,7 +337,7 @@ def test_leaving_drains_and_commits_before_leave_group() -> None:
     talk.tell(ev.LeaveWanted("SIGTERM"))
     revoke = talk.order(ev.Revoke)
     assert revoke.partitions == tps(0, 1)
-    assert talk.member.may_commit
+    assert talk.may_commit()
     talk.tell(ev.Released(revoke))
     leave = talk.order(ev.SendLeave)
     talk.tell(ev.LeaveAnswered(leave, 0))
@@ -346,7 +362,7 @@ def test_a_leave_in_the_middle_of_a_rebalance_waits_for_the_answer_to_sync_then_
     talk.sync(talk.join(join, generation=2), tps(0, 1, 2))
     assert talk.order(ev.Revoke).partitions == tps(0, 1)
     assert "Assign" not in talk.kinds()
-    assert talk.member.may_commit
+    assert talk.may_commit()
 
 
 def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_runner_that_stands_still_with_nothing_in_hand_is_red() -> None:
     ],
     ids=["busy with a long record", "without partitions", "paused by the lease", "not running", "just started"],
 )
-def test_a_runner_with_a_reason_to_stand_still_is_not_red(changes: dict[str, object]) -> None:
+def test_a_runner_with_a_reason_to_stand_still_is_not_red(changes: dict[str, Any]) -> None:
     assert live(status(workers=(worker(**{"runner_age": 3600.0, **changes}),))).ok
 
 
@@ -60,7 +61,8 @@ def test_no_state_of_a_partition_makes_the_service_red(state: PartitionState) ->
 
 
 def test_an_outage_of_the_brokers_is_no_reason_to_restart() -> None:
-    outage = status(brokers_reached=False, problem="no broker answers", group=group(heartbeat_age=900.0, lease_left=-855.0))
+    silent = group(heartbeat_age=900.0, lease_left=-855.0)
+    outage = status(brokers_reached=False, problem="no broker answers", group=silent)
     assert live(outage).ok
     assert ready(outage).reasons == ("no broker answers",)
 

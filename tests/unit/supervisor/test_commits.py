@@ -73,8 +73,13 @@ async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
 
 async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
     broker, consumed = Broker(), Consumed(p0=10, p1=20)
-    consumed.committed = lambda tp, offset: consumed.left.pop(tp) if tp == ZERO else None  # type: ignore[method-assign]
-    assert await committer(broker, consumed).settle([ZERO], clock.now() + 5)
+
+    def goes_on(tp: TopicPartition, offset: int) -> None:
+        consumed.committed(tp, offset)
+        consumed.left[ONE] = Position(offset + 1)
+
+    commits = Commits(broker, consumed, goes_on, Metrics())
+    assert await commits.settle([ZERO], clock.now() + 5)
     assert len(broker.requests) == 1
 
 

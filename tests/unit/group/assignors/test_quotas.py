@@ -95,3 +95,11 @@ def test_a_chain_of_transfers_levels_what_no_single_transfer_can() -> None:
     # Members 0 and 2 share no pool; only through member 1 can the one relieve the other.
     problem = Problem((6, 3), ((0, 1), (1, 2)), ({0: 4}, {0: 2, 1: 1}, {1: 2}))
     assert [sum(counts.values()) for counts in problem.solve()] == [3, 3, 3]
+
+
+def test_what_is_free_is_rearranged_before_anything_is_taken_from_a_member() -> None:
+    # Placed one by one, the free partitions leave members 0 and 2 ahead; moving those about is enough to level them.
+    owned: tuple[dict[int, int], ...] = ({0: 1, 1: 1}, {}, {1: 2}, {0: 1})
+    again = Problem((4, 4), ((0, 1, 3), (0, 1, 2)), owned).solve()
+    assert all(again[rank].get(pool, 0) >= count for rank, counts in enumerate(owned) for pool, count in counts.items())
+    assert [sum(counts.values()) for counts in again] == [2, 2, 2, 2]

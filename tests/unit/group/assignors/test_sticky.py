@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.group.assignors.sticky import StickyAssignor
+from kunicorn.group.assignors.userdata import pack_assignment
+from kunicorn.group.protocol import Member, Subscription
 from kunicorn.topics import TopicPartition
 from tests.contract.assignors.groups import Group, after, groups, loads, member, moved, of, steady
 
@@ -78,13 +80,19 @@ def test_a_member_with_too_many_gives_up_some_of_every_topic() -> None:
 
 
 def test_a_partition_its_owner_must_give_up_goes_back_to_who_had_it_before() -> None:
-    former = of("t", 3, 5)
     members = [
         member("a", ("t",), of("t", 0, 1, 2, 3, 4, 5), 2),
         member("b", ("t",)),
-        member("c", ("t",), former, 1),
+        member("c", ("t",), of("t", 2, 3), 1),
     ]
-    assert plan(members, {"t": 6}) == {"a": of("t", 0, 1), "b": of("t", 2, 4), "c": former}
+    assert plan(members, {"t": 6}) == {"a": of("t", 0, 1), "b": of("t", 4, 5), "c": of("t", 2, 3)}
+
+
+def test_members_that_revoked_everything_before_they_joined_are_known_by_their_user_data() -> None:
+    def rejoining(name: str, *numbers: int) -> Member:
+        return Member(name, Subscription(("t",), (), 1, None, pack_assignment(of("t", *numbers), 1)))
+
+    assert plan([rejoining("a", 1, 2), rejoining("b", 0, 3)], {"t": 4}) == {"a": of("t", 1, 2), "b": of("t", 0, 3)}
 
 
 def test_the_claim_of_a_member_that_missed_a_generation_loses() -> None:

@@ -56,12 +56,13 @@ def test_data_cut_off_claims_nothing(partitions: set[TopicPartition], generation
         b"",
         b"\x00",
         struct.pack(">ih", 1, -1),
+        struct.pack(">ihih", 2**31 - 1, 0, 0, -6),
         struct.pack(">ih2si", 1, 2, b"ab", 2**31 - 1),
         struct.pack(">ih2si", 1, 2, b"ab", -1),
         struct.pack(">ih2sii", 1, 2, b"\xff\xff", 1, 0),
         struct.pack(">i", 2**31 - 1),
     ],
-    ids=["none", "empty", "short", "negative name", "huge array", "null array", "not UTF-8", "huge topics"],
+    ids=["none", "empty", "short", "negative name", "endless", "huge array", "null array", "not UTF-8", "huge topics"],
 )
 def test_nonsense_claims_nothing(data: bytes | None) -> None:
     assert unpack_assignment(data) == ((), None)

@@ -1,0 +1,101 @@
+"""Positions that the log does not hold (any more): said, counted, and gone on from by policy (invariant 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Coordinates
+
+from kunicorn.demo.check import Audit
+from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.group.journal import handled_up_to
+from tests.system.members import MemberProcess, Members
+from tests.system.producing import committed_offsets, produce
+
+
+def commit(kafka: KafkaCluster, topic: str, *offsets: int) -> None:
+    """Make these the group's committed offsets, from partition 0 on; the group must be empty."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "enable.auto.commit": False})
+    try:
+        positions = [Coordinates(topic, partition, offset) for partition, offset in enumerate(offsets)]
+        consumer.commit(offsets=positions, asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def delete_records(kafka: KafkaCluster, topic: str, before: int) -> None:
+    """Move the start of partition 0's log, as retention does."""
+    (deleted,) = kafka.admin().delete_records([Coordinates(topic, 0, before)]).values()
+    deleted.result(10)
+
+
+def resets(member: MemberProcess) -> float:
+    """The counter of positions that were not in the log."""
+    _, page = member.get("/metrics")
+    samples = [line for line in page.splitlines() if line.startswith("kunicorn_offset_resets_total{")]
+    return sum(float(sample.rsplit(" ", 1)[1]) for sample in samples)
+
+
+@pytest.mark.parametrize(("policy", "first"), [("earliest", 60), ("latest", 100)])
+def test_a_position_below_the_logs_start_is_said_counted_and_replaced_by_policy(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], policy: str, first: int
+) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 100)
+    commit(kafka, topic, 10)
+    delete_records(kafka, topic, 60)
+    members = members_of(kafka.bootstrap, topic, settings={"group": {"auto_offset_reset": policy}})
+    member = members.start()
+    member.wait(lambda: "position 10 is not in the log, 60 to 100: going on at" in member.output(), "a word about it")
+    member.wait(lambda: (member.partitions("running") or [{}])[0].get("position", 0) >= first, "a new position")
+    produce(kafka.bootstrap, topic, 20)
+    member.wait(lambda: handled_up_to(member) == 120, "the end of the log")
+    assert resets(member) == 1
+    assert member.stop() == 0
+    report = Audit(members.audit).check({TopicPartition(topic, 0): range(first, 120)})
+    assert report.holds, report
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_a_position_above_the_logs_end_goes_on_at_the_end_and_repeats_nothing(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], policy: str
+) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 100)
+    commit(kafka, topic, 500)
+    members = members_of(kafka.bootstrap, topic, settings={"group": {"auto_offset_reset": policy}})
+    member = members.start()
+    member.wait(lambda: "position 500 is not in the log, 0 to 100: going on at 100" in member.output(), "a word about it")
+    produce(kafka.bootstrap, topic, 20)
+    member.wait(lambda: handled_up_to(member) == 120, "the end of the log")
+    assert resets(member) == 1
+    assert member.stop() == 0
+    assert committed_offsets(kafka.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): 120}
+    report = Audit(members.audit).check({TopicPartition(topic, 0): range(100, 120)})
+    assert report.holds, report
+
+
+def test_without_a_policy_a_position_outside_the_log_halts_its_partition_alone_and_visibly(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    kafka.create_topic(topic, 2)
+    commit(kafka, topic, 10, 0)
+    for partition in range(2):
+        produce(kafka.bootstrap, topic, 100, partition=partition)
+    delete_records(kafka, topic, 60)
+    members = members_of(kafka.bootstrap, topic, settings={"group": {"auto_offset_reset": "none"}})
+    member = members.start()
+    member.wait(lambda: member.partitions("halted"), "a halted partition")
+    (halted,) = member.partitions("halted")
+    assert halted["partition"] == 0
+    assert halted["reason"] == 'offset 10 is not in the log and auto_offset_reset is "none"'
+    assert f"{topic}-0 is halted: offset 10 is not in the log" in member.output()
+    assert member.get("/livez")[0] == 200
+    assert 'kunicorn_partitions{state="halted"} 1.0' in member.get("/metrics")[1]
+    member.wait(lambda: handled_up_to(member) == 10 + 100, "the other partition's records")
+    assert member.stop() == 0
+    committed = committed_offsets(kafka.bootstrap, topic, topic, 2)
+    assert committed == {TopicPartition(topic, 0): 10, TopicPartition(topic, 1): 100}

@@ -1,0 +1,77 @@
+"""Where partitions start: no start offset is guessed, and one that a policy chose is kept (invariant 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka.admin import NewPartitions
+
+from kunicorn.demo.check import Audit
+from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.group.journal import handled_up_to, own
+from tests.system.members import Members
+from tests.system.producing import committed_offsets, produce
+
+LATEST = {"group": {"auto_offset_reset": "latest"}}
+
+
+def test_partitions_added_while_running_are_handled_from_their_beginning(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    """Even under `latest`: what was produced between their creation and our noticing is not skipped."""
+    kafka.create_topic(topic, 2)
+    members = members_of(kafka.bootstrap, topic, settings={**LATEST, "kafka": {"metadata_max_age_ms": 1_000}})
+    member = members.start()
+    member.wait_running(2)
+    kafka.admin().create_partitions([NewPartitions(topic, 5)])[topic].result(10)
+    for partition in range(5):
+        produce(kafka.bootstrap, topic, 100, partition=partition)
+    assert own(member) == {TopicPartition(topic, 0), TopicPartition(topic, 1)}, "found too early to prove anything"
+    member.wait_running(5)
+    member.wait(lambda: handled_up_to(member) == 500, "500 handled records")
+    assert member.stop() == 0
+    report = Audit(members.audit).check({TopicPartition(topic, partition): range(100) for partition in range(5)})
+    assert report.holds, report
+
+
+def test_latest_begins_at_the_end_and_is_committed_before_anything_is_handled(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    """A commit interval longer than the test: only the start itself can have committed."""
+    kafka.create_topic(topic, 2)
+    produce(kafka.bootstrap, topic, 50, partition=0)
+    members = members_of(kafka.bootstrap, topic, settings={"group": {**LATEST["group"], "commit_interval_ms": 600_000}})
+    member = members.start()
+    member.wait_running(2)
+    committed = committed_offsets(kafka.bootstrap, topic, topic, 2)
+    assert committed == {TopicPartition(topic, 0): 50, TopicPartition(topic, 1): 0}
+
+
+def test_a_partition_that_was_quiet_under_latest_loses_nothing_over_a_crash_and_a_restart(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    busy, quiet = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    kafka.create_topic(topic, 2)
+    for partition in range(2):
+        produce(kafka.bootstrap, topic, 50, partition=partition)
+    short_session = {"session_timeout_ms": 2_000, "allow_short_session_timeout": True}
+    members = members_of(kafka.bootstrap, topic, settings={"group": {**LATEST["group"], **short_session}})
+
+    crashed = members.start()
+    crashed.wait_running(2)
+    crashed.kill()
+    produce(kafka.bootstrap, topic, 20, partition=1)
+
+    stopped = members.start()
+    produce(kafka.bootstrap, topic, 20, partition=0)
+    stopped.wait(lambda: handled_up_to(stopped) == 100 + 40, "what came meanwhile")
+    assert stopped.stop() == 0
+    produce(kafka.bootstrap, topic, 20, partition=1)
+
+    last = members.start()
+    last.wait(lambda: handled_up_to(last) == 100 + 60, "what came meanwhile")
+    assert last.stop() == 0
+    report = Audit(members.audit).check({busy: range(50, 70), quiet: range(50, 90)})
+    assert report.holds, report
+    assert report.repeated == ()

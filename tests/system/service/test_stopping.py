@@ -1,0 +1,90 @@
+"""Stopping when something does not let itself be stopped: the ladder, the second signal, a broker that is gone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from kunicorn.errors import ExitCode
+from kunicorn.pipes import clock
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess
+from tests.system.workers import procfs
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+DRAIN_SECONDS = 1.5
+
+
+def hanging(scene: SceneMaker, behaviour: str, drain_seconds: float = 60.0) -> tuple[Scene, MemberProcess]:
+    """A member with two records handled and the third, that hangs, in hand; the other partition is idle."""
+    settings = {"group": {"drain_timeout_ms": int(drain_seconds * 1000), "commit_interval_ms": 60_000}}
+    stage = scene(2, handler="stuck:handle", settings=settings)
+    stage.send(0, "x", "x", behaviour, "x")
+    member = stage.members.start()
+    member.wait_running(2, within=90)
+    member.wait(lambda: stage.begun(0, 2), "the record to be in hand")
+    return stage, member
+
+
+def left_behind(member: MemberProcess) -> list[procfs.ProcessInfo]:
+    """Processes that outlived the member."""
+    return [process for process in procfs.in_session(member.pid) if process.state != "Z"]
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "cling", "block"])
+def test_a_second_signal_stops_at_once_and_says_that_not_all_is_committed(scene: SceneMaker, behaviour: str) -> None:
+    _, member = hanging(scene, behaviour)
+    member.process.send_signal(signal.SIGTERM)
+    member.wait(lambda: member.status().get("stopping"), "the first signal to be taken")
+    assert member.get("/readyz")[0] == 503
+    began = clock.now()
+    assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
+    assert clock.now() - began < 4.0, "at once"
+    assert "SIGTERM again: stopping at once" in member.output()
+    assert left_behind(member) == []
+
+
+LADDER = {
+    "hang": ["interrupting its handler"],
+    "cling": ["interrupting its handler", "aborting it"],
+    "block": ["interrupting its handler", "aborting it"],
+}
+
+
+@pytest.mark.parametrize("behaviour", LADDER)
+def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to_the_next_owner(
+    scene: SceneMaker, behaviour: str
+) -> None:
+    stage, member = hanging(scene, behaviour, DRAIN_SECONDS)
+    began = clock.now()
+    assert member.stop(within=20) == ExitCode.CLEAN, "all that was handled is committed (invariant 8)"
+    assert DRAIN_SECONDS < clock.now() - began < DRAIN_SECONDS + 8
+    said = f"still had {stage.topic}-0 in hand when the drain budget was over"
+    for rung in LADDER[behaviour]:
+        assert f"{said}: {rung}" in member.output()
+    assert ("Current thread" in member.output()) == ("aborting it" in LADDER[behaviour]), "all stacks, before it dies"
+    assert stage.committed()[0] == 2, "invariant 1: the record that hung is not passed"
+    assert left_behind(member) == []
+    stage.members.start(settings={"handler": {"entrypoint": "tests.system.handlers.audited:handle"}})
+    stage.wait_all_committed()
+    assert stage.judge().holds
+
+
+@pytest.mark.timeout(180)
+def test_what_cannot_be_committed_is_said_and_told_by_the_exit_code(
+    scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
+) -> None:
+    kafka = kafka_factory()
+    stage = scene(2, kafka=kafka, settings={"group": {"commit_timeout_ms": 1000, "commit_interval_ms": 60_000}})
+    member = stage.members.start()
+    member.wait_running(2, within=90)
+    stage.send(0, *["x"] * 20)
+    stage.wait_handled(0, 19, member)
+    kafka.broker(1).kill()
+    assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
+    assert f"{stage.topic}-0@20" in member.output(), "what it is about"
+    assert "will be handled again" in member.output()
+    assert "Traceback" not in member.output()

@@ -1,0 +1,99 @@
+"""Brokers that nobody can reach: the service keeps trying, says so, and lets itself be stopped."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.kafka import KafkaCluster
+from tests.kafka.properties import free_ports
+from tests.system.members import MemberProcess, Members
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+GroupMaker = Callable[..., Members]
+TRYING = "no broker answers, trying again in"
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accepts connections (the kernel does) and never says a word, as a frozen broker or a wrong port may."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """A port that refuses connections."""
+    yield f"127.0.0.1:{free_ports(1)[0]}"
+
+
+@contextmanager
+def unknown_host() -> Iterator[str]:
+    """A name that no server resolves (RFC 2606)."""
+    yield "kafka.invalid:9092"
+
+
+def says_what_is_wrong(member: MemberProcess, server: str) -> bool:
+    """/status names the server and the failure."""
+    return "no broker answers" in (problem := str(member.status().get("problem"))) and server in problem
+
+
+@pytest.mark.parametrize("place", [nobody, unknown_host, silent_server])
+def test_without_a_broker_it_keeps_trying_says_so_and_stops_at_once(
+    members_of: GroupMaker, topic: str, place: Callable[[], Iterator[str]]
+) -> None:
+    with place() as server:  # type: ignore[attr-defined]
+        settings = {"kafka": {"request_timeout_ms": 500}}
+        member = members_of(server, topic, entrypoint="tests.system.handlers.audited:handle", settings=settings).start()
+        member.wait(lambda: says_what_is_wrong(member, server), "the problem in /status", 60)
+        assert member.get("/livez")[0] == 200, "a restart would cure nothing"
+        code, reasons = member.get("/readyz")
+        assert code == 503
+        assert server in reasons
+        member.wait(lambda: member.output().count(TRYING) >= 4, "some more tries")
+        assert member.stop(within=5) == 0
+    assert "Traceback" not in member.output()
+
+
+def test_tries_come_further_and_further_apart(members_of: GroupMaker, topic: str) -> None:
+    with nobody() as server:
+        member = members_of(server, topic, entrypoint="tests.system.handlers.audited:handle").start()
+        member.wait(lambda: member.output().count(TRYING) >= 6, "some tries", 60)
+        assert member.stop(within=5) == 0
+    waits = [float(seconds) for seconds in re.findall(rf"{TRYING} ([\d.]+) s", member.output())]
+    assert waits[0] < 0.5 < waits[5] < 10.0
+
+
+@pytest.mark.timeout(180)
+def test_it_joins_by_itself_as_soon_as_the_broker_is_up(
+    scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
+) -> None:
+    kafka = kafka_factory()
+    stage = scene(2, kafka=kafka)
+    stage.send(0, *["x"] * 20)
+    kafka.broker(1).stop()
+    member = stage.members.start()
+    member.wait(lambda: says_what_is_wrong(member, kafka.bootstrap), "the problem in /status", 60)
+    assert (member.get("/livez")[0], member.get("/readyz")[0]) == (200, 503)
+    kafka.broker(1).start()
+    kafka.wait_until_ready()
+    member.wait(lambda: member.get("/readyz")[0] == 200, "ready", 30)
+    assert member.status()["problem"] is None
+    stage.wait_handled(0, 19, member)
+    assert member.stop() == 0
+    assert stage.judge().holds
+
+
+@pytest.mark.parametrize("handler", ["slow_import:handle"])
+def test_a_stop_while_the_handler_is_imported_does_not_wait_for_it(scene: SceneMaker, handler: str) -> None:
+    stage = scene(1, handler=handler)
+    member = stage.members.start()
+    member.wait(lambda: "SERVING" in member.output().upper() and member.status()["brokers_reached"], "the broker", 60)
+    assert member.status()["template"] == "starting", "the handler is still being imported"
+    assert member.stop(within=2.5) == 0
+    assert "Traceback" not in member.output()

@@ -1,0 +1,135 @@
+"""An output that nobody reads must hold up nobody: neither a log call, nor the end of the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kunicorn.observe.writer import LogWriter
+from tests.waiting import wait_until
+
+PIPE_BYTES = 4096
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Read and write end of the smallest pipe there is."""
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    yield read_end, write_end
+    for end in (read_end, write_end):
+        try:
+            os.close(end)
+        except OSError:
+            continue
+
+
+def lost(count: int) -> str:
+    return f"{count} lost"
+
+
+def read_lines(read_end: int, until: str) -> list[str]:
+    """Every line up to and including the one that is waited for."""
+    os.set_blocking(read_end, False)
+    read = bytearray()
+
+    def arrived() -> bool:
+        try:
+            read.extend(os.read(read_end, 65536))
+        except BlockingIOError:
+            return False
+        return f"{until}\n".encode() in read
+
+    wait_until(arrived, f"the line {until!r}")
+    return read.decode().splitlines()
+
+
+def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost)
+    for number in range(100):
+        writer.put(f"line {number}")
+    assert read_lines(pipe[0], "line 99") == [f"line {number}" for number in range(100)]
+    assert writer.dropped == 0
+
+
+def test_an_output_that_nobody_reads_blocks_nobody_and_the_loss_is_told(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost, capacity=50)
+    began = time.monotonic()
+    for _ in range(2000):
+        writer.put("x" * 100)
+    assert time.monotonic() - began < 2.0
+    assert 1000 < writer.dropped < 2000
+
+    dropped = writer.dropped
+    lines = read_lines(pipe[0], f"{dropped} lost")
+    assert lines.count("x" * 100) == 2000 - dropped
+
+
+def test_closing_writes_what_is_queued(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost)
+    for _ in range(20):
+        writer.put("last words")
+    writer.close(timeout=5.0)
+    assert os.read(pipe[0], 65536) == b"last words\n" * 20
+
+
+def test_closing_gives_up_on_an_output_that_nobody_reads(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost)
+    for _ in range(100):
+        writer.put("x" * 100)
+    began = time.monotonic()
+    writer.close(timeout=0.2)
+    assert time.monotonic() - began < 2.0
+
+
+def test_lines_after_closing_are_counted_as_dropped(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost)
+    writer.close(timeout=5.0)
+    writer.put("too late")
+    assert writer.dropped == 1
+
+
+def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing(pipe: tuple[int, int]) -> None:
+    os.set_blocking(pipe[1], False)
+    writer = LogWriter(pipe[1], lost)
+    for number in range(1000):
+        writer.put(f"{number} " + "x" * 50)
+    writer.put("end")
+    assert len(read_lines(pipe[0], "end")) == 1001
+    assert writer.dropped == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_reader_that_is_gone_ends_nothing(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost)
+    os.close(pipe[0])
+    writer.put("nobody there")
+    wait_until(lambda: writer.dropped == 1, "the line to be counted as dropped")
+    writer.put("still nobody there")
+    wait_until(lambda: writer.dropped > 1, "the next line to be counted, too")
+
+
+def test_text_that_is_not_unicode_is_written_escaped(pipe: tuple[int, int]) -> None:
+    LogWriter(pipe[1], lost).put("a\udcffb")
+    assert read_lines(pipe[0], "a\\udcffb") == ["a\\udcffb"]
+
+
+def test_the_interpreter_ends_although_nobody_reads_its_logs() -> None:
+    program = (
+        "from kunicorn.observe import logs\n"
+        "logs.configure('info', 'json', 'test')\n"
+        "log = logs.get('test')\n"
+        "[log.info('x' * 1000) for _ in range(2000)]\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=_environment()) as child:
+        assert child.wait(timeout=20) == 0
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

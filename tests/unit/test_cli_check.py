@@ -1,0 +1,163 @@
+"""`kunicorn check` beside a real broker and real handlers, good and bad."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn.check import check
+from kunicorn.errors import ExitCode
+from kunicorn.settings import Settings
+from tests.kafka import KafkaCluster
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as cluster:
+        cluster.create_topic("orders", 3)
+        cluster.create_topic("refunds-eu", 1)
+        yield cluster
+
+
+@pytest.fixture
+def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current directory with a good handler in it."""
+    (tmp_path / "shop.py").write_text("def handle(record): ...\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[ExitCode, dict[str, str]]:
+    """The exit code, and the lines by what they are about."""
+    values: dict[str, dict[str, Any]] = {
+        "kafka": {"bootstrap_servers": [NOWHERE]},
+        "group": {"id": "shop", "topics": ["orders"]},
+        "handler": {"entrypoint": "shop:handle"},
+    }
+    for section, more in changes.items():
+        values[section] |= more
+    lines: list[str] = []
+    code = check(Settings.model_validate(values), lines.append, import_timeout)
+    return code, {line.split()[1]: line for line in lines}
+
+
+def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
+    code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")})
+    assert code is ExitCode.CLEAN
+    assert [line.split()[:2] for line in lines.values()] == [
+        ["ok", what] for what in ("handler", "client", "brokers", "topics", "group")
+    ]
+    assert "orders (3 partitions)" in lines["topics"]
+    assert "coordinator on node" in lines["group"]
+
+
+def test_a_topic_that_does_not_exist_is_told_and_not_created(kafka: KafkaCluster, handlers: Path) -> None:
+    servers = {"bootstrap_servers": kafka.bootstrap.split(",")}
+    for _ in range(2):
+        code, lines = checked(kafka=servers, group={"topics": ["ordres"]})
+        assert code is ExitCode.CONFIGURATION
+        assert lines["topics"].startswith("FAILED  topics    ordres: UNKNOWN_TOPIC_OR_PARTITION (3); create the topic")
+
+
+def test_a_pattern_tells_the_topics_it_matches(kafka: KafkaCluster, handlers: Path) -> None:
+    code, lines = checked(
+        kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group={"topics": ["^refunds-.*"]}
+    )
+    assert code is ExitCode.CLEAN
+    assert lines["topics"].endswith("^refunds-.* matches refunds-eu (1 partition)")
+
+
+def test_a_pattern_without_a_match_is_no_failure(kafka: KafkaCluster, handlers: Path) -> None:
+    code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group={"topics": ["^zzz"]})
+    assert code is ExitCode.CLEAN
+    assert "matches no topic yet" in lines["topics"]
+
+
+def test_brokers_that_do_not_answer_are_named(handlers: Path) -> None:
+    code, lines = checked()
+    assert code is ExitCode.CONFIGURATION
+    assert lines["brokers"].startswith("FAILED  brokers   no broker answered: cannot connect to 127.0.0.1:1")
+    assert lines["brokers"].endswith("correct kafka.bootstrap_servers, or start them")
+    assert "topics" not in lines
+
+
+def test_a_property_that_librdkafka_refuses_is_named(handlers: Path) -> None:
+    code, lines = checked(kafka={"librdkafka": {"fetch.wait.maxx.ms": 1}})
+    assert code is ExitCode.CONFIGURATION
+    assert lines["client"].startswith('FAILED  client    No such configuration property: "fetch.wait.maxx.ms"')
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", "has no 'handle'"),
+        ("def handle(): ...", "is called with exactly one argument"),
+        ("import nothing_of_the_kind", "nothing_of_the_kind"),
+        ("raise ValueError('no database')", "ValueError: no database"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("def handle(:", "SyntaxError"),
+        ("import os; os._exit(9)", "ended the process: exit code 9"),
+        ("import os; os.kill(os.getpid(), 11)", "ended the process: killed by SIGSEGV"),
+    ],
+)
+def test_a_handler_that_cannot_be_loaded_is_told_with_exit_code_3(handlers: Path, source: str, words: str) -> None:
+    (handlers / "shop.py").write_text(source)
+    code, lines = checked()
+    assert code is ExitCode.HANDLER
+    assert lines["handler"].startswith("FAILED  handler")
+    assert words in lines["handler"]
+
+
+def test_a_handler_whose_import_does_not_end_is_killed_with_its_children(handlers: Path) -> None:
+    pids = handlers / "pids"
+    (handlers / "shop.py").write_text(
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(600)\n"
+    )
+    began = time.monotonic()
+    code, lines = checked(import_timeout=3.0)
+    assert code is ExitCode.HANDLER
+    assert "took more than 3 s" in lines["handler"]
+    assert time.monotonic() - began < 20
+    for pid in map(int, pids.read_text().split()):
+        assert _is_dead(pid)
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def test_a_handler_that_leaves_threads_and_children_behind_does_not_hold_up_the_check(handlers: Path) -> None:
+    (handlers / "shop.py").write_text(
+        "import subprocess, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "open('pid', 'w').write(str(child.pid))\n"
+        "def handle(record): ...\n"
+    )
+    began = time.monotonic()
+    _, lines = checked()
+    assert lines["handler"].startswith("ok")
+    assert time.monotonic() - began < 20
+    os.kill(int((handlers / "pid").read_text()), signal.SIGKILL)
+
+
+def test_what_a_handlers_module_prints_is_not_mixed_into_the_answer(
+    handlers: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (handlers / "shop.py").write_text("print('noise')\ndef handle(record): ...\n")
+    checked()
+    assert "noise" not in capfd.readouterr().out
