@@ -11,6 +11,10 @@ NO_EPOCH = -1
 """The leader epoch is unknown (Kafka's own marker, KIP-320)."""
 
 
+NO_TIMESTAMP = -1
+"""The record carries no time (Kafka's `NO_TIMESTAMP`), or none is known yet."""
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic; sorts by topic, then by number."""
 

@@ -22,7 +22,7 @@ from kunicorn.group import events as ev
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import History
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
-from kunicorn.group.reactions import Api, Code, Reaction, reaction
+from kunicorn.group.reactions import Api, Code, Reaction, reaction, remedy
 from kunicorn.group.states import BEATING, COMMITTING, State, Step, take
 from kunicorn.group.timing import Patience, Pulse, Timings
 from kunicorn.topics import TopicPartition
@@ -327,12 +327,12 @@ class ClassicMember:
             case Reaction.FORGET_MEMBER:
                 return self._evict(why, now, forget=True)
             case _:
-                return self._fail(f"{why} ({_name(error)}), which trying again does not cure")
+                return self._fail(f"{why} ({_name(error)}): {remedy(error)}")
 
     def _on_coordinator_refused(self, error: int, why: str, now: float) -> list[Command]:
         self._looking = False
         if reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL:
-            return self._fail(f"{why} ({_name(error)}); the member needs READ on the group")
+            return self._fail(f"{why} ({_name(error)}): {remedy(error)}")
         self._patience.failed(now)
         return []
 

@@ -139,3 +139,29 @@ def reaction(api: Api, error: int) -> Reaction:
         return _REACTIONS.get((api, Code(error)), _OTHERWISE[api])
     except ValueError:
         return _OTHERWISE[api]
+
+
+_REMEDIES: dict[Code, str] = {
+    Code.INVALID_GROUP_ID: "correct group.id",
+    Code.GROUP_AUTHORIZATION_FAILED: "this user needs READ on the group",
+    Code.CLUSTER_AUTHORIZATION_FAILED: "ask whoever runs the cluster for the permission",
+    Code.GROUP_MAX_SIZE_REACHED: "the group is full; run fewer members, or raise the brokers' group.max.size",
+    Code.INVALID_SESSION_TIMEOUT: (
+        "group.session_timeout_ms is outside the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
+    ),
+    Code.INCONSISTENT_GROUP_PROTOCOL: (
+        "the members have no assignor in common; give all the same group.partition_assignment_strategy"
+    ),
+    Code.FENCED_INSTANCE_ID: "another member came with the same group.group_instance_id; make it unique",
+}
+
+
+def remedy(error: int) -> str:
+    """What a person can do about an error that ends the service; total."""
+    try:
+        return _REMEDIES.get(Code(error), _NO_REMEDY)
+    except ValueError:
+        return _NO_REMEDY
+
+
+_NO_REMEDY = "trying again does not cure it; the brokers' log says more"

@@ -18,7 +18,7 @@ import mmap
 import os
 from typing import NamedTuple
 
-from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position
 
 _WORD = 8
 _LINE = 8
@@ -28,9 +28,10 @@ _HEADER_LINES = 2
 _LEASE = 0
 """Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
 
-GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, POSITION, HANDLED = range(_LINE)
+GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, TIMESTAMP, HANDLED = range(_LINE)
 """A slot's words: grant; next offset to handle; leader epoch of the last record handled; first offset, number of
-records and start (nanoseconds) of the run in hand; librdkafka's fetch position; records finished under this grant."""
+records and start (nanoseconds) of the run in hand; the timestamp (milliseconds since 1970) of its first record, which
+stays when it is done; records finished under this grant."""
 
 
 class SlotReading(NamedTuple):
@@ -40,7 +41,7 @@ class SlotReading(NamedTuple):
     hand_offset: int
     hand_count: int
     hand_since_ns: int
-    position: int
+    timestamp_ms: int
     handled: int
 
     @property
@@ -56,7 +57,7 @@ class SlotReading(NamedTuple):
         return max(self.hand_offset, self.consumed.offset)
 
 
-NOT_STARTED = SlotReading(Position(NO_OFFSET, NO_EPOCH), NO_OFFSET, 0, 0, NO_OFFSET, 0)
+NOT_STARTED = SlotReading(Position(NO_OFFSET, NO_EPOCH), NO_OFFSET, 0, 0, NO_TIMESTAMP, 0)
 
 
 class Ledger:
@@ -104,7 +105,7 @@ class Ledger:
         cells[at + HAND_COUNT] = 0
         cells[at + HAND_OFFSET] = NO_OFFSET
         cells[at + HAND_SINCE] = 0
-        cells[at + POSITION] = NO_OFFSET
+        cells[at + TIMESTAMP] = NO_TIMESTAMP
         cells[at + HANDLED] = 0
         cells[at + LEADER_EPOCH] = start.leader_epoch
         cells[at + CONSUMED] = start.offset
@@ -126,7 +127,7 @@ class Ledger:
             cells[at + HAND_OFFSET],
             cells[at + HAND_COUNT],
             cells[at + HAND_SINCE],
-            cells[at + POSITION],
+            cells[at + TIMESTAMP],
             cells[at + HANDLED],
         )
 

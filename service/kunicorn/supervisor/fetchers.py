@@ -94,7 +94,7 @@ class Fetchers:
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
 
     async def _see_off(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:
-        """Until all are released: patiently until `deadline`, then by the ladder, at last by waiting until `give_up`."""
+        """Until all are released: patiently until `deadline`, then by the ladder, then waiting until `give_up`."""
         await self._until_released(leaving, deadline)
         clinging = _by_worker(p for p in leaving if p.state is PartitionState.STOPPING)
         await asyncio.gather(*(self._press(worker, held) for worker, held in clinging.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from kunicorn import __version__
 from kunicorn.observe.status import (
@@ -21,7 +22,7 @@ from kunicorn.supervisor.membership import Membership
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Place, Pool
 from kunicorn.supervisor.templates import Templates
-from kunicorn.topics import NO_OFFSET
+from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP
 from kunicorn.wire.coordinator import Coordinator
 
 
@@ -126,6 +127,7 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
 def _partition(partition: Partition, now: float) -> PartitionStatus:
     position = partition.position.offset if partition.position is not None else None
     known = position is not None and partition.log_end is not None
+    lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
     hand = partition.reading.in_hand
     since_ns = partition.reading.hand_since_ns
     return PartitionStatus(
@@ -139,11 +141,21 @@ def _partition(partition: Partition, now: float) -> PartitionStatus:
         position=position,
         committed=partition.committed,
         log_end=partition.log_end,
-        lag=max(0, (partition.log_end or 0) - (position or 0)) if known else None,
-        lag_seconds=None,
+        lag=lag,
+        lag_seconds=lag_seconds(lag, partition.reading.timestamp_ms),
         in_hand=hand if hand != NO_OFFSET else None,
         in_hand_age=now - since_ns / clock.NANOSECONDS if hand != NO_OFFSET else None,
     )
+
+
+def lag_seconds(lag: int | None, timestamp_ms: int) -> float | None:
+    """Age of the oldest unhandled record, from the timestamp of the last one that was taken in hand: at most a run of
+    records too old. None while nothing was handled under this grant, or where records carry no time."""
+    if lag == 0:
+        return 0.0
+    if lag is None or timestamp_ms == NO_TIMESTAMP:
+        return None
+    return max(0.0, time.time() - timestamp_ms / 1000)
 
 
 def _age(at: float | None, now: float) -> float | None:

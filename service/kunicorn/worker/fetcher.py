@@ -27,7 +27,7 @@ from kunicorn.pipes.ledger import (
     HAND_SINCE,
     HANDLED,
     LEADER_EPOCH,
-    POSITION,
+    TIMESTAMP,
     Ledger,
 )
 from kunicorn.pipes.messages import (
@@ -40,7 +40,7 @@ from kunicorn.pipes.messages import (
     InHand,
     Stopped,
 )
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.topics import NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.meter import Meter
@@ -145,13 +145,19 @@ class Fetcher:
             waiting, self._waiting = self._waiting, []
             self._assign([grant for grant in waiting if grant.number in self._grants])
 
-    def take(self, tp: TopicPartition, offset: int, count: int, epoch: int, now: int) -> Grant | None:
-        """Put `count` records from `offset` on in hand; None if they are not ours to handle any more."""
+    def take(
+        self, tp: TopicPartition, offset: int, count: int, epoch: int, now: int, timestamp: int = NO_TIMESTAMP
+    ) -> Grant | None:
+        """Put `count` records from `offset` on in hand; None if they are not ours to handle any more.
+
+        `timestamp`: of the first one, milliseconds since 1970.
+        """
         with self._lock:
             grant = self._by_partition.get(tp)
             if grant is None or grant.state is not GrantState.FETCHING:
                 return None
             self._take(grant, offset, count, epoch, now)
+            self._cells[grant.at + TIMESTAMP] = timestamp
             return grant
 
     def retake(self, grant: Grant, offset: int, epoch: int, now: int) -> bool:
@@ -290,7 +296,6 @@ class Fetcher:
         for grant, now in zip(idle, self._consumer.position([ClientPartition(*g.tp) for g in idle]), strict=True):
             if now.offset < 0 or now.offset == grant.stale_position:
                 continue
-            cells[grant.at + POSITION] = now.offset
             if now.offset > cells[grant.at + CONSUMED]:
                 if now.leader_epoch is not None:
                     cells[grant.at + LEADER_EPOCH] = now.leader_epoch

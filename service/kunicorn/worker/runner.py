@@ -134,7 +134,8 @@ class Runner:
         done = 0
         while done < len(messages) and self._within_lease():
             end = min(done + (self._batch_max_records or self._pace.size), len(messages))
-            grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now)
+            timestamp = messages[done].timestamp()[1]
+            grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
                 return
             finished = self._handle_chunk(grant, messages[done:end], following[done:end])

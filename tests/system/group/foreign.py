@@ -54,7 +54,9 @@ class ForeignConsumer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "the foreign consumer does not end"
@@ -84,7 +86,9 @@ class ForeignConsumer:
     def _revoked(self, consumer: Consumer, partitions: list[Coordinates]) -> None:
         leaving = {each.partition for each in partitions}
         offsets = [
-            Coordinates(self._topic, number, self._next.pop(number)) for number in sorted(leaving) if number in self._next
+            Coordinates(self._topic, number, self._next.pop(number))
+            for number in sorted(leaving)
+            if number in self._next
         ]
         if offsets:
             consumer.commit(offsets=offsets, asynchronous=False)

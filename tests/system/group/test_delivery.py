@@ -16,7 +16,9 @@ DRAIN_BUDGET = 25.0
 """Seconds: `drain_timeout_ms` as it is by default."""
 
 
-@pytest.mark.parametrize("records", [100_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(400)])])
+@pytest.mark.parametrize(
+    "records", [100_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(400)])]
+)
 def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], records: int
 ) -> None:

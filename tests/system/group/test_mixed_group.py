@@ -35,9 +35,7 @@ def test_as_leader_we_share_the_group_with_a_foreign_consumer(
 ) -> None:
     """Invariants 2 to 4. Ours is there first, and there last."""
     kafka.create_topic(topic, PARTITIONS)
-    members = members_of(
-        kafka.bootstrap, topic, settings={"group": {"partition_assignment_strategy": [strategy]}}
-    )
+    members = members_of(kafka.bootstrap, topic, settings={"group": {"partition_assignment_strategy": [strategy]}})
     ours = members.start()
     ours.wait_running(PARTITIONS)
     with Flow(kafka.bootstrap, topic, 500) as flow:
@@ -62,9 +60,7 @@ def test_as_follower_we_take_the_share_that_a_foreign_leader_gives_us(
 ) -> None:
     """Invariants 2 to 4. Ours comes later and leaves earlier."""
     kafka.create_topic(topic, PARTITIONS)
-    members = members_of(
-        kafka.bootstrap, topic, settings={"group": {"partition_assignment_strategy": [strategy]}}
-    )
+    members = members_of(kafka.bootstrap, topic, settings={"group": {"partition_assignment_strategy": [strategy]}})
     with ForeignConsumer(kafka.bootstrap, topic, topic, strategy, members.audit) as foreign:
         wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer", 20)
         with Flow(kafka.bootstrap, topic, 500) as flow:

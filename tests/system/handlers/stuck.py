@@ -45,8 +45,10 @@ def _cling() -> None:
 
 
 def _block() -> None:
-    """Wait in C without letting go of the GIL: no Python thread of the process runs meanwhile."""
-    ctypes.PyDLL(None).sleep(_LONG)
+    """Deadlock in C and keep the GIL: no Python thread of the process runs again, nor a signal handler."""
+    mutex = ctypes.create_string_buffer(64)  # All zeroes: PTHREAD_MUTEX_INITIALIZER.
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 def _backtrack() -> None:

@@ -68,8 +68,10 @@ def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to
     assert ("Current thread" in member.output()) == ("aborting it" in LADDER[behaviour]), "all stacks, before it dies"
     assert stage.committed()[0] == 2, "invariant 1: the record that hung is not passed"
     assert left_behind(member) == []
-    stage.members.start(settings={"handler": {"entrypoint": "tests.system.handlers.audited:handle"}})
-    stage.wait_all_committed()
+    audited = {"handler": {"entrypoint": "tests.system.handlers.audited:handle"}}
+    heir = stage.members.start(settings=audited)
+    stage.wait_handled(0, 3, heir, within=60)
+    assert heir.stop() == ExitCode.CLEAN
     assert stage.judge().holds
 
 

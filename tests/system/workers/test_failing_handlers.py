@@ -82,7 +82,9 @@ def test_an_async_handler_that_raises_halts_its_partition(scene: SceneMaker) -> 
 
 
 def test_a_batch_handler_that_raises_halts_its_partition_before_the_batch(scene: SceneMaker) -> None:
-    stage, member = with_a_failing_record(scene, "raise", "marked:handle_batch", settings={"handler": {"mode": "batch"}})
+    stage, member = with_a_failing_record(
+        scene, "raise", "marked:handle_batch", settings={"handler": {"mode": "batch"}}
+    )
     assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer in 0@1")
     assert len(stage.begun(0, 1)) == 3
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kunicorn.demo.audit import Kind, read_audit
-from kunicorn.demo.check import Report
+from kunicorn.demo.check import RecordAt, Report
 from kunicorn.pipes import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
@@ -185,3 +185,27 @@ def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_
     stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
     killer, report = kill_away(stage, 100, 10)
     judge_kills(stage, killer, report)
+
+
+def test_a_worker_killed_while_it_drains_for_a_member_that_joins_repeats_its_record_in_hand_and_no_other(
+    scene: SceneMaker,
+) -> None:
+    stage = scene(2, workers=1, settings={"group": {"partition_assignment_strategy": ["range"]}})
+    first = stage.members.start()
+    first.wait_running(2)
+    stage.send(1, "handled")
+    stage.wait_handled(1, 0, first)
+    stage.send(0, "handled", "sleep 60 once", "after it")
+    stage.wait_marked("0@1 sleeps", first)
+    (worker,) = [w["pid"] for w in first.workers()]
+    second = stage.members.start()
+    first.wait(lambda: first.partitions("stopping"), "the drain", 20)
+    os.kill(worker, signal.SIGKILL)
+    second.wait_running(1)
+    first.wait_running(1)
+    stage.wait_handled(0, 2, second)
+    assert (first.stop(), second.stop()) == (0, 0)
+    assert stage.committed() == {0: 3, 1: 1}
+    report = stage.judge({worker})
+    assert report.holds, report
+    assert report.repeated == (RecordAt(stage.topic, 0, 1),), report

@@ -45,7 +45,9 @@ while True:
 def writer(ledger: Ledger) -> Iterator[subprocess.Popen[bytes]]:
     """A process that stores offsets as fast as it can, until it is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(ledger.fd)], pass_fds=[ledger.fd], env={**os.environ, "PYTHONPATH": str(SERVICE)}
+        [sys.executable, "-c", WRITER, str(ledger.fd)],
+        pass_fds=[ledger.fd],
+        env={**os.environ, "PYTHONPATH": str(SERVICE)},
     )
     try:
         before = ledger.read(SLOT, GRANT).consumed
@@ -68,8 +70,8 @@ def read_and_kill(reads: int, writers: int) -> None:
                     number, rest = divmod(offset, STRIDE)
                     assert rest == 0, f"{offset:#x} was never stored as a whole"
                     assert number > 0, f"{offset:#x} was never stored at all"
-                seen.add(number)
             last = ledger.read(SLOT, GRANT)
+            seen.add(last.consumed.offset)
             assert last == ledger.read(SLOT, GRANT), "final once the writer is dead"
             assert last.consumed.offset % STRIDE == 0
     finally:
