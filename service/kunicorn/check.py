@@ -5,6 +5,7 @@ group: an answer never costs the group a rebalance, so it may be asked beside ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -96,20 +97,28 @@ def _handler(entrypoint: str, timeout: float) -> Finding:
     )
     os.close(write_end)
     with os.fdopen(read_end, "rb") as error:
-        try:
-            code = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            return _no_handler(
-                f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
-            )
-        if code == 0:
-            return Finding("handler", f"{entrypoint} can be imported and called")
-        # Whatever the module has forked may still hold the other end: take what is there, do not wait for its end.
-        os.set_blocking(read_end, False)
-        message = (error.read() or b"").decode()
+        code = _ended(child, timeout)
+        # The group is dead, so this meets the pipe's end: nothing that the module started still holds the other one.
+        message = error.read().decode()
+    if code is None:
+        return _no_handler(
+            f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
+        )
+    if code == 0:
+        return Finding("handler", f"{entrypoint} can be imported and called")
     return _no_handler(message or f"importing {entrypoint!r} ended the process: {_how_it_ended(code)}")
+
+
+def _ended(child: subprocess.Popen[bytes], timeout: float) -> int | None:
+    """The child's exit code, None if it had to be killed; whatever it started goes with it."""
+    try:
+        return child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _how_it_ended(code: int) -> str:

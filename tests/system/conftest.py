@@ -40,7 +40,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def members_of(tmp_path: Path) -> Iterator[Callable[..., Members]]:
-    """Makes groups: `members_of(bootstrap, topic, workers=2, settings={...}, env={...})`; the group id is the topic's name."""
+    """Makes groups: `members_of(bootstrap, topic, workers=2, settings={...}, env={...})`; the topic names the group."""
     with ExitStack() as groups:
 
         def make(

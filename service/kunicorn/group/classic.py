@@ -6,8 +6,8 @@ The driver carries the commands out in order and tells the member what came of t
 membership lives here and in the tables of `states` and `reactions`:
 
 1. A request that was sent under another generation or member id than ours is history: its errors are ignored.
-2. JoinGroup goes out only when nothing that leaves us is undrained or uncommitted, and names as owned everything
-   that a worker of ours may still handle.
+2. JoinGroup names as owned everything that a worker of ours may still handle, and goes out only when all else that
+   leaves us is drained and committed.
 3. A lost coordinator costs nothing: member id, generation and partitions stay until a coordinator says otherwise.
 4. Membership is certain until the send time of the last request answered without an error plus the session timeout.
 """
@@ -46,6 +46,8 @@ class ClassicMember:
         self.member_id = ""
         self.instance_id = instance_id
         self.owned: frozenset[TopicPartition] = frozenset()
+        self._held: frozenset[TopicPartition] = frozenset()
+        """Owned ones that the last plan took away and that still drain: a plan may give them back meanwhile."""
         self._assigned: frozenset[TopicPartition] = frozenset()
         self.leader = False
         self.assignor: str | None = None
@@ -120,8 +122,8 @@ class ClassicMember:
                 return self._gone() if request is self._request else []
             case ev.Unanswered(request, why):
                 return self._on_unanswered(request, why, now)
-            case ev.Released(request):
-                return self._on_released(request)
+            case ev.Released(request, held):
+                return self._on_released(request, held)
             case ev.CommitRefused(generation, member_id, error):
                 return self._on_commit_refused(generation, member_id, error, now)
             case ev.TopicsChanged(reason):
@@ -224,8 +226,10 @@ class ClassicMember:
         if self._leave_reason is not None:
             self.history.settled(self.generation, "completed", now)
             return self._leave()
-        revoked, added = self.owned - assigned, assigned - self.owned
+        # One that still drains is as good as new to those who fetch: they have to be told to take it up again.
+        revoked, added = self.owned - assigned, assigned - (self.owned - self._held)
         self.owned |= added
+        self._held -= added
         commands: list[Command] = [ev.Assign(tuple(sorted(added)), self.generation)]
         if revoked:
             self._step(Step.ASSIGN_LESS)
@@ -299,11 +303,12 @@ class ClassicMember:
         self._request = request
         return request
 
-    def _on_released(self, request: ev.Revoke) -> list[Command]:
+    def _on_released(self, request: ev.Revoke, held: frozenset[TopicPartition]) -> list[Command]:
         if request is not self._request:
             return []
         self._request = None
-        self.owned -= frozenset(request.partitions)
+        self._held = held
+        self.owned -= frozenset(request.partitions) - held
         if self.state is not State.LEAVING:
             self._step(Step.RELEASE)
             return []
@@ -366,7 +371,7 @@ class ClassicMember:
         return self._leave() if self._leave_reason is not None else []
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
-        lost, self.owned = tuple(sorted(self.owned)), frozenset()
+        lost, self.owned, self._held = tuple(sorted(self.owned)), frozenset(), frozenset()
         self._assigned = frozenset()
         if lost:
             self._disturb(why, now)
@@ -383,7 +388,7 @@ class ClassicMember:
         return commands
 
     def _fail(self, message: str) -> list[Command]:
-        lost, self.owned = tuple(sorted(self.owned)), frozenset()
+        lost, self.owned, self._held = tuple(sorted(self.owned)), frozenset(), frozenset()
         self._request = self._heartbeat = None
         self._step(Step.FAIL)
         return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]

@@ -206,9 +206,14 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The drain and the commit that `Revoke` asked for are over, whatever came of them."""
+    """The drain and the commit that `Revoke` asked for are over, whatever came of them.
+
+    `held` of its partitions are still in a handler's hands and go on draining: they stay owned for now, so that the
+    others need not wait for them (cooperative members only).
+    """
 
     request: Revoke
+    held: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from kunicorn.observe.catalogue import Declared
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
 
 Value = float | int | None
-_NOT_UP = frozenset({"starting", "backing-off", "idle"})
+_UP = frozenset({"ready", "draining"})
 _NO_GENERATION = -1
 
 _PARTITION_SERIES: tuple[tuple[Declared, Callable[[PartitionStatus], Value]], ...] = (
@@ -48,7 +48,7 @@ _SERVICE_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
 )
 
 _WORKER_SERIES: tuple[tuple[Declared, Callable[[WorkerStatus], Value]], ...] = (
-    (c.WORKER_UP, lambda w: int(w.state not in _NOT_UP)),
+    (c.WORKER_UP, lambda w: int(w.state in _UP)),
     (c.WORKER_RSS, lambda w: w.rss_bytes),
     (c.WORKER_PARTITIONS, lambda w: w.partitions),
 )

@@ -34,6 +34,7 @@ from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 log = logs.get("kunicorn.fetchers")
 
 _OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+_RELEASED = PartitionState.RELEASED
 _WHENEVER = 1e18
 """The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
 
@@ -76,6 +77,8 @@ class Fetchers:
         Both are seconds of `clock.now`. Partitions in no worker's hands are released at once. Afterwards the consumed
         offsets of those released are final, and the partitions stay in the table until `forget`.
         """
+        # A plan may give back what still drains for the plan before it, and the next one take it away again.
+        self._wanted_again -= set(partitions)
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
         self._stop(leaving, deadline, lost=False)
         await self._see_off(leaving, deadline, give_up)
@@ -136,6 +139,10 @@ class Fetchers:
         for worker, held in grants.items():
             worker.send(StopFetcher(held, deadline, lost))
         self._notify()
+
+    def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of these a worker of ours may still handle."""
+        return frozenset(tp for tp in partitions if (p := self.table.get(tp)) and p.state is not _RELEASED)
 
     async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
         while any(p.state is not PartitionState.RELEASED for p in leaving):
@@ -243,7 +250,7 @@ class Fetchers:
         if partition is None:
             return
         self._end(partition, Position(report.offset, report.leader_epoch))
-        if partition.state is PartitionState.STOPPING:
+        if partition.state in (PartitionState.STOPPING, PartitionState.STUCK):
             partition.meet(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
             log.warning(f"{partition.tp}: offset {report.offset} is not in the log: {report.error}")

@@ -36,6 +36,8 @@ _HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
 """A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
 _JOIN_MARGIN = 5.0
 _LEAVE_TIMEOUT = 3.0
+_STRAGGLER_AFTER = 0.5
+"""Seconds that drained partitions wait for one whose record takes longer; each straggler costs one more rebalance."""
 
 
 def timings(settings: Settings) -> Timings:
@@ -301,21 +303,50 @@ class Membership:
         began = clock.now()
         deadline = began + group.drain_timeout_ms / 1000
         in_hand = sum(1 for tp in request.partitions if (p := self._fetchers.table.get(tp)) and p.busy)
-        await self._fetchers.revoke(request.partitions, deadline, began + self._timings.rebalance_timeout)
+        drain = asyncio.ensure_future(
+            self._fetchers.revoke(request.partitions, deadline, began + self._timings.rebalance_timeout)
+        )
+        held = await self._drained(drain, request)
         drained = clock.now()
-        committed = await self.commits.settle(request.partitions, drained + group.commit_timeout_ms / 1000)
-        self._count_uncommitted(request.partitions)
-        self._fetchers.forget(request.partitions)
+        partitions = tuple(tp for tp in request.partitions if tp not in held)
+        committed = await self._settle(partitions, self._settings.group.commit_timeout_ms / 1000)
         self._metrics.drain_seconds.observe(drained - began)
         if request.partitions:
             log.info(
-                f"let go of {len(request.partitions)} partitions in {clock.now() - began:.3f} s",
+                f"let go of {len(partitions)} partitions in {clock.now() - began:.3f} s",
                 in_hand=in_hand,
                 drained=round(drained - began, 3),
                 committed=committed,
-                partitions=_shown(request.partitions),
+                partitions=_shown(partitions),
             )
-        self._events.put_nowait(ev.Released(request))
+        if held:
+            log.info(f"{len(held)} more partitions follow: a record is in hand", partitions=_shown(tuple(sorted(held))))
+            self._spawn(self._follow(drain, tuple(held)))
+        self._events.put_nowait(ev.Released(request, held))
+
+    async def _drained(self, drain: asyncio.Future[None], request: ev.Revoke) -> frozenset[TopicPartition]:
+        """Wait for the drain; return what is still in hand and must not hold up the others.
+
+        Only between two joins of a cooperative member: there the next JoinGroup can still name it as owned (KIP-429).
+        """
+        while not (await asyncio.wait({drain}, timeout=_STRAGGLER_AFTER))[0]:
+            held = self._fetchers.held(request.partitions)
+            if self.member.state is State.REVOKING and 0 < len(held) < len(request.partitions):
+                return held
+        await drain
+        return frozenset()
+
+    async def _follow(self, drain: asyncio.Future[None], partitions: tuple[TopicPartition, ...]) -> None:
+        """Commit what drained after the others had gone; take it up again if a plan has given it back meanwhile."""
+        await drain
+        # A join may be out, and be held up by others for so long; nothing can be committed before it is answered.
+        await self._settle(partitions, self._timings.rebalance_timeout)
+
+    async def _settle(self, partitions: tuple[TopicPartition, ...], within: float) -> bool:
+        committed = await self.commits.settle(partitions, clock.now() + within)
+        self._count_uncommitted(partitions)
+        self._fetchers.forget(partitions)
+        return committed
 
     async def _lose(self, partitions: tuple[TopicPartition, ...]) -> None:
         now = clock.now()

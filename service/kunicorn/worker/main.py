@@ -27,12 +27,13 @@ from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
 from kunicorn.worker.calls import Calls, calls_of
 from kunicorn.worker.channel import Channel
+from kunicorn.worker.complaints import librdkafka, log_client_error
 from kunicorn.worker.control import Control
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.retry import RetryPolicy, describe
-from kunicorn.worker.runner import Runner, log_client_error
+from kunicorn.worker.runner import Runner
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -160,7 +161,7 @@ def _connect(configure: Configure) -> Consumer:
     """The consumer, with the topics known by now warmed up. Raises `CannotServe`."""
     properties = {**configure.client, "error_cb": log_client_error}
     try:
-        consumer = Consumer(properties, logger=logging.getLogger("kunicorn.worker.librdkafka"))
+        consumer = Consumer(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:
         text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error

@@ -15,7 +15,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, Message
 
 from kunicorn.handlers import DrainDeadline
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
@@ -23,6 +23,7 @@ from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import following_offsets, gathered, runs
 from kunicorn.worker.calls import Calls
+from kunicorn.worker.complaints import log_client_error
 from kunicorn.worker.faults import kind_of
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
@@ -238,8 +239,3 @@ class Runner:
             return False
         log.info("membership is certain again: going on")
         return True
-
-
-def log_client_error(error: KafkaError) -> None:
-    """What librdkafka tells beside the records: brokers down, names not resolved. Called from inside `poll`."""
-    log.warning("kafka client: %s (%s)", error.str(), error.name())

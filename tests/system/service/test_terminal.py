@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -29,11 +30,11 @@ SceneMaker = Callable[..., Scene]
 
 
 class Screen:
-    """The user's side of a pseudo-terminal; keeps what was printed."""
+    """The user's side of a pseudo-terminal; `paper` keeps what was printed."""
 
-    def __init__(self, keyboard: int) -> None:
+    def __init__(self, keyboard: int, paper: Path) -> None:
         self._keyboard = keyboard
-        self._printed = bytearray()
+        self._paper = paper
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -45,25 +46,21 @@ class Screen:
         """The process group that Ctrl-C reaches."""
         return os.tcgetpgrp(self._keyboard)
 
-    def text(self) -> str:
-        """Everything printed so far."""
-        return self._printed.decode(errors="replace")
-
     def _read(self) -> None:
-        while True:
-            try:
-                printed = os.read(self._keyboard, 65536)
-            except OSError:  # EIO: nobody has the terminal open any more.
-                return
-            self._printed += printed
+        with self._paper.open("ab", buffering=0) as paper:
+            while True:
+                try:
+                    paper.write(os.read(self._keyboard, 65536))
+                except OSError:  # EIO: nobody has the terminal open any more.
+                    return
 
 
 @contextmanager
-def terminal() -> Iterator[tuple[Screen, int]]:
+def terminal(paper: Path) -> Iterator[tuple[Screen, int]]:
     """A screen, and the descriptor of the line to it, the terminal proper."""
     keyboard, line = pty.openpty()
     try:
-        yield Screen(keyboard), line
+        yield Screen(keyboard, paper), line
     finally:
         os.close(line)
         os.close(keyboard)
@@ -73,16 +70,17 @@ def terminal() -> Iterator[tuple[Screen, int]]:
 def test_ctrl_c_drains_commits_and_exits_with_zero(scene: SceneMaker, strategy: str) -> None:
     settings = {"group": {"partition_assignment_strategy": [strategy], "commit_interval_ms": 60_000}}
     stage = scene(4, settings=settings, env={"KUNICORN_HANDLER_MS": "20"})
-    with terminal() as (screen, line), Flow(stage.kafka.bootstrap, stage.topic, 200):
-        member = stage.members.start(within=(sys.executable, "-c", LOG_IN, os.ttyname(line)))
+    paper = stage.members.directory / "member-1.log"
+    with terminal(paper) as (screen, line), Flow(stage.kafka.bootstrap, stage.topic, 200):
+        member = stage.members.start(name="member-1", within=(sys.executable, "-c", LOG_IN, os.ttyname(line)))
         member.wait_running(4, within=90)
         member.wait(lambda: len(stage.handled(0)) > 20, "some load")
         assert screen.foreground() == os.getpgid(member.pid) == member.pid
         screen.press(CTRL_C)
-        assert member.exit_code(within=20) == 0, screen.text()
-        wait_until(lambda: "everything handled is committed" in screen.text(), "the last word on the screen")
-    assert "SIGINT: draining" in screen.text()
-    assert "Traceback" not in screen.text()
+        assert member.exit_code(within=20) == 0, member.output()
+        wait_until(lambda: "everything handled is committed" in member.output(), "the last word on the screen")
+    assert "SIGINT: draining" in member.output()
+    assert "Traceback" not in member.output()
     assert [p for p in procfs.in_session(member.pid) if p.state != "Z"] == []
     # Invariants 1 and 8: what is committed is exactly what was handled, although no timer ever committed.
     handled = {partition: len(set(stage.handled(partition))) for partition in range(4)}

@@ -21,7 +21,8 @@ from tests.system.workers.scene import Scene
 from tests.waiting import wait_until
 
 PARTITIONS, WORKERS = 8, 2
-RATE = 1000
+# Well below what two workers can handle: with a backlog, a partition waits for its turn and not for its worker.
+RATE = 300
 # The kills are ours and no record's fault: without this, two of them in the same record's hands would halt it.
 # Commits all the time, so that kills fall into them.
 SETTINGS = {"workers": {"max_crashes": 1000}, "group": {"commit_interval_ms": 50}}

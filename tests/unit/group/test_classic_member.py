@@ -194,6 +194,36 @@ def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejo
     assert talk.order(ev.SendJoin).owned == tps(0)
 
 
+def test_a_partition_that_still_drains_stays_owned_while_the_others_are_handed_over() -> None:
+    talk = Conversation()
+    talk.settle(0, 1, 2)
+    talk.heartbeat(REBALANCING)
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk.tell(ev.Released(talk.order(ev.Revoke), held=frozenset(tps(2))))
+    join = talk.order(ev.SendJoin)
+    assert join.owned == tps(0, 2)
+    talk.sync(talk.join(join, generation=3), tps(0))
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(2)
+    talk.tell(ev.Released(revoke))
+    assert talk.order(ev.SendJoin).owned == tps(0)
+
+
+def test_a_partition_that_still_drains_is_taken_up_again_where_the_next_plan_gives_it_back() -> None:
+    talk = Conversation()
+    talk.settle(0, 1, 2)
+    talk.heartbeat(REBALANCING)
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk.tell(ev.Released(talk.order(ev.Revoke), held=frozenset(tps(2))))
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=3), tps(0, 2))
+    assert talk.order(ev.Assign).partitions == tps(2)
+    assert talk.member.owned == frozenset(tps(0, 2))
+    talk.heartbeat()
+    talk.heartbeat(REBALANCING)
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=4), tps(0, 2))
+    assert talk.order(ev.Assign).partitions == (), "told once"
+
+
 def test_nothing_is_committed_between_join_and_sync() -> None:
     talk = Conversation()
     talk.settle(0)

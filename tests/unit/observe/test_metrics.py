@@ -155,7 +155,7 @@ def test_the_group_series_tell_the_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "up"), [("ready", 1), ("draining", 1), ("starting", 0), ("idle", 0), ("backing-off", 0)]
+    ("state", "up"), [("ready", 1), ("draining", 1), ("starting", 0), ("idle", 0), ("backing-off", 0), ("dead", 0)]
 )
 def test_a_worker_is_up_while_it_handles_records_or_could(state: str, up: int) -> None:
     samples = scraped(Metrics(), status(workers=(worker(3, state=state),)))

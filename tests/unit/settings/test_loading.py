@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipes.client import OWNED_PROPERTIES
-from kunicorn.settings import load, shown
+from kunicorn.settings import Settings, load, shown
 from tests.unit.settings.files import LEAST, loaded, problem, problems
 
 
@@ -36,6 +36,18 @@ def test_the_machines_environment_does_not_leak_in(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KAFKA", '{"client_id": "other"}')
     monkeypatch.setenv("KUNICORN_KAFKA__CLIENT_ID", "other")
     assert loaded(tmp_path).kafka.client_id == "kunicorn"
+
+
+def test_settings_made_in_code_do_not_depend_on_the_machines_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http", '{"port": 1}')
+    made = Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
+            "group": {"id": "orders", "topics": ["orders"]},
+            "handler": {"entrypoint": "shop:handle"},
+        }
+    )
+    assert made.http.port == 9400
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

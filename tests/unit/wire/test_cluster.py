@@ -119,6 +119,11 @@ async def test_a_broker_that_refuses_metadata_is_passed_over(one: FakeBroker, tw
     one.script[Api.METADATA] = lambda asked: blank_response(Api.METADATA, asked.version, error_code=129)
     cluster = cluster_of(one, two)
     assert set((await cluster.refresh(["t"])).brokers) == {1, 2}
+    await cluster.refresh(["t"])
+    tries = len(one.apis())
+    for _ in range(3):
+        await cluster.refresh(["t"])
+    assert len(one.apis()) == tries
     await two.stop()
     with pytest.raises(BrokersUnreachable, match=r"refuses Metadata: REBOOTSTRAP_REQUIRED \(129\)"):
         await cluster.refresh(["t"])
@@ -263,10 +268,12 @@ async def test_after_close_nothing_is_open_and_nothing_opens(one: FakeBroker, tw
     connection = await cluster.connection(2, "control")
     await cluster.close()
     assert connection.closed
+    before = one.connections, two.connections
     with pytest.raises(ConnectionLost, match="closed on our side"):
         await cluster.connection(2, "control")
     with pytest.raises(BrokersUnreachable):
         await cluster.refresh(["t"])
+    assert (one.connections, two.connections) == before
 
 
 async def test_a_connection_that_opens_during_close_is_closed_as_well(one: FakeBroker, two: FakeBroker) -> None:

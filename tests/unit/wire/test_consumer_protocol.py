@@ -64,6 +64,10 @@ def test_a_generation_in_the_user_data_of_an_old_member_is_found() -> None:
     assert decode_subscription("range", "m", versioned(1, body)).generation == -1
 
 
+def test_any_negative_generation_means_none() -> None:
+    assert decode_subscription("range", "m", encode_subscription("range", Subscription(("a",), (), -7))).generation == -1
+
+
 def test_versions_0_to_2_are_read_with_what_they_have() -> None:
     first = encode(v0.ConsumerProtocolSubscription(topics=("a",), user_data=None))
     assert decode_subscription(None, "m", versioned(0, first)) == Subscription(("a",))

@@ -1,0 +1,61 @@
+"""What librdkafka tells beside the records, without its repetitions.
+
+With no broker in reach a client tells of every attempt, twenty times a second and in two ways: as a log line and as an
+error event. Whoever is on call would read nothing else, and lines that matter would not fit into the log's queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError
+
+_PERIOD_SECONDS = 10.0
+_MOST_KINDS = 1000
+"""Forgets them all beyond that: texts that never repeat must not fill the memory."""
+_VARYING = re.compile(r"\(after \d+ms[^)]*\)")
+
+
+class OncePerPeriod(logging.Filter):
+    """Passes the first line of a kind at once, then one a period, which says how many were left out.
+
+    Lines are of one kind if they differ in nothing but how long librdkafka has tried.
+    """
+
+    def __init__(self, period: float = _PERIOD_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._period = period
+        self._clock = clock
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`. Caller: whichever thread serves the client's queue."""
+        message = record.getMessage()
+        kind = _VARYING.sub("", message)
+        now = self._clock()
+        told_at, left_out = self._kinds.get(kind, (-self._period, 0))
+        if now - told_at < self._period:
+            self._kinds[kind] = (told_at, left_out + 1)
+            return False
+        if len(self._kinds) >= _MOST_KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = (now, 0)
+        if left_out:
+            record.msg, record.args = f"{message} (and {left_out} more like this)", None
+        return True
+
+
+librdkafka = logging.getLogger("kunicorn.worker.librdkafka")
+"""For librdkafka's own log lines."""
+librdkafka.addFilter(OncePerPeriod())
+
+_events = logging.getLogger("kunicorn.worker.client")
+_events.addFilter(OncePerPeriod())
+
+
+def log_client_error(error: KafkaError) -> None:
+    """An error event: brokers down, names not resolved. Called from inside `poll`."""
+    _events.warning("kafka client: %s (%s)", error.str(), error.name())
