@@ -16,8 +16,8 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, ExitCode, PeerError
-from kunicorn.pipes.client import client_properties
 from kunicorn.settings import Settings
 from kunicorn.wire.auth import Security
 from kunicorn.wire.cluster import Cluster
@@ -138,16 +138,7 @@ def _client(settings: Settings) -> Finding:
 
     kafka = settings.kafka
     try:
-        properties = client_properties(
-            bootstrap_servers=kafka.bootstrap_servers,
-            client_id=kafka.client_id,
-            group_id=settings.group.id,
-            isolation_level=kafka.isolation_level,
-            client_rack=kafka.client_rack,
-            security={"security.protocol": kafka.security_protocol},
-            extra=dict(kafka.librdkafka),
-            memory_per_worker_mb=settings.workers.memory_per_worker_mb,
-        )
+        properties = consumer_properties(settings, kafka.client_id)
         Consumer({**properties, "log_level": 0}).close()
     except ConfigError as error:
         return Finding("client", str(error), ExitCode.CONFIGURATION)

@@ -83,9 +83,7 @@ class Gauges:
         states = [state.value for state in PartitionState]
         return [((self._status.group.group_id, state), counts[state]) for state in states]
 
-    def _partition_series(
-        self, read: Callable[[PartitionStatus], Value]
-    ) -> Iterator[tuple[tuple[str, ...], Value]]:
+    def _partition_series(self, read: Callable[[PartitionStatus], Value]) -> Iterator[tuple[tuple[str, ...], Value]]:
         group = self._status.group.group_id
         for partition in self._partitions:
             yield (group, partition.topic, str(partition.partition)), read(partition)

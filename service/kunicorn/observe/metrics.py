@@ -59,6 +59,8 @@ class Metrics:
         self.worker_restarts = self._counter(c.WORKER_RESTARTS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
+        self.worker_lines_dropped = 0
+        """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
         self._rendering = Lock()
         self._said_too_many = False
 
@@ -76,7 +78,8 @@ class Metrics:
         """
         with self._rendering:
             self._mind_the_limit(len(status.partitions), partition_metrics_max)
-            page = _Page(self._registry, Gauges(status, partition_metrics_max))
+            dropped = logs.dropped() + self.worker_lines_dropped
+            page = _Page(self._registry, Gauges(status, partition_metrics_max), dropped)
             if _OPENMETRICS in accept:
                 return bytes(openmetrics.generate_latest(page)), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
             return generate_latest(page), CONTENT_TYPE_PLAIN_0_0_4
@@ -127,12 +130,13 @@ class HandlerDurations:
 class _Page:
     """What was counted and what is so now, as one."""
 
-    def __init__(self, registry: CollectorRegistry, gauges: Gauges) -> None:
+    def __init__(self, registry: CollectorRegistry, gauges: Gauges, lines_dropped: int) -> None:
         self._registry = registry
         self._gauges = gauges
+        self._lines_dropped = lines_dropped
 
     def collect(self) -> Iterator[Metric]:
         """Caller: Prometheus's encoder."""
         yield from self._registry.collect()
         yield from self._gauges.collect()
-        yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=logs.dropped())
+        yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=self._lines_dropped)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 
 import uvloop
 
+from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.group.reactions import Code
 from kunicorn.observe import logs
@@ -20,13 +21,13 @@ from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
-from kunicorn.pipes.client import client_properties
 from kunicorn.pipes.messages import Configure, Preload
 from kunicorn.settings import Settings
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.handover import Handover
 from kunicorn.supervisor.membership import Membership
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
@@ -100,7 +101,8 @@ class Service:
             settings, coordinator, self._topics, self._fetchers, self._metrics, self._pool.extend_lease, self._fatal
         )
         self._commits = Commits(self._membership, self._fetchers.consumed, self._fetchers.committed, self._metrics)
-        self._membership.commits = self._commits
+        self._handover = Handover(settings, self._fetchers, self._commits, self._metrics)
+        self._membership.commits, self._membership.handover = self._commits, self._handover
         self._resolver = Resolver(self._brokers, self._fetchers, self._commits, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
         self._snapshot = Snapshot(
@@ -122,7 +124,7 @@ class Service:
             await self._until_ended(self._serve())
         finally:
             await self._shut_down()
-        if self._membership.uncommitted:
+        if self._handover.uncommitted:
             log.error("stopped, but not everything handled is committed: it will be handled again by the next owner")
             return ExitCode.NOT_ALL_COMMITTED
         log.info("stopped; everything handled is committed")
@@ -217,16 +219,7 @@ class Service:
             entrypoint=handler.entrypoint,
             mode=handler.mode,
             options=dict(handler.options),
-            client=client_properties(
-                bootstrap_servers=kafka.bootstrap_servers,
-                client_id=f"{kafka.client_id}-worker-{worker}",
-                group_id=settings.group.id,
-                isolation_level=kafka.isolation_level,
-                client_rack=kafka.client_rack,
-                security={"security.protocol": kafka.security_protocol},
-                extra=dict(kafka.librdkafka),
-                memory_per_worker_mb=settings.workers.memory_per_worker_mb,
-            ),
+            client=dict(consumer_properties(settings, f"{kafka.client_id}-worker-{worker}")),
             topics=list(self._topics.subscribed()),
             batch_max_records=handler.batch_max_records,
             retry_attempts=handler.max_attempts,
@@ -268,7 +261,7 @@ class Service:
         log.warning(why)
         self._hurried = True
         # What is in hand now ends with its worker: the next owner handles it again.
-        self._membership.uncommitted += max(1, len(self._fetchers.consumed()))
+        self._handover.uncommitted += max(1, len(self._fetchers.consumed()))
         self._end()
 
     def _end(self) -> None:

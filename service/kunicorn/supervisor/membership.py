@@ -24,6 +24,7 @@ from kunicorn.pipes import clock
 from kunicorn.settings import Settings
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.handover import Handover, shown
 from kunicorn.supervisor.topics import Topics
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.coordinator import Coordinator
@@ -36,8 +37,6 @@ _HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
 """A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
 _JOIN_MARGIN = 5.0
 _LEAVE_TIMEOUT = 3.0
-_STRAGGLER_AFTER = 0.5
-"""Seconds that drained partitions wait for one whose record takes longer; each straggler costs one more rebalance."""
 
 
 def timings(settings: Settings) -> Timings:
@@ -69,7 +68,8 @@ class Membership:
         group = settings.group
         self.over = asyncio.Event()
         self.commits: Commits
-        """Set by the service: the committer and the membership need one another."""
+        self.handover: Handover
+        """Both set by the service: they and the membership need one another."""
         self._settings = settings
         self._timings = timings(settings)
         self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
@@ -89,8 +89,6 @@ class Membership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settled = 0
         self._committed_as = (NO_GENERATION, "")
-        self.uncommitted = 0
-        """Partitions that left us since `leave` with something handled and not committed: it is handled again."""
 
     async def run(self) -> None:
         """Be a member until `leave` is through, or the group refuses us."""
@@ -109,8 +107,7 @@ class Membership:
 
     def leave(self, reason: str) -> None:
         """Drain everything, commit it, leave. Returns at once; `over` tells when it is through."""
-        # What was lost long ago was told then and has been handled again: it must not spoil the exit code of today.
-        self.uncommitted = 0
+        self.handover.uncommitted = 0
         self._events.put_nowait(ev.LeaveWanted(reason))
 
     # -- CommitTarget --------------------------------------------------------------------------------------------
@@ -166,15 +163,14 @@ class Membership:
             case ev.SendLeave():
                 self._ask(command, self._leave(command))
             case ev.Assign(partitions, generation):
-                log.info(f"generation {generation} adds {len(partitions)} partitions", partitions=_shown(partitions))
+                log.info(f"generation {generation} adds {len(partitions)} partitions", partitions=shown(partitions))
                 self._fetchers.assign(partitions)
             case ev.Revoke():
                 self._spawn(self._revoke(command))
             case ev.Lose(partitions, reason):
-                log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=_shown(partitions))
+                log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=shown(partitions))
                 self._metrics.partitions_lost.inc(len(partitions))
-                self._count_uncommitted(partitions)
-                self._spawn(self._lose(partitions))
+                self._spawn(self.handover.lose(partitions))
             case ev.BeCertain(until):
                 self._extend_lease(int(until * clock.NANOSECONDS))
             case ev.Fail(message):
@@ -298,69 +294,10 @@ class Membership:
         return ev.LeaveAnswered(request, error)
 
     async def _revoke(self, request: ev.Revoke) -> None:
-        """The revoke hook: drain, commit synchronously, and only then let the member join or leave."""
-        group = self._settings.group
-        began = clock.now()
-        deadline = began + group.drain_timeout_ms / 1000
-        in_hand = sum(1 for tp in request.partitions if (p := self._fetchers.table.get(tp)) and p.busy)
-        drain = asyncio.ensure_future(
-            self._fetchers.revoke(request.partitions, deadline, began + self._timings.rebalance_timeout)
-        )
-        held = await self._drained(drain, request)
-        drained = clock.now()
-        partitions = tuple(tp for tp in request.partitions if tp not in held)
-        committed = await self._settle(partitions, self._settings.group.commit_timeout_ms / 1000)
-        self._metrics.drain_seconds.observe(drained - began)
-        if request.partitions:
-            log.info(
-                f"let go of {len(partitions)} partitions in {clock.now() - began:.3f} s",
-                in_hand=in_hand,
-                drained=round(drained - began, 3),
-                committed=committed,
-                partitions=_shown(partitions),
-            )
-        if held:
-            log.info(f"{len(held)} more partitions follow: a record is in hand", partitions=_shown(tuple(sorted(held))))
-            self._spawn(self._follow(drain, tuple(held)))
+        held, rest = await self.handover.revoke(request.partitions, lambda: self.member.state is State.REVOKING)
+        if rest is not None:
+            self._spawn(rest)
         self._events.put_nowait(ev.Released(request, held))
-
-    async def _drained(self, drain: asyncio.Future[None], request: ev.Revoke) -> frozenset[TopicPartition]:
-        """Wait for the drain; return what is still in hand and must not hold up the others.
-
-        Only between two joins of a cooperative member: there the next JoinGroup can still name it as owned (KIP-429).
-        """
-        while not (await asyncio.wait({drain}, timeout=_STRAGGLER_AFTER))[0]:
-            held = self._fetchers.held(request.partitions)
-            if self.member.state is State.REVOKING and 0 < len(held) < len(request.partitions):
-                return held
-        await drain
-        return frozenset()
-
-    async def _follow(self, drain: asyncio.Future[None], partitions: tuple[TopicPartition, ...]) -> None:
-        """Commit what drained after the others had gone; take it up again if a plan has given it back meanwhile."""
-        await drain
-        # A join may be out, and be held up by others for so long; nothing can be committed before it is answered.
-        await self._settle(partitions, self._timings.rebalance_timeout)
-
-    async def _settle(self, partitions: tuple[TopicPartition, ...], within: float) -> bool:
-        committed = await self.commits.settle(partitions, clock.now() + within)
-        self._count_uncommitted(partitions)
-        self._fetchers.forget(partitions)
-        return committed
-
-    async def _lose(self, partitions: tuple[TopicPartition, ...]) -> None:
-        now = clock.now()
-        deadline = now + self._settings.group.drain_timeout_ms / 1000
-        await self._fetchers.lose(partitions, deadline, now + self._timings.rebalance_timeout)
-
-    def _count_uncommitted(self, partitions: tuple[TopicPartition, ...]) -> None:
-        consumed = self._fetchers.consumed()
-        left = [f"{tp}@{consumed[tp].offset}" for tp in partitions if tp in consumed]
-        self.uncommitted += len(left)
-        if left:
-            log.error(
-                f"{len(left)} partitions leave with something handled and not committed", positions=" ".join(left[:20])
-            )
 
     # -- beside the requests -------------------------------------------------------------------------------------
 
@@ -386,8 +323,3 @@ class Membership:
             )
         if before is not member.state:
             log.debug(f"member is {member.state.value}, was {before.value}", generation=member.generation)
-
-
-def _shown(partitions: tuple[TopicPartition, ...]) -> str:
-    listed = " ".join(str(tp) for tp in partitions[:20])
-    return listed if len(partitions) <= 20 else f"{listed} …"

@@ -154,7 +154,7 @@ class Pool:
         for what, climb, patience in rungs:
             if until() or process.is_dead():
                 return
-            log.warning(f"{process} {reason}: {what}", worker=process.number, pid=process.pid)
+            log.warning(f"{process} {reason}: {what}", worker=process.number, worker_pid=process.pid)
             process.killed_by_us = reason
             climb()
             await self._wait(lambda: until() or process.is_dead(), clock.now() + patience)
@@ -170,7 +170,7 @@ class Pool:
         await self._wait(lambda: not self.processes(), deadline)
         for process in self.processes():
             process.killed_by_us = "did not exit in time"
-            log.warning(f"{process} did not exit in time: killing it", worker=process.number, pid=process.pid)
+            log.warning(f"{process} did not exit in time: killing it", worker=process.number, worker_pid=process.pid)
             process.kill()
         await self._wait(lambda: not self.processes(), clock.now() + _REAPING)
         for task in self._tasks:
@@ -241,7 +241,9 @@ class Pool:
         place.restarts += 1
         place.barren = 0 if handled or in_hand else place.barren + 1
         self._metrics.worker_restarts.labels(reason=how).inc()
-        log.warning(f"{process} died: {place.last_exit}", worker=place.number, pid=process.pid, restarts=place.restarts)
+        log.warning(
+            f"{process} died: {place.last_exit}", worker=place.number, worker_pid=process.pid, restarts=place.restarts
+        )
         if place.barren >= _BARREN_DEATHS:
             self._fatal(WorkersDyingError(
                 f"worker {place.number} died {place.barren} times in a row with nothing in hand, last by {how}: "
@@ -262,10 +264,10 @@ class Pool:
         match message:
             case Ready():
                 process.state = WorkerState.DRAINING if self._stopping else WorkerState.READY
-                log.info(f"{process} is ready", worker=process.number, pid=process.pid)
+                log.info(f"{process} is ready", worker=process.number, worker_pid=process.pid)
                 self._listener.worker_ready(process)
             case Pong():
-                process.heard(message, clock.now())
+                self._metrics.worker_lines_dropped += process.heard(message, clock.now())
                 for deltas in message.deltas:
                     self._metrics.add(deltas)
                 self._listener.worker_reported(process)

@@ -83,7 +83,7 @@ class Templates:
 
     def _announce(self, template: Template, preloaded: bool, note: str, seconds: float) -> None:
         self.state = "ready"
-        log.info(f"template ready after {seconds:.2f} s", pid=template.pid, preloaded=preloaded)
+        log.info(f"template ready after {seconds:.2f} s", template_pid=template.pid, preloaded=preloaded)
         if note:
             log.warning(note)
         self._ready.set()

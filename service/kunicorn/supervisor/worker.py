@@ -82,11 +82,13 @@ class WorkerProcess:
             self._ping += 1
             self.send(Ping(self._ping))
 
-    def heard(self, pong: Pong, now: float) -> None:
-        """Note the evidence."""
+    def heard(self, pong: Pong, now: float) -> int:
+        """Note the evidence; return how many log lines the worker has dropped since the last one."""
+        dropped = pong.logs_dropped - (self.pong.logs_dropped if self.pong is not None else 0)
         if self.pong is None or pong.runner != self.pong.runner:
             self.runner_moved_at = now
         self.pong, self.pong_at = pong, now
+        return dropped
 
     # -- the ladder for a worker that does not stop, rung by rung ----------------------------------------------
 

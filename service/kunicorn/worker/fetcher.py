@@ -1,12 +1,13 @@
 """The worker's consumer and its table of open grants, shared by the control thread and the runner.
 
-1. A record is handled only after `take` found its grant fetching. `stop` and `take` exclude one another, so a grant is
-   either reported with nothing in hand, or reported when the runner lets go of it; never handled after its report.
-2. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. A partition
-   whose grant ended in this turn may have records left in the batch, and a new grant looks the same to them: so the
-   partition is assigned again only with the next turn.
-3. Reports are sent under the lock: what is said is in the order in which it happened.
-4. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled, and only
+1. Only the runner calls the client. confluent-kafka lets one thread at a time into a consumer, and whoever comes second
+   sleeps and looks again: beside a runner that waits in `poll`, a control thread would hardly ever get in.
+2. So the control thread changes the table, and that takes effect at once: a record is handled only after `take` found
+   its grant fetching. The client follows at the next turn. A stopped partition may be fetched until then, in vain.
+3. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. Partitions are
+   assigned and unassigned only between turns, so a batch never holds records from before a grant that is fetching.
+4. Reports are sent under the lock: what is said is in the order in which it happened.
+5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled, and only
    once it moved under this grant: the position survives an unassign for a while (`rktp_app_pos` is reset by the
    broker's thread), and an assignment further back would then skip records.
 """
@@ -20,16 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.pipes.ledger import (
-    CONSUMED,
-    HAND_COUNT,
-    HAND_OFFSET,
-    HAND_SINCE,
-    HANDLED,
-    LEADER_EPOCH,
-    TIMESTAMP,
-    Ledger,
-)
+from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, LEADER_EPOCH, TIMESTAMP, Ledger
 from kunicorn.pipes.messages import (
     Deltas,
     Failed,
@@ -38,27 +30,37 @@ from kunicorn.pipes.messages import (
     FetcherStopped,
     FromWorker,
     InHand,
-    Stopped,
 )
 from kunicorn.topics import NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 
 _ADVANCE_NS = NANOSECONDS
 """How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
+_LEARN_SECONDS = 0.5
+"""How long the runner may wait for a new topic's metadata, once for each topic."""
 
 
 class Fetcher:
     """Who may handle what. `report` sends one message to the supervisor."""
 
-    def __init__(self, consumer: Consumer, ledger: Ledger, meter: Meter, report: Callable[[FromWorker], None]) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        known_topics: KnownTopics,
+        ledger: Ledger,
+        meter: Meter,
+        report: Callable[[FromWorker], None],
+    ) -> None:
         self.interrupts: list[None] = []
         """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
         self.several_topics = False
         """Records of more than one topic may be in one batch."""
         self.draining = False
         self._consumer = consumer
+        self._known_topics = known_topics
         self._ledger = ledger
         self._cells = ledger.cells
         self._meter = meter
@@ -67,9 +69,10 @@ class Fetcher:
         self._grants: dict[int, Grant] = {}
         self._by_partition: dict[TopicPartition, Grant] = {}
         self._topics: set[str] = set()
-        self._spent: set[TopicPartition] = set()
-        """Partitions whose records in this turn's batch belong to nobody any more."""
         self._waiting: list[Grant] = []
+        """To be assigned with the next turn."""
+        self._leaving: set[TopicPartition] = set()
+        """Assigned to the client, but for a grant that is not fetching any more."""
         self._hand: Grant | None = None
         self._advanced_at = 0
 
@@ -81,9 +84,8 @@ class Fetcher:
     # -- control thread ----------------------------------------------------------------------------------------------
 
     def start(self, starts: Iterable[FetcherStart]) -> None:
-        """Open the slots and fetch, at once wherever the runner holds nothing older of the partition."""
+        """Open the slots at once; fetching starts with the next turn."""
         with self._lock:
-            fresh: list[Grant] = []
             for start in starts:
                 if start.offset < 0:
                     self._report(no_start(start))
@@ -93,9 +95,8 @@ class Fetcher:
                 grant = Grant(start.grant, TopicPartition(start.topic, start.partition), at)
                 self._grants[grant.number] = self._by_partition[grant.tp] = grant
                 self._topics.add(start.topic)
-                (self._waiting if grant.tp in self._spent else fresh).append(grant)
+                self._waiting.append(grant)
             self.several_topics = len(self._topics) > 1
-            self._assign(fresh)
 
     def stop(self, numbers: Iterable[int]) -> None:
         """Fetch these no more. Reports those with nothing in hand before it returns; the runner reports the others.
@@ -135,13 +136,17 @@ class Fetcher:
 
     def begin_turn(self, now: int) -> None:
         """The last batch is done with: nothing that the client has given out is unhandled, except what is parked."""
-        if not self._spent and now - self._advanced_at < _ADVANCE_NS:
+        due = now - self._advanced_at >= _ADVANCE_NS
+        if not (due or self._leaving or self._waiting):
             return
+        self._known_topics.learn([grant.tp.topic for grant in self._waiting.copy()], _LEARN_SECONDS)
         with self._lock:
-            if now - self._advanced_at >= _ADVANCE_NS:
+            if due:
                 self._advanced_at = now
                 self._advance()
-            self._spent.clear()
+            if self._leaving:
+                self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self._leaving])
+                self._leaving.clear()
             waiting, self._waiting = self._waiting, []
             self._assign([grant for grant in waiting if grant.number in self._grants])
 
@@ -174,11 +179,13 @@ class Fetcher:
             self._put_down(grant, finished, nanoseconds, calls)
             if self._ended(grant):
                 return False
-            grant.state = GrantState.FETCHING
-            if not grant.assigned:
-                grant.held = ()
-                self._assign([grant])
-            return grant.number in self._grants
+            if grant.held:
+                # It was parked: what came behind its record was dropped, and is fetched again.
+                grant.held, grant.state = (), GrantState.WAITING
+                self._waiting.append(grant)
+            else:
+                grant.state = GrantState.FETCHING
+            return True
 
     def park(self, grant: Grant, held: Sequence[Message], finished: int, nanoseconds: int) -> bool:
         """The handler raised and will be asked again: let the other partitions go on; False if the grant ended."""
@@ -188,7 +195,7 @@ class Fetcher:
             if self._ended(grant):
                 return False
             grant.state, grant.held = GrantState.PARKED, held
-            self._unassign([grant])
+            self._leave(grant)
             return True
 
     def give_up(self, grant: Grant, offset: int, error: str, finished: int, nanoseconds: int) -> None:
@@ -209,21 +216,13 @@ class Fetcher:
     # -- under the lock ----------------------------------------------------------------------------------------------
 
     def _take(self, grant: Grant, offset: int, count: int, epoch: int, now: int) -> None:
-        cells, at = self._cells, grant.at
-        if cells[at + LEADER_EPOCH] != epoch:
-            # Before the first offset of that epoch: an older offset with a newer epoch is harmless.
-            cells[at + LEADER_EPOCH] = epoch
-        cells[at + HAND_OFFSET] = offset
-        cells[at + HAND_SINCE] = now
-        cells[at + HAND_COUNT] = count
+        grant.put_in_hand(self._cells, offset, count, epoch, now)
         grant.state = GrantState.IN_HAND
         self._hand = grant
         self.interrupts.clear()
 
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
-        cells, at = self._cells, grant.at
-        cells[at + HANDLED] += finished
-        cells[at + HAND_COUNT] = 0
+        grant.put_down(self._cells, finished)
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
 
@@ -232,30 +231,26 @@ class Fetcher:
         if grant.state is not GrantState.STOPPING:
             return False
         self._forget(grant)
-        self._report(FetcherStopped([self._final(grant)]))
+        self._report(FetcherStopped([grant.final(self._cells)]))
         return True
 
     def _stop(self, grants: list[Grant]) -> None:
-        self._unassign(grants)
         reports = []
         for grant in grants:
+            self._leave(grant)
             if grant.state in (GrantState.IN_HAND, GrantState.STOPPING):
                 grant.state = GrantState.STOPPING
                 self.interrupt()
             else:
                 self._forget(grant)
-                reports.append(self._final(grant))
+                reports.append(grant.final(self._cells))
         if reports:
             self._report(FetcherStopped(reports))
 
     def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
-        self._unassign([grant])
+        self._leave(grant)
         self._forget(grant)
         self._report(Failed(grant.number, kind, offset, self._cells[grant.at + LEADER_EPOCH], error))
-
-    def _final(self, grant: Grant) -> Stopped:
-        cells, at = self._cells, grant.at
-        return Stopped(grant.number, cells[at + CONSUMED], cells[at + LEADER_EPOCH])
 
     def _forget(self, grant: Grant) -> None:
         grant.held = ()
@@ -274,18 +269,15 @@ class Fetcher:
         except KafkaException as error:
             for grant in grants:
                 self._forget(grant)
-                self._report(refused(grant.tp, self._final(grant), error))
+                self._report(refused(grant.tp, grant.final(self._cells), error))
             return
         for grant in grants:
             grant.assigned, grant.state = True, GrantState.FETCHING
 
-    def _unassign(self, grants: list[Grant]) -> None:
-        assigned = [grant for grant in grants if grant.assigned]
-        if assigned:
-            self._consumer.incremental_unassign([ClientPartition(*grant.tp) for grant in assigned])
-        for grant in assigned:
+    def _leave(self, grant: Grant) -> None:
+        if grant.assigned:
             grant.assigned = False
-            self._spent.add(grant.tp)
+            self._leaving.add(grant.tp)
 
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""

@@ -9,14 +9,15 @@ from enum import Enum
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.pipes.ledger import CONSUMED, LEADER_EPOCH
+from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH
+from kunicorn.pipes.messages import Stopped
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 
 
 class GrantState(Enum):
     """Where an open grant stands; reported and failed grants are in no state, they are forgotten."""
 
-    #: Its slot is open; fetching starts once the runner has let go of a batch with older records of the partition.
+    #: Its slot is open; fetching starts when the runner has let go of its batch.
     WAITING = "waiting"
     #: Assigned to the client, nothing in hand.
     FETCHING = "fetching"
@@ -51,3 +52,22 @@ class Grant:
         if epoch == NO_EPOCH:
             return ClientPartition(*self.tp, offset)
         return ClientPartition(*self.tp, offset, leader_epoch=epoch)
+
+    def put_in_hand(self, cells: memoryview, offset: int, count: int, epoch: int, now: int) -> None:
+        """The handler is about to get `count` records from `offset` on, written under `epoch`."""
+        at = self.at
+        if cells[at + LEADER_EPOCH] != epoch:
+            # Before the first offset of that epoch: an older offset with a newer epoch is harmless.
+            cells[at + LEADER_EPOCH] = epoch
+        cells[at + HAND_OFFSET] = offset
+        cells[at + HAND_SINCE] = now
+        cells[at + HAND_COUNT] = count
+
+    def put_down(self, cells: memoryview, finished: int) -> None:
+        """The handler has returned; `finished` records are done with."""
+        cells[self.at + HANDLED] += finished
+        cells[self.at + HAND_COUNT] = 0
+
+    def final(self, cells: memoryview) -> Stopped:
+        """The last word under this grant."""
+        return Stopped(self.number, cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH])

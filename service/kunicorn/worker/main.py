@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import time
 import traceback
 from typing import Any, NoReturn
 
@@ -31,6 +30,7 @@ from kunicorn.worker.complaints import librdkafka, log_client_error
 from kunicorn.worker.control import Control
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
+from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.retry import RetryPolicy, describe
 from kunicorn.worker.runner import Runner
@@ -110,7 +110,9 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
     handler, calls = _load(configure)
     consumer = _connect(configure)
-    fetcher = Fetcher(consumer, ledger, Meter(), channel.send)
+    topics = KnownTopics(consumer)
+    topics.learn(configure.topics, _WARM_UP_SECONDS)
+    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
     retries = RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms)
     batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
     runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records)
@@ -158,32 +160,13 @@ def _reseed() -> None:
 
 
 def _connect(configure: Configure) -> Consumer:
-    """The consumer, with the topics known by now warmed up. Raises `CannotServe`."""
+    """The consumer. Raises `CannotServe`."""
     properties = {**configure.client, "error_cb": log_client_error}
     try:
-        consumer = Consumer(properties, logger=librdkafka)
+        return Consumer(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:
         text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
-    _warm_up(consumer, configure.topics)
-    return consumer
-
-
-def _warm_up(consumer: Consumer, topics: list[str]) -> None:
-    """Make the topics known to the client: one that is new to it stalls up to a second when it is assigned.
-
-    Only here, before anything is handed out: while `list_topics` waits for a broker, it holds a lock inside librdkafka
-    that assign and unassign need. A failure is none: fetching starts later, that is all.
-    """
-    deadline = time.monotonic() + _WARM_UP_SECONDS
-    for topic in topics:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        try:
-            consumer.list_topics(topic, timeout=left)
-        except KafkaException:
-            return
 
 
 def _tear_down(handler: Handler, calls: Calls) -> None:

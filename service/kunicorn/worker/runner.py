@@ -34,8 +34,8 @@ log = logging.getLogger("kunicorn.worker")
 
 FETCH_RECORDS = 500
 """Records asked for at once: larger batches fall out of the processor's cache."""
-_IDLE_SECONDS = 0.1
-"""Longest wait for a first record: so long may a restarted partition wait for its turn."""
+_IDLE_SECONDS = 0.03
+"""Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
 _LEASE_CHECK_SECONDS = 0.02
 _LOG_EVERY_NS = NANOSECONDS
 
@@ -74,8 +74,8 @@ class Runner:
         """Go on until everything is drained. Caller: the main thread; blocks."""
         while not self._fetcher.drained:
             self.progress += 1
-            self._fetcher.begin_turn(self._now)
             self._try_again()
+            self._fetcher.begin_turn(self._now)
             if batch := self._fetch():
                 self._now = now_ns()
                 self._handle(batch)

@@ -148,8 +148,13 @@ BAD_HANDLERS = {
 }
 
 
+COMMON = ("nowhere:handle", "fine:handel", "raises:handle", "dies:handle")
+
+
 @COMMANDS
-@pytest.mark.parametrize("entrypoint", BAD_HANDLERS)
+@pytest.mark.parametrize(
+    "entrypoint", [e if e in COMMON else pytest.param(e, marks=pytest.mark.long) for e in BAD_HANDLERS]
+)
 def test_a_handler_that_cannot_be_loaded_is_told_with_the_place(tmp_path: Path, command: str, entrypoint: str) -> None:
     for name, source in MODULES.items():
         (tmp_path / name).write_text(source)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable
 
@@ -86,14 +84,3 @@ def kill_starting(stage: Scene, times: int) -> None:
         never.wait(rng.uniform(0, 0.3))
         member.kill()
         wait_gone(member, 2.0)
-
-
-def test_a_killed_supervisor_is_noticed_by_the_kernel_and_not_only_by_threads_that_run(scene: SceneMaker) -> None:
-    """A frozen worker runs no thread that could see the pipe's end; PR_SET_PDEATHSIG kills it nevertheless."""
-    stage = scene(2, workers=2)
-    member = stage.members.start()
-    member.wait_running(2, within=90)
-    for worker in member.workers():
-        os.kill(worker["pid"], signal.SIGSTOP)
-    member.kill()
-    wait_gone(member, 1.0)

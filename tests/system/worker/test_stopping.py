@@ -48,6 +48,20 @@ def test_a_partition_with_nothing_in_hand_stops_within_milliseconds_beside_a_wai
     assert "0@2=b" not in seen(processes.directory), "records after the one in hand belong to the next owner"
 
 
+def test_an_idle_worker_lets_go_within_milliseconds_every_time(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    kafka.create_topic(topic, 40)
+    worker = processes.worker("see", kafka.bootstrap, [topic])
+    worker.start(topic, dict.fromkeys(range(40), 0))
+    worker.ping()
+    delays = []
+    for grant in range(1, 41):
+        began = time.monotonic()
+        worker.stop(grant)
+        worker.expect(FetcherStopped)
+        delays.append(time.monotonic() - began)
+    assert sorted(delays)[30] < 0.025, "the runner, waiting for records, is not waited for"
+
+
 def test_the_evidence_tells_what_is_in_hand_and_that_the_runner_does_not_move(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:

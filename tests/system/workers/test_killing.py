@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -73,10 +74,12 @@ class Killer:
         for pid in successor:
             self.kill(pid)
 
-    def wait_recovered(self) -> None:
-        """Until every partition is fetched by a living worker again."""
-        self.last_kills_ns.append(clock.now_ns())
+    def wait_recovered(self, scene: Scene) -> None:
+        """Until every partition is fetched by a living worker again, and has got further."""
+        at = clock.now_ns()
+        self.last_kills_ns.append(at)
         self.member.wait(self._recovered, "all partitions to run again", 10)
+        self.member.wait(lambda: all(times[-1] > at for times in handled_at(scene)), "all partitions to go on", 10)
 
     def _recovered(self) -> bool:
         status = self.member.status()
@@ -112,17 +115,19 @@ class Holdings:
         return cls(kinds, len(procfs.in_session(member.pid)), procfs.resident_bytes(member.pid))
 
 
-def slowest_resumption(scene: Scene, kills_ns: list[int]) -> float:
-    """Seconds from a kill to the next record that is handled to its end, the longest over all kills and partitions."""
-    ends: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+def handled_at(scene: Scene) -> list[list[int]]:
+    """When records of each partition were handled to their end, in order; nanoseconds."""
+    ends: list[list[int]] = [[0] for _ in range(PARTITIONS)]
     for file in read_audit(scene.members.audit):
         for entry in file.entries():
             if entry.kind == Kind.END:
                 ends[entry.partition].append(entry.time_ns)
-    waits = []
-    for at in kills_ns:
-        for times in ends.values():
-            waits.append(min(time for time in times if time > at) - at)
+    return [sorted(times) for times in ends]
+
+
+def slowest_resumption(scene: Scene, kills_ns: list[int]) -> float:
+    """Seconds from a kill to the next record that is handled to its end, the longest over all kills and partitions."""
+    waits = [times[bisect_right(times, at)] - at for times in handled_at(scene) for at in kills_ns]
     return max(waits) / clock.NANOSECONDS
 
 
@@ -136,14 +141,14 @@ def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Re
     with Flow(scene.kafka.bootstrap, scene.topic, RATE):
         for _ in range(3):
             killer.kill_a_worker_at_a_random_instant()
-            killer.wait_recovered()
+            killer.wait_recovered(scene)
         warm = Holdings.of(member)
         every = max(1, kills // template_kills)
         while len(killer.killed) < kills + template_kills:
             killer.kill_a_worker_at_a_random_instant()
             if killer.rng.random() < 0.25:
                 killer.kill_its_successor_as_it_appears()
-            killer.wait_recovered()
+            killer.wait_recovered(scene)
             if len(killer.killed) % every == 0:
                 killer.kill_the_template()
         cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)

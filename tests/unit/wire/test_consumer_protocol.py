@@ -65,7 +65,9 @@ def test_a_generation_in_the_user_data_of_an_old_member_is_found() -> None:
 
 
 def test_any_negative_generation_means_none() -> None:
-    assert decode_subscription("range", "m", encode_subscription("range", Subscription(("a",), (), -7))).generation == -1
+    assert (
+        decode_subscription("range", "m", encode_subscription("range", Subscription(("a",), (), -7))).generation == -1
+    )
 
 
 def test_versions_0_to_2_are_read_with_what_they_have() -> None:

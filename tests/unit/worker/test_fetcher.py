@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Message
@@ -12,10 +12,21 @@ from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherSt
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000
+
+
+class NoTopics(KnownTopics):
+    """There is no broker to learn them from."""
+
+    def __init__(self) -> None:
+        pass
+
+    def learn(self, topics: Iterable[str], seconds: float) -> None:
+        """Nothing."""
 
 
 class Table:
@@ -25,10 +36,14 @@ class Table:
         self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(self.consumer, self.ledger, Meter(), self.reports.append)
+        self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
 
     def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
         self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
+
+    def fetch(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
+        self.start(tp, grant, offset)
+        self.fetcher.begin_turn(0)
 
     def take(self, tp: TopicPartition, offset: int = 0, count: int = 1) -> Grant:
         grant = self.fetcher.take(tp, offset, count, 0, 0)
@@ -47,10 +62,12 @@ def table() -> Iterator[Table]:
     made.ledger.close()
 
 
-def test_a_started_partition_is_assigned_and_its_slot_open_at_once(table: Table) -> None:
+def test_a_started_partitions_slot_is_open_at_once_and_the_next_turn_fetches_it(table: Table) -> None:
     table.start(P0, 1, 7)
-    assert table.assigned() == [("t", 0, 7)]
     assert table.ledger.read(1, 1).consumed.offset == 7
+    assert table.assigned() == []
+    table.fetcher.begin_turn(0)
+    assert table.assigned() == [("t", 0, 7)]
 
 
 def test_a_start_without_an_offset_is_refused(table: Table) -> None:
@@ -62,18 +79,18 @@ def test_a_start_without_an_offset_is_refused(table: Table) -> None:
 
 
 def test_a_grant_with_nothing_in_hand_is_reported_by_stop_itself(table: Table) -> None:
-    table.start(P0, 1, 7)
+    table.fetch(P0, 1, 7)
     table.fetcher.stop([1])
     assert table.reports == [FetcherStopped([Stopped(1, 7, -1)])]
+    table.fetcher.begin_turn(0)
     assert table.assigned() == []
 
 
 def test_a_grant_in_hand_is_reported_when_the_handler_returns(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     grant = table.take(P0)
     table.fetcher.stop([1])
     assert table.reports == []
-    assert table.assigned() == [], "nothing more is fetched"
     assert table.fetcher.interrupts, "the runner looks around before the next record"
     table.ledger.cells[grant.at + CONSUMED] = 1
     assert not table.fetcher.release(grant, 1, 10, 1)
@@ -81,7 +98,7 @@ def test_a_grant_in_hand_is_reported_when_the_handler_returns(table: Table) -> N
 
 
 def test_a_stop_said_twice_is_reported_once(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     grant = table.take(P0)
     table.fetcher.stop([1])
     table.fetcher.stop([1])
@@ -91,17 +108,17 @@ def test_a_stop_said_twice_is_reported_once(table: Table) -> None:
 
 
 def test_records_of_a_stopped_partition_are_not_handed_to_the_handler(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     table.fetcher.stop([1])
     assert table.fetcher.take(P0, 0, 1, 0, 0) is None
 
 
 def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     table.fetcher.stop([1])
     table.start(P0, 2, 3)
     assert table.ledger.read(2, 2).started, "the slot speaks for the new grant at once"
-    assert table.assigned() == [], "but nothing is fetched"
+    assert table.assigned() == [("t", 0, 0)], "what the client holds is from before"
     assert table.fetcher.take(P0, 0, 1, 0, 0) is None
     table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 0, 3)]
@@ -109,7 +126,7 @@ def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: T
 
 
 def test_a_grant_stopped_before_its_turn_came_is_never_fetched(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     table.fetcher.stop([1])
     table.start(P0, 2)
     table.fetcher.stop([2])
@@ -119,10 +136,11 @@ def test_a_grant_stopped_before_its_turn_came_is_never_fetched(table: Table) -> 
 
 
 def test_a_parked_grant_is_not_fetched_and_stops_at_once(table: Table) -> None:
-    table.start(P0, 1)
-    table.start(P1, 2)
+    table.fetch(P0, 1)
+    table.fetch(P1, 2)
     grant = table.take(P0)
     assert table.fetcher.park(grant, [Message(topic="t", partition=0, offset=0)], 0, 10)
+    table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 1, 0)]
     assert table.fetcher.take(P0, 1, 1, 0, 0) is None, "the rest of the batch is fetched again later"
     table.fetcher.stop([1])
@@ -131,29 +149,31 @@ def test_a_parked_grant_is_not_fetched_and_stops_at_once(table: Table) -> None:
 
 
 def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     grant = table.take(P0)
     table.fetcher.park(grant, [Message(topic="t", partition=0, offset=0)], 0, 10)
     table.fetcher.begin_turn(0)
     assert table.fetcher.retake(grant, 0, 0, 0)
     table.ledger.cells[grant.at + CONSUMED] = 1
     assert table.fetcher.release(grant, 1, 10, 1)
+    table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 0, 1)]
     assert grant.state is GrantState.FETCHING
 
 
 def test_a_grant_given_up_fails_once_and_frees_its_partition(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     table.fetcher.give_up(table.take(P0), 0, "ValueError", 0, 10)
     table.fetcher.stop([1])
     (report,) = table.reports
     assert isinstance(report, Failed)
     assert (report.kind, report.offset) == (FailureKind.HANDLER, 0)
+    table.fetcher.begin_turn(0)
     assert table.assigned() == []
 
 
 def test_a_failure_while_stopping_is_reported_as_stopped_for_the_next_owner_to_try(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     grant = table.take(P0)
     table.fetcher.stop([1])
     table.fetcher.give_up(grant, 0, "ValueError", 0, 10)
@@ -161,15 +181,15 @@ def test_a_failure_while_stopping_is_reported_as_stopped_for_the_next_owner_to_t
 
 
 def test_a_broken_partition_fails_and_one_that_is_gone_is_passed_over(table: Table) -> None:
-    table.start(P0, 1, 5)
+    table.fetch(P0, 1, 5)
     table.fetcher.broken(P0, FailureKind.OUT_OF_RANGE, "gone")
     table.fetcher.broken(P0, FailureKind.OUT_OF_RANGE, "gone")
     assert table.reports == [Failed(1, FailureKind.OUT_OF_RANGE, 5, -1, "gone")]
 
 
 def test_drained_only_after_the_last_report(table: Table) -> None:
-    table.start(P0, 1)
-    table.start(P1, 2)
+    table.fetch(P0, 1)
+    table.fetch(P1, 2)
     grant = table.take(P0)
     table.fetcher.drain()
     assert [table.fetcher.drained, len(table.reports)] == [False, 1]
@@ -189,14 +209,15 @@ def test_the_stale_position_of_an_older_assignment_does_not_move_the_consumed_of
         def incremental_assign(self, partitions: list[object]) -> None:
             pass
 
-    fetcher = Fetcher(Lagging(), table.ledger, Meter(), table.reports.append)  # type: ignore[arg-type]
+    fetcher = Fetcher(Lagging(), NoTopics(), table.ledger, Meter(), table.reports.append)  # type: ignore[arg-type]
     fetcher.start([FetcherStart(1, 1, "t", 0, 100, -1)])
+    fetcher.begin_turn(0)
     fetcher.begin_turn(LATER)
     assert table.ledger.read(1, 1).consumed.offset == 100
 
 
 def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
-    table.start(P0, 1)
+    table.fetch(P0, 1)
     assert table.fetcher.in_hand(0) is None
     table.fetcher.take(P0, 0, 3, 0, 1_000_000_000)
     hand = table.fetcher.in_hand(3_500_000_000)
