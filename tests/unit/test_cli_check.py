@@ -67,9 +67,7 @@ def test_a_topic_that_does_not_exist_is_told_and_not_created(kafka: KafkaCluster
 
 
 def test_a_pattern_tells_the_topics_it_matches(kafka: KafkaCluster, handlers: Path) -> None:
-    code, lines = checked(
-        kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group={"topics": ["^refunds-.*"]}
-    )
+    code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group={"topics": ["^refunds-.*"]})
     assert code is ExitCode.CLEAN
     assert lines["topics"].endswith("^refunds-.* matches refunds-eu (1 partition)")
 

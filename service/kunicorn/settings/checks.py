@@ -17,7 +17,7 @@ _KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_broker_address(server: str) -> str:
-    """"host:port", or "[address]:port" for IPv6."""
+    """ "host:port", or "[address]:port" for IPv6."""
     try:
         parse_seeds([server])
     except ConfigError:
@@ -90,9 +90,7 @@ def librdkafka_properties(properties: Any) -> Any:
         if reason := OWNED_PROPERTIES.get(name):
             raise ValueError(f"{name!r} cannot be set here: {reason}")
         if isinstance(value, Mapping):
-            raise ValueError(
-                f"{name!r} is a table; put the dotted name in quotes: \"{_dotted(name, value)}\" = …"
-            )
+            raise ValueError(f'{name!r} is a table; put the dotted name in quotes: "{_dotted(name, value)}" = …')
         if not isinstance(value, str | int | float | bool):
             raise ValueError(f"{name!r} is {type(value).__name__}; a property is a text, a number or true or false")
     return properties

@@ -102,9 +102,9 @@ class GroupSettings(_Section):
         description="Topics to consume; a leading ^ makes a regular expression, matched against all topics there are.",
         examples=[["orders", "^refunds-.*"]],
     )
-    group_protocol: Annotated[
-        Literal["classic"], BeforeValidator(not_in_this_version("consumer", use="classic"))
-    ] = Field("classic", description="The rebalance protocol; this version knows the classic one only.")
+    group_protocol: Annotated[Literal["classic"], BeforeValidator(not_in_this_version("consumer", use="classic"))] = (
+        Field("classic", description="The rebalance protocol; this version knows the classic one only.")
+    )
     partition_assignment_strategy: Assignors = Field(
         ("cooperative-sticky",),
         description="How partitions are shared out between members, best first; all members must have one in common.",
@@ -117,9 +117,7 @@ class GroupSettings(_Section):
     session_timeout_ms: Milliseconds = Field(
         45_000, description="A member that is silent for so long loses its partitions."
     )
-    allow_short_session_timeout: bool = Field(
-        False, description="Permits a session_timeout_ms below 10000, for tests."
-    )
+    allow_short_session_timeout: bool = Field(False, description="Permits a session_timeout_ms below 10000, for tests.")
     heartbeat_interval_ms: Milliseconds = Field(
         1000, description="Pace of heartbeats, and so of noticing a rebalance; at most a third of session_timeout_ms."
     )
@@ -153,9 +151,7 @@ class HandlerSettings(_Section):
         examples=["shop.handlers:handle_order"],
     )
     mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a list of them.")
-    batch_max_records: int = Field(
-        500, ge=1, le=100_000, description="Most records in one call, with mode = \"batch\"."
-    )
+    batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
     max_attempts: int = Field(
         3, ge=1, description="Tries of a record (or batch) in all; after the last one its partition halts."
     )
@@ -196,7 +192,9 @@ class HttpSettings(_Section):
 
     enabled: bool = Field(True, description="Serve /livez, /readyz, /metrics and /status.")
     host: str = Field(
-        "0.0.0.0", min_length=1, description="Address to listen on; 127.0.0.1 keeps it to this machine."  # noqa: S104
+        "0.0.0.0",
+        min_length=1,
+        description="Address to listen on; 127.0.0.1 keeps it to this machine.",  # noqa: S104
     )
     port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
     partition_metrics_max: int = Field(

@@ -43,7 +43,7 @@ class Handover:
     async def revoke(
         self, partitions: Partitions, may_follow: Callable[[], bool]
     ) -> tuple[frozenset[TopicPartition], Coroutine[None, None, None] | None]:
-        """The revoke hook: drain and commit; return which partitions are still in hand, and the work of seeing them off.
+        """The revoke hook: drain and commit; return what is still in hand, and the work of seeing it off.
 
         That is none unless `may_follow` says that the next JoinGroup can still name them as owned (KIP-429): a record
         that takes a minute must not hold up the partitions beside it.

@@ -39,14 +39,17 @@ def events(program: str, level: str = "info") -> list[dict[str, Any]]:
 
 def test_an_event_carries_its_fields_and_whose_it_is() -> None:
     (event,) = events("log.info('joining', generation=3, owned=[1, 2])")
-    assert event.items() >= {
-        "level": "info",
-        "process": "supervisor",
-        "logger": "kunicorn.test",
-        "event": "joining",
-        "generation": 3,
-        "owned": [1, 2],
-    }.items()
+    assert (
+        event.items()
+        >= {
+            "level": "info",
+            "process": "supervisor",
+            "logger": "kunicorn.test",
+            "event": "joining",
+            "generation": 3,
+            "owned": [1, 2],
+        }.items()
+    )
     assert event["time"].endswith("Z")
 
 

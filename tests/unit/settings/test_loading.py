@@ -148,7 +148,7 @@ def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def test_security_that_this_version_lacks_is_refused_as_such(tmp_path: Path, protocol: str) -> None:
     line = problem(tmp_path, "kafka", f'security_protocol = "{protocol}"')
-    assert line == f'kafka.security_protocol = "{protocol}": not supported by this version; use \'PLAINTEXT\''
+    assert line == f"kafka.security_protocol = \"{protocol}\": not supported by this version; use 'PLAINTEXT'"
 
 
 def test_a_security_protocol_that_kafka_does_not_know_is_just_wrong(tmp_path: Path) -> None:
