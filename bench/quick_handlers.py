@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from kunicorn.records import Record
+from kunicorn.records import Batch, Record
 
 delays: list[int] = []
 
@@ -15,9 +15,9 @@ def count(record: Record) -> None:
     len(record.value or b"")
 
 
-def count_batch(records: list[Record]) -> None:
+def count_batch(records: Batch) -> None:
     """Touch every value."""
-    sum([len(record.value or b"") for record in records])
+    sum([len(value or b"") for value in records.values()])
 
 
 class Delays:

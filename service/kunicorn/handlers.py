@@ -1,6 +1,6 @@
 """Loading the user's handler from its entry point, `package.module:attribute.path`.
 
-A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a list of them. It may
+A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them. It may
 carry two more callables as attributes: `setup(options)`, called once in every worker before the first record, with the
 settings of `[handler.options]`; and `teardown()`, called before a worker leaves in order.
 """
@@ -153,7 +153,7 @@ def _check_callable(entrypoint: str, target: Any) -> None:
     except TypeError as error:
         raise HandlerLoadError(
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "
-            f'the record (the list of records with mode = "batch"): {error}'
+            f'the record (the batch of records with mode = "batch"): {error}'
         ) from error
     if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
         raise HandlerLoadError(

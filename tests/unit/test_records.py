@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
-from kunicorn.records import Record
+from kunicorn.records import Batch, Record
 
 
 def test_a_record_tells_what_kafka_knows() -> None:
@@ -38,3 +38,40 @@ def test_a_record_cannot_be_changed() -> None:
     record = Record.of(Message(topic="orders", partition=3, offset=7, value=b"v"))
     with pytest.raises(AttributeError):
         record.value = b"w"  # type: ignore[misc]
+
+
+def batch_of(*offsets: int) -> Batch:
+    return Batch([Message(topic="orders", partition=3, offset=o, key=b"k%d" % o, value=b"v%d" % o) for o in offsets])
+
+
+def test_a_batch_is_a_sequence_of_records() -> None:
+    batch = batch_of(4, 5, 9)
+    assert len(batch) == 3
+    assert [record.offset for record in batch] == [4, 5, 9]
+    assert (batch[0].value, batch[-1].value) == (b"v4", b"v9")
+    assert (batch.topic, batch.partition) == ("orders", 3)
+    assert [record.offset for record in reversed(batch)] == [9, 5, 4]
+
+
+def test_a_slice_of_a_batch_is_a_batch() -> None:
+    rest = batch_of(4, 5, 9)[1:]
+    assert isinstance(rest, Batch)
+    assert rest.offsets() == [5, 9]
+
+
+def test_a_batchs_columns_say_what_its_records_say() -> None:
+    batch = batch_of(4, 5, 9)
+    assert batch.values() == [record.value for record in batch]
+    assert batch.keys() == [record.key for record in batch]
+    assert batch.offsets() == [record.offset for record in batch]
+    assert batch.timestamps() == [record.timestamp for record in batch]
+
+
+def test_a_batch_shows_where_it_is_from_and_no_payload() -> None:
+    assert repr(batch_of(4, 5, 9)) == "<Batch orders-3@4-9, 3 records>"
+    assert repr(batch_of(4)[1:]) == "<Batch of nothing>"
+
+
+def test_a_record_outside_a_batch_is_an_index_error() -> None:
+    with pytest.raises(IndexError):
+        batch_of(4)[1]

@@ -150,7 +150,7 @@ class HandlerSettings(_Section):
         description="The handler as package.module:attribute; a function of one argument, def or async def.",
         examples=["shop.handlers:handle_order"],
     )
-    mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a list of them.")
+    mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
     batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
     max_attempts: int = Field(
         3, ge=1, description="Tries of a record (or batch) in all; after the last one its partition halts."
@@ -192,9 +192,9 @@ class HttpSettings(_Section):
 
     enabled: bool = Field(True, description="Serve /livez, /readyz, /metrics and /status.")
     host: str = Field(
-        "0.0.0.0",
+        "0.0.0.0",  # noqa: S104 - a pod is scraped from outside
         min_length=1,
-        description="Address to listen on; 127.0.0.1 keeps it to this machine.",  # noqa: S104
+        description="Address to listen on; 127.0.0.1 keeps it to this machine.",
     )
     port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
     partition_metrics_max: int = Field(

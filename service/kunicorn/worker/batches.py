@@ -20,30 +20,35 @@ class Run(NamedTuple):
 
 
 def runs(batch: Sequence[Message], several_topics: bool) -> Iterator[Run]:
-    """The batch's runs in order. `several_topics`: whether neighbours with one number may be of different topics.
-
-    Grouping is done by C functions, one attribute at a time: a key function in Python would cost more than the handler.
-    """
-    for number, group in groupby(batch, Message.partition):
-        of_number = list(group)
-        parts = [list(part) for _, part in groupby(of_number, Message.topic)] if several_topics else [of_number]
-        for messages in parts:
-            tp = TopicPartition(messages[0].topic() or "", -1 if number is None else number)
-            yield from _by_epoch(tp, messages)
+    """The batch's runs in order. `several_topics`: whether neighbours with one number may be of different topics."""
+    for tp, messages in _pieces(batch, several_topics):
+        yield from _by_epoch(tp, messages)
 
 
-def gathered(batch: Sequence[Message]) -> list[Message]:
-    """The batch with each partition's records together, every partition in its own order.
+def gathered_runs(batch: Sequence[Message], several_topics: bool) -> Iterator[Run]:
+    """As `runs`, but with each partition's records together, every partition in its own order.
 
     Brokers answer with whatever each partition has got meanwhile, so a topic that is written to evenly arrives two or
     three records of a partition at a time. A handler of batches would be called with those, and fall behind.
     """
-    return sorted(batch, key=_partition)
+    whole: dict[TopicPartition, list[Message]] = {}
+    for tp, messages in _pieces(batch, several_topics):
+        if tp in whole:
+            whole[tp] += messages
+        else:
+            whole[tp] = messages
+    for tp, messages in whole.items():
+        yield from _by_epoch(tp, messages)
 
 
-def _partition(message: Message) -> tuple[str, int]:
-    number = message.partition()
-    return message.topic() or "", -1 if number is None else number
+def _pieces(batch: Sequence[Message], several_topics: bool) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    """Neighbours of one partition. Grouping is done by C functions, one attribute at a time: a key function in Python
+    would cost more than the handler."""
+    for number, group in groupby(batch, Message.partition):
+        of_number = list(group)
+        parts = [list(part) for _, part in groupby(of_number, Message.topic)] if several_topics else [of_number]
+        for messages in parts:
+            yield TopicPartition(messages[0].topic() or "", -1 if number is None else number), messages
 
 
 def _by_epoch(tp: TopicPartition, messages: list[Message]) -> Iterator[Run]:

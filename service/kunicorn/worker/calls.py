@@ -14,7 +14,7 @@ import uvloop
 from confluent_kafka import Message
 
 from kunicorn.handlers import DrainDeadline, Handler
-from kunicorn.records import Record
+from kunicorn.records import Batch, Record
 
 
 class Calls(Protocol):
@@ -85,7 +85,7 @@ class BatchCalls(PlainCalls):
         """See `Calls`."""
         if interrupts:
             return
-        self._handle(list(map(Record, map(Message.value, messages), messages)))
+        self._handle(Batch(messages))
         cells[at] = following[-1]
 
 
@@ -158,5 +158,5 @@ class AsyncCalls:
     ) -> None:
         if interrupts:
             return
-        await self._handle(list(map(Record, map(Message.value, messages), messages)))
+        await self._handle(Batch(messages))
         cells[at] = following[-1]

@@ -21,7 +21,7 @@ from kunicorn.handlers import DrainDeadline
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.batches import following_offsets, gathered, runs
+from kunicorn.worker.batches import following_offsets, gathered_runs, runs
 from kunicorn.worker.calls import Calls
 from kunicorn.worker.complaints import log_client_error
 from kunicorn.worker.faults import kind_of
@@ -111,9 +111,8 @@ class Runner:
         if any(map(Message.error, batch)):
             errors = [message for message in batch if message.error() is not None]
             batch = [message for message in batch if message.error() is None]
-        if self._batch_max_records is not None:
-            batch = gathered(batch)
-        for tp, epoch, messages in runs(batch, self._fetcher.several_topics):
+        cut = runs if self._batch_max_records is None else gathered_runs
+        for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
             self._handle_run(tp, epoch, messages)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
         for message in errors:

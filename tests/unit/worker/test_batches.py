@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kunicorn.pipes.messages import DURATION_BUCKETS, FailureKind
 from kunicorn.topics import NO_EPOCH, TopicPartition
-from kunicorn.worker.batches import following_offsets, gathered, runs
+from kunicorn.worker.batches import following_offsets, gathered_runs, runs
 from kunicorn.worker.faults import kind_of
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.pacing import MAX_CHUNK, ChunkPace
@@ -30,11 +30,11 @@ def test_a_batch_is_cut_where_the_partition_changes() -> None:
 
 def test_a_gathered_batch_has_one_run_a_partition_in_its_own_order() -> None:
     batch = [message(5, 1), message(0), message(6, 1), message(1), message(0, topic="s")]
-    cut = [(run.tp, [m.offset() for m in run.messages]) for run in runs(gathered(batch), True)]
+    cut = [(run.tp, [m.offset() for m in run.messages]) for run in gathered_runs(batch, True)]
     assert cut == [
-        (TopicPartition("s", 0), [0]),
-        (TopicPartition("t", 0), [0, 1]),
         (TopicPartition("t", 1), [5, 6]),
+        (TopicPartition("t", 0), [0, 1]),
+        (TopicPartition("s", 0), [0]),
     ]
 
 
