@@ -158,7 +158,7 @@ def main() -> int:
     """Measure, print, and exit 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.quick", description=__doc__)
     parser.add_argument("--bootstrap", help="a running broker (default: one of its own)")
-    parser.add_argument("--records", type=int, default=800_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-delays", action="store_true", help="throughput only")
     options = parser.parse_args()

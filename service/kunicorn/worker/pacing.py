@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_CHUNK = 500
+MAX_CHUNK = 1000
 _FAST_NS = 1_000_000
 _SLOW_NS = 4_000_000
 

@@ -32,7 +32,7 @@ from kunicorn.worker.retry import RetryPolicy, describe
 
 log = logging.getLogger("kunicorn.worker")
 
-FETCH_RECORDS = 500
+FETCH_RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
