@@ -15,6 +15,8 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # More of pytest's arguments: make test ARGS="-k revoke -x"
 ARGS ?=
+# System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
+JOBS ?= 2
 
 .PHONY: help venv demo lint format test test-long bench-quick docs lock clean
 
@@ -55,7 +57,7 @@ format: venv  ## what ruff can put right by itself
 	$(BIN)/ruff format .
 
 test: lint  ## lint, unit and contract tests, and the core tests against a real Kafka
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) -m "not long" -n $(JOBS) --dist loadfile $(ARGS)
 
 test-long: venv  ## the tests that take minutes
 	$(PYTEST) -m long $(ARGS)
