@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,3 +22,11 @@ def wait_until(condition: Callable[[], T | None], what: str, within: float = 10.
             raise AssertionError(f"waited {within:g} s in vain for {what}; last answer: {answer!r}")
         time.sleep(every)
     return answer
+
+
+def runs(pid: int) -> bool:
+    """Whether the process exists and is more than an exit status that nobody has asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

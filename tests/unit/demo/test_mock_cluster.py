@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 
 from kunicorn.demo import mock_cluster
 from kunicorn.demo.mock_cluster import MockUnavailable, mock_cluster_process
-from tests.waiting import wait_until
+from tests.waiting import runs, wait_until
 
 
 def test_a_record_goes_in_and_comes_out() -> None:
@@ -39,13 +39,13 @@ def test_topics_have_the_partitions_asked_for_on_every_broker() -> None:
 def test_the_cluster_ends_when_its_starter_is_killed() -> None:
     starter = _starter("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     pid = int(starter.stdout)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the mock cluster's end")
+    wait_until(lambda: not runs(pid), "the mock cluster's end")
 
 
 def test_the_cluster_ends_with_the_block() -> None:
     starter = _starter("pass")
     assert starter.returncode == 0, starter.stderr
-    assert not Path(f"/proc/{int(starter.stdout)}").exists()
+    assert not runs(int(starter.stdout))
 
 
 def test_a_topic_that_is_not_named_with_its_partitions_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from kunicorn.demo.processes import python_module, python_path, start_child
-from tests.waiting import wait_until
+from tests.waiting import runs, wait_until
 
 
 def test_a_child_dies_with_a_parent_that_is_killed() -> None:
@@ -24,7 +24,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         [sys.executable, "-c", script], env={**os.environ, **python_path()}, stdout=subprocess.PIPE, check=False
     )
     assert parent.returncode == -signal.SIGKILL
-    wait_until(lambda: not _runs(int(parent.stdout)), "the child's end")
+    wait_until(lambda: not runs(int(parent.stdout)), "the child's end")
 
 
 def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
@@ -55,11 +55,3 @@ def test_ctrl_c_in_the_terminal_is_not_the_childs() -> None:
     assert int(child.stdout.readline()) == child.pid
     child.communicate()
     assert child.returncode != -signal.SIGINT
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process exists and is more than an exit status that nobody has asked for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

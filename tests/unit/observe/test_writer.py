@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -19,15 +20,16 @@ PIPE_BYTES = 4096
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Read and write end of the smallest pipe there is."""
+    """Read and write end of the smallest pipe there is.
+
+    The write end stays open: a writer's thread may still wait to write, and would write into the next test's pipe once
+    its number is given out again. With the read end closed it is told so, and ends.
+    """
     read_end, write_end = os.pipe()
     fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     yield read_end, write_end
-    for end in (read_end, write_end):
-        try:
-            os.close(end)
-        except OSError:
-            continue
+    with contextlib.suppress(OSError):
+        os.close(read_end)
 
 
 def lost(count: int) -> str:
