@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from kunicorn.group import events as ev
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import History
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
-from kunicorn.group.reactions import Api, Code, Reaction, reaction, remedy
+from kunicorn.group.reactions import Api, Reaction, reaction, remedy
 from kunicorn.group.states import BEATING, COMMITTING, State, Step, take
 from kunicorn.group.timing import Patience, Pulse, Timings
 from kunicorn.topics import TopicPartition
@@ -258,7 +259,7 @@ class ClassicMember:
                 self.heartbeat_ok_at = now
                 certain = self._certain(request.sent_at)
                 return [certain, *self._rebalance("the coordinator announced a rebalance", now)]
-            case Reaction.REDISCOVER if error == Code.COORDINATOR_NOT_AVAILABLE and commit_pending:
+            case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
                 # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
                 # heartbeats with 15. The coordinator is where it was.
                 return []
@@ -430,6 +431,6 @@ class ClassicMember:
 
 def _name(error: int) -> str:
     try:
-        return Code(error).name
+        return ErrorCode(error).name
     except ValueError:
         return "an error this version does not know"

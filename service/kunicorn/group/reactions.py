@@ -6,7 +6,9 @@ the row. Codes are those of Kafka's `Errors.java`.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
+
+from kunicorn.group.error_codes import ErrorCode
 
 
 class Api(Enum):
@@ -18,35 +20,6 @@ class Api(Enum):
     HEARTBEAT = "Heartbeat"
     COMMIT = "OffsetCommit"
     OFFSET_FETCH = "OffsetFetch"
-
-
-class Code(IntEnum):
-    """The error codes that have a row below."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    REQUEST_TIMED_OUT = 7
-    OFFSET_METADATA_TOO_LARGE = 12
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    UNSUPPORTED_VERSION = 35
-    NOT_LEADER_OR_FOLLOWER = 6
-    MEMBER_ID_REQUIRED = 79
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    UNSTABLE_OFFSET_COMMIT = 88
 
 
 class Reaction(Enum):
@@ -73,52 +46,52 @@ class Reaction(Enum):
     FAIL = "fail"
 
 
-_REACTIONS: dict[tuple[Api, Code], Reaction] = {
-    (Api.FIND_COORDINATOR, Code.INVALID_GROUP_ID): Reaction.FAIL,
-    (Api.FIND_COORDINATOR, Code.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
-    (Api.FIND_COORDINATOR, Code.CLUSTER_AUTHORIZATION_FAILED): Reaction.FAIL,
-    (Api.JOIN, Code.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
-    (Api.JOIN, Code.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
-    (Api.JOIN, Code.NOT_COORDINATOR): Reaction.REDISCOVER,
-    (Api.JOIN, Code.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
-    (Api.JOIN, Code.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
-    (Api.JOIN, Code.REBALANCE_IN_PROGRESS): Reaction.RETRY,
-    (Api.JOIN, Code.MEMBER_ID_REQUIRED): Reaction.ADOPT_MEMBER_ID,
-    (Api.SYNC, Code.COORDINATOR_LOAD_IN_PROGRESS): Reaction.REJOIN,
-    (Api.SYNC, Code.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
-    (Api.SYNC, Code.NOT_COORDINATOR): Reaction.REDISCOVER,
-    (Api.SYNC, Code.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
-    (Api.SYNC, Code.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
-    (Api.SYNC, Code.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
-    (Api.SYNC, Code.INCONSISTENT_GROUP_PROTOCOL): Reaction.FAIL,
-    (Api.SYNC, Code.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
-    (Api.SYNC, Code.FENCED_INSTANCE_ID): Reaction.FAIL,
-    (Api.HEARTBEAT, Code.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
-    (Api.HEARTBEAT, Code.NOT_COORDINATOR): Reaction.REDISCOVER,
-    (Api.HEARTBEAT, Code.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
-    (Api.HEARTBEAT, Code.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
-    (Api.HEARTBEAT, Code.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
-    (Api.HEARTBEAT, Code.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
-    (Api.HEARTBEAT, Code.FENCED_INSTANCE_ID): Reaction.FAIL,
-    (Api.COMMIT, Code.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
-    (Api.COMMIT, Code.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
-    (Api.COMMIT, Code.NOT_COORDINATOR): Reaction.REDISCOVER,
-    (Api.COMMIT, Code.REQUEST_TIMED_OUT): Reaction.REDISCOVER,
-    (Api.COMMIT, Code.UNKNOWN_TOPIC_OR_PARTITION): Reaction.GIVE_UP,
-    (Api.COMMIT, Code.OFFSET_METADATA_TOO_LARGE): Reaction.GIVE_UP,
-    (Api.COMMIT, Code.INVALID_COMMIT_OFFSET_SIZE): Reaction.GIVE_UP,
-    (Api.COMMIT, Code.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
-    (Api.COMMIT, Code.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
-    (Api.COMMIT, Code.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
-    (Api.COMMIT, Code.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
-    (Api.COMMIT, Code.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
-    (Api.COMMIT, Code.FENCED_INSTANCE_ID): Reaction.FAIL,
-    (Api.OFFSET_FETCH, Code.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
-    (Api.OFFSET_FETCH, Code.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
-    (Api.OFFSET_FETCH, Code.NOT_COORDINATOR): Reaction.REDISCOVER,
-    (Api.OFFSET_FETCH, Code.UNSTABLE_OFFSET_COMMIT): Reaction.RETRY,
-    (Api.OFFSET_FETCH, Code.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
-    (Api.OFFSET_FETCH, Code.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
+_REACTIONS: dict[tuple[Api, ErrorCode], Reaction] = {
+    (Api.FIND_COORDINATOR, ErrorCode.INVALID_GROUP_ID): Reaction.FAIL,
+    (Api.FIND_COORDINATOR, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.FIND_COORDINATOR, ErrorCode.CLUSTER_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.JOIN, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
+    (Api.JOIN, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
+    (Api.JOIN, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
+    (Api.JOIN, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
+    (Api.JOIN, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
+    (Api.JOIN, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.RETRY,
+    (Api.JOIN, ErrorCode.MEMBER_ID_REQUIRED): Reaction.ADOPT_MEMBER_ID,
+    (Api.SYNC, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.REJOIN,
+    (Api.SYNC, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
+    (Api.SYNC, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
+    (Api.SYNC, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
+    (Api.SYNC, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
+    (Api.SYNC, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
+    (Api.SYNC, ErrorCode.INCONSISTENT_GROUP_PROTOCOL): Reaction.FAIL,
+    (Api.SYNC, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.SYNC, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
+    (Api.HEARTBEAT, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
+    (Api.HEARTBEAT, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
+    (Api.HEARTBEAT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
+    (Api.HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
+    (Api.HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
+    (Api.HEARTBEAT, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
+    (Api.COMMIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
+    (Api.COMMIT, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
+    (Api.COMMIT, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
+    (Api.COMMIT, ErrorCode.REQUEST_TIMED_OUT): Reaction.REDISCOVER,
+    (Api.COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.OFFSET_METADATA_TOO_LARGE): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.INVALID_COMMIT_OFFSET_SIZE): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
+    (Api.COMMIT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
+    (Api.COMMIT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
+    (Api.COMMIT, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.COMMIT, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
+    (Api.OFFSET_FETCH, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
+    (Api.OFFSET_FETCH, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
+    (Api.OFFSET_FETCH, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
+    (Api.OFFSET_FETCH, ErrorCode.UNSTABLE_OFFSET_COMMIT): Reaction.RETRY,
+    (Api.OFFSET_FETCH, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.OFFSET_FETCH, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
 }
 
 _OTHERWISE: dict[Api, Reaction] = {
@@ -133,33 +106,33 @@ _OTHERWISE: dict[Api, Reaction] = {
 
 def reaction(api: Api, error: int) -> Reaction:
     """What to do about `error` in an answer to `api`; total: codes from the future have a reaction, too."""
-    if error == Code.NONE:
+    if error == ErrorCode.NONE:
         return Reaction.PROCEED
     try:
-        return _REACTIONS.get((api, Code(error)), _OTHERWISE[api])
+        return _REACTIONS.get((api, ErrorCode(error)), _OTHERWISE[api])
     except ValueError:
         return _OTHERWISE[api]
 
 
-_REMEDIES: dict[Code, str] = {
-    Code.INVALID_GROUP_ID: "correct group.id",
-    Code.GROUP_AUTHORIZATION_FAILED: "this user needs READ on the group",
-    Code.CLUSTER_AUTHORIZATION_FAILED: "ask whoever runs the cluster for the permission",
-    Code.GROUP_MAX_SIZE_REACHED: "the group is full; run fewer members, or raise the brokers' group.max.size",
-    Code.INVALID_SESSION_TIMEOUT: (
+_REMEDIES: dict[ErrorCode, str] = {
+    ErrorCode.INVALID_GROUP_ID: "correct group.id",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user needs READ on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask whoever runs the cluster for the permission",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full; run fewer members, or raise the brokers' group.max.size",
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
         "group.session_timeout_ms is outside the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
     ),
-    Code.INCONSISTENT_GROUP_PROTOCOL: (
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
         "the members have no assignor in common; give all the same group.partition_assignment_strategy"
     ),
-    Code.FENCED_INSTANCE_ID: "another member came with the same group.group_instance_id; make it unique",
+    ErrorCode.FENCED_INSTANCE_ID: "another member came with the same group.group_instance_id; make it unique",
 }
 
 
 def remedy(error: int) -> str:
     """What a person can do about an error that ends the service; total."""
     try:
-        return _REMEDIES.get(Code(error), _NO_REMEDY)
+        return _REMEDIES.get(ErrorCode(error), _NO_REMEDY)
     except ValueError:
         return _NO_REMEDY
 

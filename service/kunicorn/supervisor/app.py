@@ -15,7 +15,7 @@ import uvloop
 
 from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
-from kunicorn.group.reactions import Code
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
@@ -194,9 +194,9 @@ class Service:
             else:
                 break
         for name, code in self._topics.missing():
-            if code == Code.TOPIC_AUTHORIZATION_FAILED:
+            if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
-            if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ConfigError(f"topic {name!r} does not exist on this cluster: create it, or correct group.topics")
 
     # -- what the workers get --------------------------------------------------------------------------------------

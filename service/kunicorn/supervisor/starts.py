@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kunicorn.errors import PeerError
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.group.reactions import Api, Code, Reaction, reaction
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
@@ -60,7 +61,7 @@ async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], poli
     topics = {tp.topic for tp in partitions}
     asked = set(partitions) | (set(offsets.partitions_of(topics)) if policy == "latest" else set())
     answer = await offsets.fetch_committed(asked)
-    if answer.error != Code.NONE:
+    if answer.error != ErrorCode.NONE:
         raise PeerError(f"OffsetFetch was answered with error {answer.error}")
     undecided: list[TopicPartition] = []
     for tp in partitions:
@@ -90,7 +91,7 @@ async def _choose(
         return
     queries = {tp: LATEST if policy == "latest" and tp.topic not in known else EARLIEST for tp in undecided}
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
-        if found.error == Code.NONE and found.offset != NO_OFFSET:
+        if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch)
             log.info(f"{tp} was never committed: starting at offset {found.offset}", policy=policy)
 

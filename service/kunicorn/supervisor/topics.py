@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from kunicorn.errors import PeerError
-from kunicorn.group.reactions import Code
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.cluster import Cluster
@@ -41,7 +41,7 @@ class Topics:
         """Subscribed names that the cluster does not show us, with the error code."""
         topics = self._cluster.metadata.topics
         return [
-            (name, topics[name].error if name in topics else int(Code.UNKNOWN_TOPIC_OR_PARTITION))
+            (name, topics[name].error if name in topics else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             for name in self._names
             if name not in topics or topics[name].error
         ]
