@@ -60,7 +60,7 @@ def test_without_a_group_there_are_lags_but_no_series_of_membership_or_commits()
     assert value(samples, "kafka_consumer_records_lag", group="shop", topic="orders", partition="0") == 10
     words = ("heartbeat", "rebalance", "commit", "generation", "session", "lease_left", "member_state")
     assert not [name for name in names(samples) if any(word in name for word in words)]
-    assert "kafka_consumer_heartbeat_seconds_count" in names(scraped(Metrics(), status()))
+    assert "kafka_consumer_commit_duration_seconds_count" in names(scraped(Metrics(), status()))
 
 
 def test_openmetrics_is_sent_to_whoever_accepts_it() -> None:
