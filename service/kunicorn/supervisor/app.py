@@ -88,7 +88,8 @@ class Service:
             rng=rng,
         )
         self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
-        self._topics = Topics(settings.assign.wanted.topics or group.topics, self._cluster)
+        topics = settings.assign.wanted.topics or group.topics
+        self._topics = Topics(topics, self._cluster, brokers_match=group.group_protocol == "consumer")
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(self._preload(), self._metrics, self._fatal)

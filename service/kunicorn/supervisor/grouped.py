@@ -48,7 +48,8 @@ class GroupAssignment:
         self._membership = Membership(settings, coordinator, topics, fetchers, metrics, extend_lease, fatal)
         self.commits = Commits(self._membership, fetchers.consumed, fetchers.committed, metrics)
         self._handover = Handover(settings, fetchers, self.commits, metrics)
-        self._membership.commits, self._membership.handover = self.commits, self._handover
+        self._membership.use(self.commits)
+        self._membership.handover = self._handover
 
     @property
     def over(self) -> bool:
@@ -88,7 +89,7 @@ class GroupAssignment:
         member, node = self._membership.member, self._coordinator.node
         return GroupStatus(
             group_id=self._settings.group.id,
-            protocol=self._settings.group.group_protocol,
+            protocol=self._membership.protocol,
             state=member.state.value,
             member_id=member.member_id,
             instance_id=member.instance_id,

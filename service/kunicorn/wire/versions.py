@@ -25,6 +25,7 @@ class Api(IntEnum):
     DESCRIBE_GROUPS = 15
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
+    CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
 
     @property
@@ -66,6 +67,8 @@ OURS: Mapping[Api, VersionRange] = {
     # From 4 on, static members are told apart (KIP-345).
     Api.DESCRIBE_GROUPS: VersionRange(4, 6),
     Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+    # From 1 on, the client makes the member id and the broker matches patterns (KIP-848, 1082); brokers from 4.0 on.
+    Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(1, 1),
 }
 
 

@@ -23,6 +23,12 @@ class _Handled(NamedTuple):
     key: bytes | None
 
 
+def _protocol(strategy: str) -> dict[str, str | int]:
+    if strategy == "consumer":
+        return {"group.protocol": "consumer"}
+    return {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 500}
+
+
 class ForeignConsumer:
     """Polls in a thread until the block ends; commits only in its revoke callback, synchronously.
 
@@ -30,15 +36,15 @@ class ForeignConsumer:
     """
 
     def __init__(self, bootstrap: str, group: str, topic: str, strategy: str, audit: Path) -> None:
+        """`strategy`: an assignor of the classic protocol, or "consumer" for the protocol of that name."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "client.id": "foreign",
-                "partition.assignment.strategy": strategy,
+                **_protocol(strategy),
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "heartbeat.interval.ms": 500,
             }
         )
         self._topic = topic
