@@ -55,7 +55,8 @@ class _Topic:
         self.ranks = ranks
         self.owners = [_NOBODY] * count
         self._share, self._extras = divmod(count, len(ranks))
-        self._given = dict.fromkeys(ranks, 0)
+        self._given: dict[int, int] = defaultdict(int)
+        self._free_count = count
 
     @property
     def partitions(self) -> Iterator[TopicPartition]:
@@ -71,11 +72,14 @@ class _Topic:
         self.owners[number] = rank
         self._given[rank] += 1
         self._extras -= self._given[rank] > self._share
+        self._free_count -= 1
 
     def deal_ranges(self) -> None:
         """What is left, from the lowest number on, to the members in order."""
         free = self._free(range(len(self.owners)))
         for rank in self.ranks:
+            if not self._free_count:
+                return
             self._take(rank, free)
 
     def deal_near(self, racks: Racks) -> None:
@@ -87,6 +91,8 @@ class _Topic:
                 in_rack[rack].append(partition.partition)
         queues = {rack: self._free(numbers) for rack, numbers in in_rack.items()}
         for rank in self.ranks:
+            if not self._free_count:
+                return
             self._take(rank, queues.get(racks.of_member[rank], iter(())))
 
     def _take(self, rank: int, free: Iterator[int]) -> None:
