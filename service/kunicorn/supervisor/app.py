@@ -96,13 +96,14 @@ class Service:
         self._pool = Pool(
             settings.workers.count, self._templates, self._configure, self._fetchers, self._metrics, self._fatal
         )
-        self._fetchers.pool = self._pool
+        self._fetchers.pool, self._fetchers.topic_id = self._pool, self._topics.topic_id
         self._membership = Membership(
             settings, coordinator, self._topics, self._fetchers, self._metrics, self._pool.extend_lease, self._fatal
         )
         self._commits = Commits(self._membership, self._fetchers.consumed, self._fetchers.committed, self._metrics)
         self._handover = Handover(settings, self._fetchers, self._commits, self._metrics)
         self._membership.use(self._commits)
+        self._brokers.identity = self._membership.identity
         self._membership.handover = self._handover
         self._resolver = Resolver(self._brokers, self._fetchers, self._commits, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve

@@ -12,7 +12,7 @@ from kunicorn.pipes import clock
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.starts import Offsets, Starts, look_up, recover
+from kunicorn.supervisor.starts import Offsets, Starts, begin, look_up, recover
 from kunicorn.topics import Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
@@ -79,7 +79,10 @@ class Resolver:
 
     async def _ask(self, left: list[Partition]) -> Starts:
         lost = {p.tp: p.position for p in left if p.position is not None}
-        if lost:
+        fresh = [p.tp for p in left if p.fresh and p.position is None]
+        if fresh:
+            starts = await begin(self._offsets, fresh)
+        elif lost:
             starts = await recover(self._offsets, lost, self._policy)
         else:
             starts = await look_up(self._offsets, [p.tp for p in left], self._policy)
