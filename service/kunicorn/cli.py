@@ -20,13 +20,14 @@ Examples:
 
 \b
 Exit codes:
-  0 stopped as asked, all that was handled is committed
+  0 stopped as asked, all that was handled is committed; with [assign] all in hand is finished
   1 a bug; the log has the traceback
   2 a setting is wrong
   3 the handler cannot be loaded
   4 the group refuses this member for good
   5 workers die again and again with nothing in hand
-  6 stopped, but something handled is not committed and will be handled again
+  6 stopped, but something handled is not committed and will be handled again;
+    with [assign]: not all that was to be handled is finished
 """
 
 app = typer.Typer(

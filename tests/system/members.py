@@ -26,12 +26,18 @@ _IMPORTABLE = os.pathsep.join([str(_ROOT / "service"), str(_ROOT), *filter(None,
 
 
 def toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections and values as TOML; JSON's strings, numbers, booleans and lists are TOML's."""
+    """Sections and values as TOML, tables inline; JSON's strings, numbers, booleans and lists are TOML's."""
     lines: list[str] = []
     for section, values in settings.items():
         lines.append(f"[{section}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        lines += [f"{key} = {_value(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
 
 
 def merged(*parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

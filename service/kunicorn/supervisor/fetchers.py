@@ -245,7 +245,13 @@ class Fetchers:
             tp, position = partition.tp, partition.position
             starts.append(
                 FetcherStart(
-                    partition.grant, partition.slot, tp.topic, tp.partition, position.offset, position.leader_epoch
+                    grant=partition.grant,
+                    slot=partition.slot,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=position.offset,
+                    leader_epoch=position.leader_epoch,
+                    stop=partition.stop,
                 )
             )
         worker.send(StartFetcher(starts))

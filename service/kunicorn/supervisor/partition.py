@@ -23,6 +23,8 @@ class Partition:
         self.position: Position | None = None
         """Consumed up to here; while a worker holds the partition, as of the last look into its ledger."""
         self.committed: int | None = None
+        self.stop = NO_OFFSET
+        """Records from this offset on are not ours to handle; `NO_OFFSET`: there is no end."""
         self.lost = False
         """Another member may own it, or its topic is gone: nothing is committed any more."""
         self.topic_id: UUID | None = None

@@ -50,11 +50,13 @@ class Offsets(Protocol):
 
 @dataclass(slots=True)
 class Starts:
-    """What one look-up found; partitions in none of the three have to be asked for again."""
+    """What one look-up found; partitions in none of them have to be asked for again."""
 
     committed: dict[TopicPartition, Position] = field(default_factory=dict)
     chosen: dict[TopicPartition, Position] = field(default_factory=dict)
     """By policy: to be committed before they are fetched from."""
+    given: dict[TopicPartition, Position] = field(default_factory=dict)
+    """By the settings: nothing is committed for them."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """No start without a person."""
 
@@ -111,6 +113,22 @@ async def _choose(
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch)
             log.info(f"{tp} was never committed: starting at offset {found.offset}", policy=policy)
+
+
+async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Starts:
+    """Start offsets by time, for partitions that [assign] names; the log's end where all records are older.
+
+    `queries`: milliseconds since 1970, `EARLIEST` or `LATEST`. Raises `PeerError`.
+    """
+    starts = Starts()
+    found = await offsets.list_offsets(queries) if queries else {}
+    older = [tp for tp, each in found.items() if not each.error and each.offset == NO_OFFSET]
+    ends = await offsets.list_offsets(dict.fromkeys(older, LATEST)) if older else {}
+    for tp, each in {**found, **ends}.items():
+        if not each.error and each.offset != NO_OFFSET:
+            starts.given[tp] = Position(each.offset, each.leader_epoch)
+            log.info(f"{tp} starts at offset {each.offset}")
+    return starts
 
 
 async def recover(offsets: Offsets, lost: Mapping[TopicPartition, Position], policy: str) -> Starts:

@@ -22,9 +22,11 @@ class Api(IntEnum):
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
     CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
     @property
     def title(self) -> str:
@@ -62,6 +64,9 @@ OURS: Mapping[Api, VersionRange] = {
     # 2 needs the right to do cluster actions, 3 and later only to read the topic (KIP-320); no broker that checks
     # rights stops at 2.
     Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    # From 4 on, static members are told apart (KIP-345).
+    Api.DESCRIBE_GROUPS: VersionRange(4, 6),
+    Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
     # From 1 on, the client makes the member id and the broker matches patterns (KIP-848, 1082); brokers from 4.0 on.
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(1, 1),
 }

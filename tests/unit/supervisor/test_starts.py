@@ -8,8 +8,8 @@ import pytest
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.supervisor.starts import EARLIEST, begin, look_up, recover
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.supervisor.starts import EARLIEST, LATEST, begin, find, look_up, recover
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
 
@@ -30,7 +30,12 @@ class Log:
         return OffsetFetchAnswer(0, {tp: self.committed[tp] for tp in partitions if tp in self.committed})
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
-        return {tp: LogOffset(0, self.first if at == EARLIEST else self.last) for tp, at in queries.items()}
+        return {tp: LogOffset(0, self._at(at)) for tp, at in queries.items()}
+
+    def _at(self, timestamp: int) -> int:
+        """Records were written at the times 1000 to 1399; to a later question there is no answer."""
+        special = {EARLIEST: self.first, LATEST: self.last}
+        return special.get(timestamp, max(self.first, timestamp - 900) if timestamp < 1400 else NO_OFFSET)
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
@@ -116,3 +121,9 @@ async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() ->
 async def test_without_a_policy_a_position_that_is_gone_waits_for_a_person() -> None:
     starts = await recover(Log({}), {OLD: Position(20)}, "none")
     assert "20" in starts.refused[OLD]
+
+
+async def test_a_start_by_time_is_the_first_record_that_is_not_older_or_else_the_logs_end() -> None:
+    starts = await find(Log({}), {OLD: 1200, NEW: 5000, QUIET: EARLIEST})
+    assert starts.given == {OLD: Position(300), NEW: Position(500), QUIET: Position(100)}
+    assert not starts.chosen, "nothing is to be committed"
