@@ -239,6 +239,8 @@ class Membership:
     async def _find(self) -> None:
         try:
             node = await self._coordinator.find()
+            if self.protocol == "consumer":
+                await self._consumer.check_conversion()
         except CoordinatorUnavailable as error:
             self._events.put_nowait(ev.CoordinatorRefused(error.error, str(error)))
         except PeerError as error:

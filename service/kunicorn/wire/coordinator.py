@@ -135,6 +135,11 @@ class Coordinator:
         answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout)
         return group_answers.consumer_heartbeat_answered(answer)
 
+    async def describe(self, timeout: float) -> Any:
+        """DescribeGroups: kio's message about this group as a classic one; see `group_admin.classic_group`."""
+        fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
+        return await self._ask(CONTROL, Api.DESCRIBE_GROUPS, lambda _: fields, timeout)
+
     async def leave(self, *, member_id: str, instance_id: str | None, reason: str, timeout: float) -> int:
         """LeaveGroup; the error code that concerns this member."""
 

@@ -49,6 +49,8 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "current_leader_epoch": 5, "timestamp": -1}]}],
         "timeout": timedelta(seconds=1),
     },
+    Api.DESCRIBE_GROUPS: lambda _: {"groups": ["g"], "include_authorized_operations": False},
+    Api.CONSUMER_GROUP_DESCRIBE: lambda _: {"group_ids": ["g"], "include_authorized_operations": False},
     Api.OFFSET_FOR_LEADER_EPOCH: lambda _: {
         "replica_id": -1,
         "topics": [{"topic": "t", "partitions": [{"partition": 0, "current_leader_epoch": 5, "leader_epoch": 4}]}],
