@@ -12,7 +12,7 @@ from tests.system.producing import Flow, produce
 PARTITIONS = 6
 CONSUMER = {"group": {"group_protocol": "consumer", "allow_protocol_upgrade": True}}
 CLASSIC = {"group": {"group_protocol": "classic"}}
-TYPO = {"group": {"group_protocol": "consumer"}}
+TYPO = {"group": {"group_protocol": "consumer", "allow_protocol_upgrade": False}}
 
 
 def test_a_live_group_changes_its_protocol_and_changes_it_back_one_member_at_a_time(
