@@ -102,8 +102,19 @@ class GroupSettings(_Section):
         description="Topics to consume; a leading ^ makes a regular expression, matched against all topics there are.",
         examples=[["orders", "^refunds-.*"]],
     )
-    group_protocol: Annotated[Literal["classic"], BeforeValidator(not_in_this_version("consumer", use="classic"))] = (
-        Field("classic", description="The rebalance protocol; this version knows the classic one only.")
+    group_protocol: Literal["classic", "consumer"] = Field(
+        "classic",
+        description="The rebalance protocol: classic, or consumer (KIP-848), where the brokers share out and hand "
+        "over; brokers before 4.0 do not have it, and the service goes on with classic then.",
+    )
+    group_remote_assignor: Literal["uniform", "range"] | None = Field(
+        None,
+        examples=["uniform"],
+        description="Which of the brokers' assignors is used, with the consumer protocol; theirs to choose if unset.",
+    )
+    allow_protocol_upgrade: bool = Field(
+        False,
+        description="Permits group_protocol = consumer for a group that is a classic one, and so converts it.",
     )
     partition_assignment_strategy: Assignors = Field(
         ("cooperative-sticky",),

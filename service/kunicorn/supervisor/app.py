@@ -88,7 +88,7 @@ class Service:
             rng=rng,
         )
         self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
-        self._topics = Topics(group.topics, self._cluster)
+        self._topics = Topics(group.topics, self._cluster, brokers_match=group.group_protocol == "consumer")
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(self._preload(), self._metrics, self._fatal)
@@ -102,7 +102,8 @@ class Service:
         )
         self._commits = Commits(self._membership, self._fetchers.consumed, self._fetchers.committed, self._metrics)
         self._handover = Handover(settings, self._fetchers, self._commits, self._metrics)
-        self._membership.commits, self._membership.handover = self._commits, self._handover
+        self._membership.use(self._commits)
+        self._membership.handover = self._handover
         self._resolver = Resolver(self._brokers, self._fetchers, self._commits, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
         self._snapshot = Snapshot(

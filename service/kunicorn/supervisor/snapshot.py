@@ -82,7 +82,7 @@ class Snapshot:
         member, node = self._membership.member, self._coordinator.node
         return GroupStatus(
             group_id=self._settings.group.id,
-            protocol=self._settings.group.group_protocol,
+            protocol=self._membership.protocol,
             state=member.state.value,
             member_id=member.member_id,
             instance_id=member.instance_id,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
 from typing import TypeVar
+from uuid import UUID
 
 from kunicorn.errors import PeerError
 from kunicorn.wire.auth import Address, Security
@@ -69,8 +70,23 @@ class Cluster:
 
         One sweep over all known nodes. Raises `BrokersUnreachable`; the caller waits and calls again.
         """
+        wanted = None if topics is None else [{"topic_id": None, "name": name} for name in sorted(set(topics))]
+        answer = await self._ask_metadata(wanted)
+        self._adopt(merge(self.metadata, answer, topics))
+        return self.metadata
+
+    async def name_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        """What those of the topics that a broker knows are called; they are in the metadata then.
+
+        Raises `BrokersUnreachable`, `UnsupportedByBroker` where Metadata cannot ask by id (before version 12, KIP-516).
+        """
+        answer = await self._ask_metadata([{"topic_id": topic_id, "name": None} for topic_id in sorted(topic_ids)])
+        self._adopt(merge(self.metadata, answer, answer.topics))
+        return {t.topic_id: name for name, t in answer.topics.items() if t.topic_id in topic_ids and t.topic_id}
+
+    async def _ask_metadata(self, topics: Sequence[Fields] | None) -> Metadata:
         fields: Fields = {
-            "topics": None if topics is None else [{"topic_id": None, "name": name} for name in sorted(set(topics))],
+            "topics": topics,
             # A subscription must not create topics: a misspelt name would get its own, empty one.
             "allow_auto_topic_creation": False,
             "include_topic_authorized_operations": False,
@@ -84,9 +100,7 @@ class Cluster:
                 raise ProtocolError(f"{connection.address} refuses Metadata: {describe(error)}")
             return metadata_from(message)
 
-        answer = await self.ask_any(ask)
-        self._adopt(merge(self.metadata, answer, topics))
-        return self.metadata
+        return await self.ask_any(ask)
 
     async def ask_any(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.

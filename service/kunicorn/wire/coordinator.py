@@ -13,7 +13,16 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from kunicorn.group.protocol import CommitAnswer, JoinAnswer, OffsetFetchAnswer, Plan, Subscription, SyncAnswer
+from kunicorn.group.protocol import (
+    CommitAnswer,
+    ConsumerHeartbeatAnswer,
+    JoinAnswer,
+    OffsetFetchAnswer,
+    Plan,
+    Subscription,
+    SyncAnswer,
+    TopicPartitions,
+)
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire import group_answers, group_requests
 from kunicorn.wire.cluster import Cluster
@@ -105,6 +114,21 @@ class Coordinator:
         fields = group_requests.heartbeat(self._group_id, generation, member_id, instance_id)
         answer = await self._ask(CONTROL, Api.HEARTBEAT, lambda _: fields, timeout)
         return int(answer.error_code)
+
+    async def consumer_heartbeat(
+        self,
+        *,
+        member_id: str,
+        epoch: int,
+        instance_id: str | None,
+        wishes: group_requests.Wishes | None,
+        owned: TopicPartitions | None,
+        timeout: float,
+    ) -> ConsumerHeartbeatAnswer:
+        """ConsumerGroupHeartbeat. Raises `UnsupportedByBroker` where the consumer protocol is not known."""
+        fields = group_requests.consumer_heartbeat(self._group_id, member_id, epoch, instance_id, wishes, owned)
+        answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout)
+        return group_answers.consumer_heartbeat_answered(answer)
 
     async def leave(self, *, member_id: str, instance_id: str | None, reason: str, timeout: float) -> int:
         """LeaveGroup; the error code that concerns this member."""

@@ -7,10 +7,12 @@ their own names, never by the order of the request: brokers reorder topics and p
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kunicorn.group.protocol import (
     CommitAnswer,
     Committed,
+    ConsumerHeartbeatAnswer,
     JoinAnswer,
     Member,
     OffsetFetchAnswer,
@@ -75,6 +77,23 @@ def synced(message: Any) -> SyncAnswer:
         partitions=decode_assignment(message.assignment) if error == ErrorCode.NONE else (),
         protocol_type=getattr(message, "protocol_type", None),
         assignor=getattr(message, "protocol_name", None),
+    )
+
+
+def consumer_heartbeat_answered(message: Any) -> ConsumerHeartbeatAnswer:
+    """ConsumerGroupHeartbeat. Negative partition numbers and topics without an id are left out: nobody can own them."""
+    assigned: dict[UUID, set[int]] = {}
+    for each in message.assignment.topic_partitions or () if message.assignment is not None else ():
+        if each.topic_id is not None:
+            numbers = assigned.setdefault(each.topic_id, set())
+            numbers.update(int(number) for number in each.partitions or () if number >= 0)
+    return ConsumerHeartbeatAnswer(
+        error=int(message.error_code),
+        message=message.error_message or "",
+        epoch=int(message.member_epoch),
+        assignment=None
+        if message.assignment is None
+        else tuple((topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned)),
     )
 
 

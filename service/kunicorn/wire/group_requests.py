@@ -6,10 +6,11 @@ Where two versions say the same thing in different fields, the version decides h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
-from kunicorn.group.protocol import Plan, Subscription
+from kunicorn.group.protocol import Plan, Subscription, TopicPartitions
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.consumer_protocol import encode_assignment, encode_subscription
 from kunicorn.wire.make import Fields
@@ -86,6 +87,50 @@ def heartbeat(group_id: str, generation: int, member_id: str, instance_id: str |
         "member_id": member_id,
         "group_instance_id": instance_id,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a member of a group with the consumer protocol wants, as its full heartbeats say it (KIP-848)."""
+
+    topics: tuple[str, ...]
+    pattern: str
+    """For RE2, matched by the brokers; empty for none."""
+    rebalance_timeout_ms: int
+    rack: str | None
+    assignor: str | None
+
+
+def consumer_heartbeat(
+    group_id: str,
+    member_id: str,
+    epoch: int,
+    instance_id: str | None,
+    wishes: Wishes | None,
+    owned: TopicPartitions | None,
+) -> Fields:
+    """ConsumerGroupHeartbeat. Without `wishes` and `owned` it says that nothing has changed.
+
+    The empty pattern is said, not left out: a static member may take over from one that had another subscription.
+    """
+    fields: dict[str, object] = {
+        "group_id": group_id,
+        "member_id": member_id,
+        "member_epoch": epoch,
+        "instance_id": instance_id,
+        "topic_partitions": None
+        if owned is None
+        else [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in owned],
+    }
+    if wishes is not None:
+        fields |= {
+            "rack_id": wishes.rack,
+            "rebalance_timeout": timedelta(milliseconds=wishes.rebalance_timeout_ms),
+            "subscribed_topic_names": wishes.topics,
+            "subscribed_topic_regex": wishes.pattern,
+            "server_assignor": wishes.assignor,
+        }
+    return fields
 
 
 def leave(version: int, group_id: str, member_id: str, instance_id: str | None, reason: str) -> Fields:

@@ -24,6 +24,7 @@ class Api(IntEnum):
     SYNC_GROUP = 14
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
+    CONSUMER_GROUP_HEARTBEAT = 68
 
     @property
     def title(self) -> str:
@@ -61,6 +62,8 @@ OURS: Mapping[Api, VersionRange] = {
     # 2 needs the right to do cluster actions, 3 and later only to read the topic (KIP-320); no broker that checks
     # rights stops at 2.
     Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    # From 1 on, the client makes the member id and the broker matches patterns (KIP-848, 1082); brokers from 4.0 on.
+    Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(1, 1),
 }
 
 

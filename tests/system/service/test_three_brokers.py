@@ -1,4 +1,4 @@
-"""One of three brokers dies or is restarted under load: nobody rebalances, nothing is lost, nothing is handled twice."""
+"""One of three brokers dies or is restarted under load: nobody rebalances, nothing is lost or handled twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from tests.system.service.under_load import BROKER_SETTINGS, SceneMaker, silence
 Settings = Mapping[str, Mapping[str, Any]]
 PROTOCOLS = pytest.mark.parametrize(
     "protocol",
-    [pytest.param({"group": {"partition_assignment_strategy": ["cooperative-sticky"]}}, id="cooperative-sticky")],
+    [
+        pytest.param({"group": {"partition_assignment_strategy": ["cooperative-sticky"]}}, id="cooperative-sticky"),
+        pytest.param({"group": {"group_protocol": "consumer"}}, id="consumer", marks=pytest.mark.long),
+    ],
 )
 FENCED = 30.0
 """Seconds: a dead broker stays the coordinator until its controller session ends (9 s), longer if it was the active

@@ -114,7 +114,7 @@ def test_a_deleted_topic_leaves_the_others_to_go_on(
     assert all(member.get("/livez")[0] == 200 for member in both)
     assert [member.stop() for member in both] == [0, 0]
     report = Audit(members.audit).check(held(ends))
-    assert not report.lost, report
     assert {record.topic for record in report.unexpected} <= {doomed}, report
-    assert not (report.handled_twice or report.repeated or report.out_of_order or report.overlaps), report
+    assert report.faults().keys() <= {"unexpected"}, report
+    assert not report.repeated, report
     assert committed_offsets(three.bootstrap, topic, topic, PARTITIONS) == ends

@@ -155,10 +155,6 @@ def test_a_security_protocol_that_kafka_does_not_know_is_just_wrong(tmp_path: Pa
     assert "not a value it can have" in problem(tmp_path, "kafka", "security_protocol = 'TLS'")
 
 
-def test_the_consumer_protocol_is_refused_as_not_supported(tmp_path: Path) -> None:
-    assert "not supported by this version" in problem(tmp_path, "group", 'group_protocol = "consumer"')
-
-
 @pytest.mark.parametrize(
     ("section", "lines", "key", "words"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.serial import entity_reader
@@ -17,6 +18,7 @@ from kunicorn.wire.make import Fields, make
 from kunicorn.wire.schemas import REQUESTS
 from kunicorn.wire.versions import Api
 
+TOPIC_ID = UUID("a0000000-0000-4000-8000-000000000001")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 SUBSCRIPTIONS = [("cooperative-sticky", Subscription(("t",), (T0,), 4)), ("range", Subscription(("t",)))]
@@ -38,6 +40,9 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
         "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, "x"
     ),
     Api.OFFSET_FETCH: lambda version: group_requests.fetch_offsets(version, "g", [T1, T0], require_stable=True),
+    Api.CONSUMER_GROUP_HEARTBEAT: lambda _: group_requests.consumer_heartbeat(
+        "g", "m", 0, "pod-0", group_requests.Wishes(("t",), "(?:^u).*", 300000, "r", "uniform"), ((TOPIC_ID, (0, 1)),)
+    ),
     Api.LIST_OFFSETS: lambda _: {
         "replica_id": -1,
         "isolation_level": 1,

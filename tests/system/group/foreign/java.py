@@ -24,6 +24,12 @@ _ASSIGNORS = {
 }
 
 
+def _protocol(strategy: str) -> tuple[str, ...]:
+    if strategy == "consumer":
+        return ("--group-protocol", "consumer")
+    return ("--group-protocol", "classic", "--assignment-strategy", _ASSIGNORS[strategy])
+
+
 class JavaConsumer:
     """A process that commits after each poll, synchronously, and tells on its output what it does.
 
@@ -33,11 +39,12 @@ class JavaConsumer:
 
     def __init__(self, kafka: KafkaCluster, group: str, topic: str, strategy: str, members: Members) -> None:
         self._kafka = kafka
+        """`strategy`: an assignor of the classic protocol, or "consumer" for the protocol of that name."""
         config = members.directory / "verifiable-consumer.properties"
-        config.write_text("heartbeat.interval.ms=500\nclient.id=foreign\n")
+        config.write_text("client.id=foreign\n" + ("" if strategy == "consumer" else "heartbeat.interval.ms=500\n"))
         self._arguments = [
             *("--bootstrap-server", kafka.bootstrap, "--topic", topic, "--group-id", group),
-            *("--group-protocol", "classic", "--assignment-strategy", _ASSIGNORS[strategy]),
+            *_protocol(strategy),
             *("--reset-policy", "earliest", "--command-config", str(config)),
         ]
         self.owned: frozenset[TopicPartition] = frozenset()

@@ -16,21 +16,27 @@ from tests.system.group.foreign.client import Desk
 from tests.system.members import Members
 
 
+def _protocol(strategy: str) -> dict[str, str | int]:
+    if strategy == "consumer":
+        return {"group.protocol": "consumer"}
+    return {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 500}
+
+
 class LibrdkafkaConsumer:
     """Polls in a thread until the block ends; commits only in its revoke callback, synchronously."""
 
     unaudited: Mapping[TopicPartition, Collection[int]] = {}
 
     def __init__(self, kafka: KafkaCluster, group: str, topic: str, strategy: str, members: Members) -> None:
+        """`strategy`: an assignor of the classic protocol, or "consumer" for the protocol of that name."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": kafka.bootstrap,
                 "group.id": group,
                 "client.id": "foreign",
-                "partition.assignment.strategy": strategy,
+                **_protocol(strategy),
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "heartbeat.interval.ms": 500,
             }
         )
         self._topic = topic
