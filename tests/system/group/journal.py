@@ -30,14 +30,17 @@ def judgement(
     topic: str,
     partitions: int,
     elsewhere: Mapping[TopicPartition, Collection[int]] | None = None,
+    killed: Collection[int] = (),
 ) -> Report:
     """The audit's report on a topic without gaps, which holds, and of which everything is committed (invariant 8).
 
     `elsewhere` are the offsets that somebody has handled who writes no audit: nobody else may have.
+    `killed` are the pids of workers that were killed.
     """
     ends = end_offsets(kafka.bootstrap, topic, partitions)
     done = elsewhere or {}
-    report = Audit(members.audit).check({tp: set(all_) - set(done.get(tp, ())) for tp, all_ in held(ends).items()})
+    expected = {tp: set(offsets) - set(done.get(tp, ())) for tp, offsets in held(ends).items()}
+    report = Audit(members.audit).check(expected, killed)
     assert report.holds, report
     assert committed_offsets(kafka.bootstrap, topic, topic, partitions) == ends
     return report
