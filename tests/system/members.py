@@ -229,7 +229,7 @@ def group_settings(
 ) -> dict[str, dict[str, Any]]:
     """The least that a member needs."""
     return {
-        "kafka": {"bootstrap_servers": [bootstrap]},
+        "kafka": {"bootstrap_servers": bootstrap.split(",")},
         "group": {"id": group, "topics": list(topics)},
         "handler": {"entrypoint": entrypoint},
         "workers": {"count": workers},

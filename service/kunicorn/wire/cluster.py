@@ -28,6 +28,10 @@ T = TypeVar("T")
 _METADATA = "metadata"
 """The purpose of the connections for questions that any broker can answer."""
 
+_METADATA_TIMEOUT = 10.0
+"""Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
+which waits for this."""
+
 _CLOSED = "the cluster's connections were closed on our side"
 
 _FIRST_SEED = -1
@@ -37,7 +41,8 @@ _FIRST_SEED = -1
 class Cluster:
     """Metadata and connections of one Kafka cluster. Times are seconds.
 
-    `request_timeout` limits each Metadata request, `connect_timeout` each attempt to connect and negotiate.
+    `request_timeout` is for whoever has no shorter one of their own; `connect_timeout` limits each attempt to connect
+    and negotiate.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Cluster:
         }
 
         async def ask(connection: Connection) -> Metadata:
-            message = await connection.request(Api.METADATA, fields, self.request_timeout)
+            message = await connection.request(Api.METADATA, fields, min(self.request_timeout, _METADATA_TIMEOUT))
             error = int(getattr(message, "error_code", ErrorCode.NONE))
             if error != ErrorCode.NONE:
                 raise ProtocolError(f"{connection.address} refuses Metadata: {describe(error)}")
@@ -102,16 +107,17 @@ class Cluster:
 
         return await self.ask_any(ask)
 
-    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], connect_timeout: float | None = None) -> T:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
 
         `ask` raises `PeerError` to have the next node asked. Raises `BrokersUnreachable` with every reason.
+        `connect_timeout` shortens the cluster's, for each node.
         """
         tried: list[str] = []
         async with aclosing(self._candidates(tried)) as candidates:
             async for node_id in candidates:
                 try:
-                    answer = await ask(await self.connection(node_id, _METADATA))
+                    answer = await ask(await self.connection(node_id, _METADATA, connect_timeout))
                 except PeerError as error:
                     self._sick.add(node_id)
                     tried.append(str(error))

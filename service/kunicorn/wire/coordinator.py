@@ -41,6 +41,10 @@ _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 CONTROL = "control"
 OFFSETS = "offsets"
 
+_LOOK_UP_TIMEOUT = 3.0
+"""Seconds; every broker has the answer at hand. One that is frozen keeps its connections, and no heartbeat goes out
+while a look-up waits for it: asking somebody else is quicker than any patience."""
+
 
 class Coordinator:
     """The requests of one group's member. Timeouts are seconds, connecting included.
@@ -56,17 +60,17 @@ class Coordinator:
         self._group_id = group_id
 
     async def find(self, timeout: float | None = None) -> Broker:
-        """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (the cluster's by default).
+        """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (3 s by default).
 
         Raises `CoordinatorUnavailable` with Kafka's error code, `BrokersUnreachable` if nobody answered at all.
         """
-        limit = self._cluster.request_timeout if timeout is None else timeout
+        limit = min(self._cluster.request_timeout, _LOOK_UP_TIMEOUT) if timeout is None else timeout
 
         async def ask(connection: Connection) -> Any:
             fields = group_requests.find_coordinator(connection.version(Api.FIND_COORDINATOR), self._group_id)
             return await connection.request(Api.FIND_COORDINATOR, fields, limit)
 
-        answer = group_answers.found(await self._cluster.ask_any(ask), self._group_id)
+        answer = group_answers.found(await self._cluster.ask_any(ask, limit), self._group_id)
         if answer.broker is None:
             raise CoordinatorUnavailable(
                 answer.error,

@@ -77,6 +77,23 @@ async def test_the_coordinator_is_found_in_every_version(broker: FakeBroker, clu
     assert coordinator.node == node
 
 
+@pytest.mark.parametrize("silent", [Api.API_VERSIONS, Api.FIND_COORDINATOR])
+async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
+) -> None:
+    monkeypatch.setattr("kunicorn.wire.coordinator._LOOK_UP_TIMEOUT", 0.2)
+    async with FakeBroker(8) as frozen, asyncio.timeout(10):
+        broker.lead([broker, frozen], {})
+        cluster = cluster_of(broker, connect_timeout=30.0, request_timeout=30.0)
+        await cluster.refresh(["t"])
+        # Tried later than the frozen one, which is therefore asked first.
+        await cluster.connection(broker.node_id, "control")
+        frozen.script[silent] = lambda _: Silence
+        assert (await Coordinator(cluster, "g").find()).node_id == broker.node_id
+        assert frozen.asked
+        await cluster.close()
+
+
 @versions_of(Api.FIND_COORDINATOR)
 async def test_a_refused_look_up_carries_the_error(broker: FakeBroker, cluster: Cluster, version: int) -> None:
     at_version(broker, Api.FIND_COORDINATOR, version)
