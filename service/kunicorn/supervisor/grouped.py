@@ -22,13 +22,6 @@ from kunicorn.wire.coordinator import Coordinator
 class GroupAssignment:
     """Implements `Source`."""
 
-    words = Words(
-        leaving="draining, committing, leaving the group",
-        clean="everything handled is committed",
-        unclean="not everything handled is committed: it will be handled again by the next owner",
-        overdue="not out of the group",
-    )
-
     def __init__(
         self,
         settings: Settings,
@@ -51,6 +44,18 @@ class GroupAssignment:
         self._membership.use(self.commits)
         self._membership.handover = self._handover
         brokers.identity = self._membership.identity
+
+    @property
+    def words(self) -> Words:
+        """See `Source`."""
+        static = self._settings.group.group_instance_id is not None
+        last = "a static member keeps its place in the group" if static else "leaving the group"
+        return Words(
+            leaving=f"draining, committing; {last}",
+            clean="everything handled is committed",
+            unclean="not everything handled is committed: it will be handled again by the next owner",
+            overdue="not out of the group",
+        )
 
     @property
     def over(self) -> bool:
