@@ -99,7 +99,7 @@ def page(found: list[Measured], workers: int) -> str:
         f"{platform.python_version()}, confluent-kafka {confluent_kafka.__version__}, Apache Kafka {VERSION}, "
         f"{os.cpu_count()} cores shared by broker and member; one member, {workers} workers, one topic.\n\n"
         f"{table}\n\n"
-        "A start counts from the first JoinGroup until the last partition is running: in a new group every start offset "
+        "A start counts from the first JoinGroup until the last partition is running: in a new group each start offset "
         "is chosen by `auto_offset_reset` and committed, in a known one all are fetched. Idle is the mean of "
         f"{IDLE_SECONDS:.0f} s with heartbeats, evidence from the workers, commits and log ends going on.\n\n"
         f"Goals: {START_GOAL:.0f} s to start 10,000 partitions, {IDLE_GOAL:g} % of a core for 1,000 idle ones.\n"
