@@ -13,18 +13,21 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from kunicorn.clients import consumer_properties
+from kunicorn.clients import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.settings import Settings
-from kunicorn.wire.auth import Security
+from kunicorn.supervisor.tokens import Tokens
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode, describe
-from kunicorn.wire.errors import CoordinatorUnavailable
+from kunicorn.wire.errors import AuthenticationFailed, CoordinatorUnavailable
 from kunicorn.wire.metadata import Metadata, TopicInfo
+from kunicorn.wire.sasl import BearerToken
 
 IMPORT_TIMEOUT = 60.0
 """Seconds the handler's module may take to import."""
@@ -153,10 +156,21 @@ def _client(settings: Settings) -> Finding:
 
 async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
     kafka = settings.kafka
+    bearer = None
+    if kafka.uses_tokens:
+        try:
+            token = await Tokens(token_request(kafka), lambda _: None).fetch()
+        except PeerError as error:
+            yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
+            return
+        yield Finding(
+            "token", f"OAUTHBEARER token of {token.principal!r}, valid for {token.expires_at - time.time():.0f} s"
+        )
+        bearer = partial(BearerToken, token.value, token.extensions)
     cluster = Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=Security(kafka.security_protocol),
+        security=security_of(kafka, bearer),
         request_timeout=_REQUEST_TIMEOUT,
         connect_timeout=_CONNECT_TIMEOUT,
         rng=random.Random(),
@@ -165,6 +179,9 @@ async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
         patterns = any(topic.startswith("^") for topic in settings.group.topics)
         try:
             metadata = await cluster.refresh(None if patterns else settings.group.topics)
+        except AuthenticationFailed as error:
+            yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
+            return
         except PeerError as error:
             yield Finding("brokers", f"{error}; correct kafka.bootstrap_servers, or start them", ExitCode.CONFIGURATION)
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from kunicorn.settings.checks import (
@@ -24,6 +24,8 @@ from kunicorn.settings.checks import (
 )
 from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, check
+from kunicorn.settings.section import Section
+from kunicorn.settings.security import SecuritySettings
 
 MOST_MILLISECONDS = 2**31 - 1
 """Kafka's messages carry times as int32."""
@@ -43,14 +45,8 @@ Assignors = Annotated[
 ]
 
 
-class _Section(BaseModel):
-    """One table of the file. Strict: a port is a number, not a text that looks like one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
-
-
-class KafkaSettings(_Section):
-    """The cluster and how it is reached."""
+class _ClusterSettings(Section):
+    """The part of [kafka] that is not about security."""
 
     bootstrap_servers: Servers = Field(
         description="Brokers to ask first, as host:port; any of them that answers will do.",
@@ -68,9 +64,6 @@ class KafkaSettings(_Section):
     isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
         "read_uncommitted", description="With read_committed, records of open and aborted transactions are not handled."
     )
-    security_protocol: Annotated[
-        Literal["PLAINTEXT"], BeforeValidator(not_in_this_version("SSL", "SASL_PLAINTEXT", "SASL_SSL", use="PLAINTEXT"))
-    ] = Field("PLAINTEXT", description="How connections are secured; this version knows PLAINTEXT only.")
     request_timeout_ms: Milliseconds = Field(
         30_000, description="How long a broker may take to answer before it counts as gone."
     )
@@ -92,7 +85,11 @@ class KafkaSettings(_Section):
         return check(self, "kafka", RETRY_RULES)
 
 
-class GroupSettings(_Section):
+class KafkaSettings(SecuritySettings, _ClusterSettings):
+    """The cluster and how it is reached."""
+
+
+class GroupSettings(Section):
     """The consumer group: one service is one member of it."""
 
     id: Annotated[str, AfterValidator(is_group_id)] = Field(
@@ -143,7 +140,7 @@ class GroupSettings(_Section):
         return check(self, "group", GROUP_RULES)
 
 
-class HandlerSettings(_Section):
+class HandlerSettings(Section):
     """What is called with the records."""
 
     entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
@@ -168,7 +165,7 @@ class HandlerSettings(_Section):
         return check(self, "handler", RETRY_RULES)
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(Section):
     """The processes that fetch and handle."""
 
     count: int = Field(
@@ -187,7 +184,7 @@ class WorkerSettings(_Section):
     )
 
 
-class HttpSettings(_Section):
+class HttpSettings(Section):
     """Probes, metrics and status; read-only."""
 
     enabled: bool = Field(True, description="Serve /livez, /readyz, /metrics and /status.")
@@ -202,7 +199,7 @@ class HttpSettings(_Section):
     )
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """Logs go to standard output, one event a line."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is written.")
@@ -214,7 +211,9 @@ class LogSettings(_Section):
 class Settings(BaseSettings):
     """All settings; made by `load`, frozen, and sent nowhere as a whole."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True, case_sensitive=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", strict=True, case_sensitive=True, hide_input_in_errors=True
+    )
 
     kafka: KafkaSettings
     group: GroupSettings

@@ -34,6 +34,7 @@ from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.retry import RetryPolicy, describe
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.token import LatestToken
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -109,7 +110,8 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
     handler, calls = _load(configure)
-    consumer = _connect(configure)
+    token = LatestToken(configure.token)
+    consumer = _connect(configure, token)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
@@ -121,7 +123,7 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
-    Control(channel, ledger, fetcher, runner, lambda: written.dropped).start()
+    Control(channel, ledger, fetcher, runner, token, lambda: written.dropped).start()
     runner.run()
     _tear_down(handler, calls)
     return ExitCode.CLEAN
@@ -159,9 +161,11 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure) -> Consumer:
+def _connect(configure: Configure, token: LatestToken) -> Consumer:
     """The consumer. Raises `CannotServe`."""
-    properties = {**configure.client, "error_cb": log_client_error}
+    properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
+    if configure.token is not None:
+        properties["oauth_cb"] = token.answer
     try:
         return Consumer(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:
