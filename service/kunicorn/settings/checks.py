@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import OWNED_PROPERTIES
 from kunicorn.wire.seeds import parse_seeds
@@ -73,6 +75,13 @@ def is_http_url(url: str) -> str:
     if parts.username or parts.password:
         raise ValueError("holds credentials; set sasl_oauthbearer_client_id and sasl_oauthbearer_client_secret instead")
     return url
+
+
+def is_not_empty(secret: SecretStr) -> SecretStr:
+    """An empty secret is a variable or a template that was not filled in."""
+    if not secret.get_secret_value():
+        raise ValueError("empty; leave it out, or give it a value")
+    return secret
 
 
 def is_extensions(text: str) -> str:

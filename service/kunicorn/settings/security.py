@@ -13,13 +13,13 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import is_entrypoint, is_extensions, is_http_url
+from kunicorn.settings.checks import is_entrypoint, is_extensions, is_http_url, is_not_empty
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import SECURITY_RULES, Rule, broken
 from kunicorn.settings.section import Section
 
 Text = Annotated[str, Field(min_length=1)]
-Secret = Annotated[SecretStr, Field(min_length=1)]
+Secret = Annotated[SecretStr, AfterValidator(is_not_empty)]
 
 SECRETS = ("ssl_key_password", "sasl_password", "sasl_oauthbearer_client_secret")
 _FILES = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")

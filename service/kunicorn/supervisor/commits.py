@@ -18,6 +18,7 @@ from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.topics import Position, TopicPartition
+from kunicorn.wire.error_codes import ErrorCode, describe
 
 log = logs.get("kunicorn.commits")
 
@@ -151,7 +152,7 @@ class Commits:
             verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
             if verdict is Reaction.PROCEED or verdict is Reaction.GIVE_UP:
                 if verdict is Reaction.GIVE_UP:
-                    log.error(f"offset {position.offset} of {tp} cannot be committed: error {error}")
+                    log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
                 self._committed(tp, position.offset)
                 accepted(tp)
             else:
@@ -168,3 +169,9 @@ class Commits:
         self.last_result = result
         self._metrics.commits.labels(result=result).inc()
         self._metrics.commit_seconds.observe(clock.now() - began)
+
+
+def _explained(error: int | None, tp: TopicPartition) -> str:
+    if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
+    return describe(error or 0)

@@ -24,7 +24,7 @@ from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import following_offsets, gathered_runs, runs
 from kunicorn.worker.calls import Calls
 from kunicorn.worker.complaints import log_client_error
-from kunicorn.worker.faults import kind_of
+from kunicorn.worker.faults import explained, kind_of
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.pacing import ChunkPace
@@ -125,7 +125,8 @@ class Runner:
         if topic is None or partition is None or partition < 0:
             log_client_error(error)
             return
-        self._fetcher.broken(TopicPartition(topic, partition), kind, error.str())
+        tp = TopicPartition(topic, partition)
+        self._fetcher.broken(tp, kind, explained(tp, error.code(), error.str()))
 
     # -- handling --------------------------------------------------------------------------------------------------
 

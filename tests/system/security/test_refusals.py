@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from kunicorn.wire.connection import Connection
 from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
-from tests.kafka.secured import KEY_PASSWORD, PASSWORDS, SecuredCluster
+from kunicorn.wire.versions import Api
+from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.workers.scene import Scene
-from tests.waiting import wait_until
 
 SceneMaker = Callable[..., Scene]
 LIMIT = 10.0
@@ -32,7 +31,7 @@ def login(mechanism: str = "SCRAM-SHA-256", user: str = "alice", password: str |
 
 
 async def refusal(secured: SecuredCluster, listener: str, security: Security) -> PeerError:
-    """What opening a connection (and one request more, for TLS 1.3) ends in."""
+    """What opening a connection ends in; the password is not in it."""
     address = Address(*_host_and_port(secured, listener))
     with pytest.raises(PeerError) as refused:
         await Connection.open(address, security, "kunicorn", LIMIT)
@@ -66,8 +65,8 @@ async def test_a_missing_or_unknown_client_certificate_is_told_with_the_setting(
     secured: SecuredCluster, who: str | None
 ) -> None:
     files = secured.certificates
-    own = {} if who is None else {"certificate_location": str(files.certificate(who)), "key_location": str(files.key(who))}
-    error = await refusal(secured, "MTLS", Security("SSL", Tls(ca_location=str(files.ca), **own)))
+    tls = Tls(str(files.ca)) if who is None else Tls(str(files.ca), str(files.certificate(who)), str(files.key(who)))
+    error = await refusal(secured, "MTLS", Security("SSL", tls))
     assert isinstance(error, AuthenticationFailed), error
     assert "ssl_certificate_location" in str(error)
 
@@ -80,11 +79,13 @@ async def test_the_wrong_protocol_points_to_security_protocol(
 ) -> None:
     address = Address(*_host_and_port(secured, listener))
     security = Security(protocol, Tls(ca_location=str(secured.certificates.ca)))
-    with pytest.raises(PeerError) as refused:
-        connection = await Connection.open(address, security, "kunicorn", LIMIT)
-        from kunicorn.wire.versions import Api
 
+    async def ask() -> None:
+        connection = await Connection.open(address, security, "kunicorn", LIMIT)
         await connection.request(Api.FIND_COORDINATOR, {"coordinator_keys": ["g"], "key_type": 0}, LIMIT)
+
+    with pytest.raises(PeerError) as refused:
+        await ask()
     assert isinstance(refused.value, ConnectionLost) or "not a Kafka frame" in str(refused.value)
     assert "security_protocol" in str(refused.value)
 
@@ -203,17 +204,19 @@ def test_a_wrong_password_is_said_once_and_corrected_without_a_restart(
 # -- rights ----------------------------------------------------------------------------------------------------------
 
 
-def bob(secured: SecuredCluster, mechanism: str = "PLAIN") -> dict[str, Any]:
+def bob(secured: SecuredCluster) -> dict[str, Any]:
     return {
         "bootstrap_servers": [secured.server("LOGIN")],
         "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
+        "sasl_mechanism": "PLAIN",
         "sasl_username": "bob",
         "sasl_password": PASSWORDS["bob"],
     }
 
 
-def test_a_topic_that_may_be_seen_but_not_read_is_told_with_the_right(secured: SecuredCluster, scene: SceneMaker) -> None:
+def test_a_topic_that_may_be_seen_but_not_read_halts_with_the_right_that_is_missing(
+    secured: SecuredCluster, scene: SceneMaker
+) -> None:
     stage = scene(bob(secured), may=())
     secured.allow(
         "bob",
@@ -222,10 +225,27 @@ def test_a_topic_that_may_be_seen_but_not_read_is_told_with_the_right(secured: S
     )
     stage.send(0, "x")
     member = stage.members.start()
-    member.wait(lambda: "READ" in member.output() and stage.topic in str(member.partitions()), "the refusal", 30)
-    print(member.output())
-    print(member.status())
-    raise AssertionError
+    member.wait(lambda: len(member.partitions("halted")) == 2, "both partitions to halt")
+    for partition in member.partitions("halted"):
+        assert f"this user needs READ on topic '{stage.topic}'" in partition["reason"]
+    assert "cannot be committed: TOPIC_AUTHORIZATION_FAILED (29): this user needs READ" in member.output()
+    assert member.stop() == 0
 
 
-_ = (asyncio, KEY_PASSWORD, wait_until)
+@pytest.mark.parametrize(
+    ("granted", "code", "parts"),
+    [
+        ("group", ExitCode.CONFIGURATION, ["topic", "TOPIC_AUTHORIZATION_FAILED (29)", "DESCRIBE and READ"]),
+        ("topic", ExitCode.FATAL_GROUP, ["group", "GROUP_AUTHORIZATION_FAILED (30)", "READ"]),
+    ],
+)
+def test_a_user_without_a_right_ends_the_service_with_the_right_that_is_missing(
+    secured: SecuredCluster, scene: SceneMaker, granted: str, code: ExitCode, parts: list[str]
+) -> None:
+    stage = scene(bob(secured), may=())
+    kind = {"group": ResourceType.GROUP, "topic": ResourceType.TOPIC}[granted]
+    secured.allow("bob", (kind, stage.topic, AclOperation.READ))
+    member = stage.members.start()
+    assert member.exit_code() == code
+    for part in (stage.topic, *parts):
+        assert part in member.output()

@@ -1,0 +1,78 @@
+"""Sessions that end, and tokens that expire: both are renewed while the service goes on as if nothing was."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster
+from tests.system.members import MemberProcess
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+RENEWED = "authenticated anew with"
+SESSIONS = 2.5
+"""So many sessions' time is handled through: each is renewed once, and none of the first can still be alive."""
+
+
+def handles_on(stage: Scene, member: MemberProcess) -> None:
+    """A record a turn, for some sessions: each is handled at once, by the same workers in the same generation."""
+    member.wait_running(2)
+    generation, workers = member.generation(), [worker["pid"] for worker in member.workers()]
+    until = time.monotonic() + SESSIONS * SESSION_MS / 1000
+    sent = 0
+    while time.monotonic() < until:
+        for partition in range(2):
+            stage.send(partition, "x")
+            stage.wait_handled(partition, sent, member, within=8)
+        sent += 1
+    assert member.generation() == generation
+    assert [worker["pid"] for worker in member.workers()] == workers
+    assert member.status()["problem"] is None
+    assert member.stop() == 0
+    assert stage.committed() == {0: sent, 1: sent}
+    assert stage.judge().holds
+
+
+def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, scene: SceneMaker) -> None:
+    stage = scene(
+        {
+            "bootstrap_servers": [secured.server("BRIEF")],
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": str(secured.certificates.ca),
+            "sasl_mechanism": "SCRAM-SHA-256",
+            "sasl_username": "alice",
+            "sasl_password": PASSWORDS["alice"],
+        }
+    )
+    member = stage.members.start()
+    handles_on(stage, member)
+    said = member.output()
+    assert said.count(RENEWED) >= 4, "control, offsets and others, each at least once"
+    assert len(re.findall(r"connected to .* for control", said)) == 1, "the coordinator's connection lived on"
+    assert "closed the connection" not in said
+    assert "Disconnected" not in said, "the workers' connections lived on, too"
+
+
+def test_tokens_are_renewed_before_they_expire_and_shared_with_the_workers(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    stage = scene(
+        {
+            "bootstrap_servers": [secured.server("BRIEF")],
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": str(secured.certificates.ca),
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauthbearer_token_provider": "tests.system.handlers.tokens:provide",
+        },
+        env={"TOKEN_CALLS": str(calls), "TOKEN_SECONDS": str(SESSION_MS // 1000)},
+    )
+    member = stage.members.start()
+    handles_on(stage, member)
+    assert 3 <= len(calls.read_text().splitlines()) <= 8, "one call a lifetime, not one a connection"
+    assert "OAUTHBEARER token set failed" not in member.output()
+    assert "SASL_AUTHENTICATION_FAILED" not in member.output()
+    assert len(re.findall(r"connected to .* for control", member.output())) == 1
