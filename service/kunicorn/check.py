@@ -21,6 +21,7 @@ from functools import partial
 from kunicorn.clients import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.settings import Settings
+from kunicorn.settings.security import without_secrets
 from kunicorn.supervisor.tokens import Tokens
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
@@ -61,6 +62,8 @@ def check(settings: Settings, say: Callable[[str], None], import_timeout: float 
 
 
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+    for warning in settings.kafka.warnings():
+        yield Finding("security", f"warning: {warning}")
     yield _handler(settings.handler.entrypoint, import_timeout)
     yield _client(settings)
     with asyncio.Runner() as runner:
@@ -93,6 +96,7 @@ def _handler(entrypoint: str, timeout: float) -> Finding:
     child = subprocess.Popen(
         [sys.executable, "-c", _IMPORT, importable_here, entrypoint, str(write_end)],
         pass_fds=[write_end],
+        env=without_secrets(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

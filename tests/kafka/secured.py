@@ -13,7 +13,7 @@ from tests.kafka.properties import free_ports
 PASSWORDS = {"alice": "distinctive-tr0mbone", "bob": "distinctive-0cean", "carol": "distinctive-b4rley"}
 """The users of PLAIN and SCRAM. What they may do, tests say."""
 KEY_PASSWORD = "distinctive-k3yring"
-SESSION_MS = 10_000
+SESSION_MS = 6_000
 
 LISTENERS = {
     "TLS": "SSL",

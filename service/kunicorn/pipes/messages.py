@@ -40,6 +40,16 @@ class Token(_Message, frozen=True):
         return f"Token(principal={self.principal!r}, expires_at={self.expires_at!r}, …)"
 
 
+class Password(_Message, frozen=True):
+    """The password was rotated: log in with this one from now on. A secret."""
+
+    username: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Password(username={self.username!r}, …)"
+
+
 class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
@@ -275,7 +285,7 @@ class TokenFailed(_Message, frozen=True):
     error: str
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | Ping | Drain | Token
+ToWorker = Configure | StartFetcher | StopFetcher | Ping | Drain | Token | Password
 FromWorker = Ready | FetcherStopped | Pong | Failed | WorkerFailed
 ToTemplate = Preload | Fork
 FromTemplate = TemplateReady | TemplateFailed | Forked

@@ -6,7 +6,7 @@ X_file names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -17,6 +17,7 @@ from kunicorn.settings.checks import is_entrypoint, is_extensions, is_http_url, 
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import SECURITY_RULES, Rule, broken
 from kunicorn.settings.section import Section
+from kunicorn.settings.sources import variable_of
 
 Text = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, AfterValidator(is_not_empty)]
@@ -146,6 +147,12 @@ class SecuritySettings(Section):
         if problems:
             raise Contradictions(problems)
         return self
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that runs the user's code: it has no use for what we log in with."""
+    secret = {variable_of("kafka", name) for name in SECRETS}
+    return {name: value for name, value in environ.items() if name.upper() not in secret}
 
 
 def _one_of_both(name: str) -> Rule:

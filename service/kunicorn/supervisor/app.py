@@ -21,7 +21,7 @@ from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Configure, Preload, Token
+from kunicorn.pipes.messages import Configure, Password, Preload, Token
 from kunicorn.settings import Settings
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.brokers import Brokers
@@ -29,6 +29,7 @@ from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.handover import Handover
 from kunicorn.supervisor.membership import Membership
+from kunicorn.supervisor.passwords import watch_password
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
 from kunicorn.supervisor.resolver import Resolver
@@ -80,7 +81,7 @@ class Service:
         self._loop_lag = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics = Metrics()
-        self._tokens = Tokens(token_request(kafka), self._share_token) if kafka.uses_tokens else None
+        self._tokens = Tokens(token_request(kafka), self._tell_workers) if kafka.uses_tokens else None
         self._cluster = Cluster(
             kafka.bootstrap_servers,
             client_id=kafka.client_id,
@@ -124,6 +125,8 @@ class Service:
         self._start(self._templates.keep(), self._sweep(), self._feel_the_loop())
         if self._tokens is not None:
             self._start(self._tokens.keep())
+        if self._settings.kafka.sasl_password_file is not None:
+            self._start(watch_password(self._settings.kafka, self._tell_workers))
         try:
             if self._settings.http.enabled:
                 await self._http.start()
@@ -242,9 +245,9 @@ class Service:
             log_format=settings.log.format,
         )
 
-    def _share_token(self, token: Token) -> None:
+    def _tell_workers(self, login: Token | Password) -> None:
         for process in self._pool.processes():
-            process.send(token)
+            process.send(login)
 
     # -- duties of PID 1 and of a good loop --------------------------------------------------------------------------
 

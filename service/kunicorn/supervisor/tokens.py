@@ -19,6 +19,7 @@ from kunicorn.errors import PeerError
 from kunicorn.observe import logs
 from kunicorn.pipes.framing import decode, encode
 from kunicorn.pipes.messages import FetchToken, FromTokenHelper, Token, TokenFailed
+from kunicorn.settings.security import without_secrets
 from kunicorn.supervisor.processes import kill_group, watch_exit
 from kunicorn.wire.backoff import Backoff
 from kunicorn.wire.errors import AuthenticationFailed
@@ -136,7 +137,7 @@ def _start_helper(sock: socket.socket) -> int:
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "kunicorn.tokens", str(_CHILD_FD)],
-        os.environ,
+        without_secrets(os.environ),
         file_actions=[
             (os.POSIX_SPAWN_DUP2, sock.fileno(), _CHILD_FD),
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

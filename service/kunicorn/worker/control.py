@@ -16,12 +16,22 @@ from kunicorn.errors import ExitCode, PeerError
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Drain, Ping, Pong, StartFetcher, StopFetcher, Token, ToWorker
+from kunicorn.pipes.messages import (
+    Configure,
+    Drain,
+    Password,
+    Ping,
+    Pong,
+    StartFetcher,
+    StopFetcher,
+    Token,
+    ToWorker,
+)
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import ResidentMemory
+from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
-from kunicorn.worker.token import LatestToken
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 3600.0
@@ -38,7 +48,7 @@ class Control(threading.Thread):
         ledger: Ledger,
         fetcher: Fetcher,
         runner: Runner,
-        token: LatestToken,
+        login: Login,
         logs_dropped: Callable[[], int],
     ) -> None:
         super().__init__(name="control", daemon=True)
@@ -46,7 +56,7 @@ class Control(threading.Thread):
         self._ledger = ledger
         self._fetcher = fetcher
         self._runner = runner
-        self._token = token
+        self._login = login
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
 
@@ -82,8 +92,8 @@ class Control(threading.Thread):
                 self._channel.send(self._evidence(sequence))
             case Drain():
                 self._fetcher.drain()
-            case Token():
-                self._token.store(message)
+            case Token() | Password():
+                self._login.renew(message)
             case Configure():
                 raise FrameError("a second Configure")
             case _:

@@ -13,6 +13,7 @@ from kunicorn.clients import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.messages import Configure, Token
 from kunicorn.settings import Settings, shown
+from kunicorn.settings.security import without_secrets
 from kunicorn.wire.errors import AuthenticationFailed
 from tests.unit.settings.files import LEAST, loaded, problems
 
@@ -133,6 +134,11 @@ def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
 def test_a_secret_comes_from_the_environment_as_any_setting(tmp_path: Path) -> None:
     settings = loaded(tmp_path, text(PLAIN), {"KUNICORN_KAFKA__SASL_PASSWORD": "12345"})
     assert settings.kafka.secret("sasl_password") == "12345"
+
+
+def test_processes_that_run_the_users_code_do_not_inherit_secrets() -> None:
+    environ = {"KUNICORN_KAFKA__SASL_PASSWORD": "hunter2", "KUNICORN_KAFKA__sasl_username": "alice", "PATH": "/bin"}
+    assert without_secrets(environ) == {"KUNICORN_KAFKA__sasl_username": "alice", "PATH": "/bin"}
 
 
 def secretive(tmp_path: Path) -> Settings:

@@ -14,6 +14,7 @@ from kunicorn.pipes.messages import FetchToken, Token
 from kunicorn.supervisor import tokens
 from kunicorn.supervisor.tokens import NoToken, Tokens
 from kunicorn.wire.errors import AuthenticationFailed
+from tests.waiting import wait_until
 
 LIMIT = 20.0
 
@@ -61,9 +62,9 @@ async def test_failures_are_tried_again_and_the_reason_is_what_a_login_gets(
     monkeypatch.setattr(tokens, "_BACKOFF", 0.01)
     keeper = Tokens(request("fail"), lambda _: None)
     keeping = asyncio.create_task(keeper.keep())
-    async with asyncio.timeout(LIMIT):
-        while "no credentials in this place" not in str(keeper.problem):
-            await asyncio.sleep(0.02)
+    await asyncio.to_thread(
+        wait_until, lambda: "no credentials in this place" in str(keeper.problem), "the reason", LIMIT
+    )
     with pytest.raises(AuthenticationFailed, match="no credentials in this place"):
         keeper.bearer()
     monkeypatch.setattr(keeper, "_request", request("provide"))
