@@ -8,12 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import client_properties
 from kunicorn.pipes.messages import FetchToken
 from kunicorn.settings import KafkaSettings, Settings
 from kunicorn.wire.auth import Security
-from kunicorn.wire.errors import AuthenticationFailed
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
 
@@ -24,7 +22,7 @@ _TOKEN_TIMEOUT = 30.0
 def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str | int | float | bool]:
     """librdkafka's properties for a worker's consumer, secrets included.
 
-    Raises `ConfigError` for those a user may not set, and for a secret's file that is gone.
+    Raises `ConfigError` for those a user may not set.
     """
     kafka = settings.kafka
     return client_properties(
@@ -72,16 +70,12 @@ def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) 
     if kafka.sasl_mechanism is not None and bearer is not None:
         sasl = Sasl(kafka.sasl_mechanism, token=bearer)
     elif kafka.sasl_mechanism is not None:
-        sasl = Sasl(kafka.sasl_mechanism, username=kafka.sasl_username or "", password=lambda: _password(kafka))
+        sasl = Sasl(
+            kafka.sasl_mechanism,
+            username=kafka.sasl_username or "",
+            password=lambda: kafka.secret("sasl_password") or "",
+        )
     return Security(kafka.security_protocol, tls, sasl)
-
-
-def _password(kafka: KafkaSettings) -> str:
-    """As it is now: whoever rotates the password writes the new one into its file."""
-    try:
-        return kafka.secret("sasl_password") or ""
-    except ConfigError as error:
-        raise AuthenticationFailed(str(error)) from error
 
 
 def token_request(kafka: KafkaSettings) -> FetchToken:

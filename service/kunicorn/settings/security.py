@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
 from kunicorn.errors import ConfigError
 from kunicorn.settings.checks import is_entrypoint, is_extensions, is_http_url, is_not_empty
@@ -98,6 +98,9 @@ class SecuritySettings(Section):
         "docs/security.md says what it returns.",
     )
 
+    _contents: dict[str, SecretStr] = PrivateAttr(default_factory=dict)
+    """The last good content of each secret's file."""
+
     @property
     def uses_tokens(self) -> bool:
         """Whether OAUTHBEARER tokens are to be had."""
@@ -106,19 +109,19 @@ class SecuritySettings(Section):
     def secret(self, name: str) -> str | None:
         """The secret's value, from its file if it has one; the file is read at every call, as it may be renewed.
 
-        Raises `ConfigError` where the file cannot be read or is empty. Blocks on the disk.
+        While a file that was good before is missing or empty, as one that is just being written, its last content
+        counts. Raises `ConfigError` where there is none. Blocks on the disk.
         """
         file: str | None = getattr(self, f"{name}_file")
         if file is None:
             value: SecretStr | None = getattr(self, name)
             return None if value is None else value.get_secret_value()
         try:
-            content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"kafka.{name}_file = {file!r} cannot be read: {_why(error)}") from error
-        if not content:
-            raise ConfigError(f"kafka.{name}_file = {file!r} is empty: write the secret into it")
-        return content
+            self._contents[name] = _content(file)
+        except ValueError as error:
+            if name not in self._contents:
+                raise ConfigError(f"kafka.{name}_file = {file!r} {error}") from error
+        return self._contents[name].get_secret_value()
 
     def warnings(self) -> tuple[str, ...]:
         """What is allowed and works, but should be known."""
@@ -147,6 +150,17 @@ class SecuritySettings(Section):
         if problems:
             raise Contradictions(problems)
         return self
+
+
+def _content(file: str) -> SecretStr:
+    """Without one line break at the end, which editors add. Raises `ValueError`."""
+    try:
+        content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot be read: {_why(error)}") from error
+    if not content:
+        raise ValueError("is empty: write the secret into it")
+    return SecretStr(content)
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

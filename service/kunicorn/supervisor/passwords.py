@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kunicorn.errors import ConfigError
 from kunicorn.observe import logs
 from kunicorn.pipes.messages import Password
 from kunicorn.settings import KafkaSettings
@@ -20,17 +19,10 @@ async def watch_password(kafka: KafkaSettings, share: Callable[[Password], None]
 
     The supervisor's own connections read the file at each login, and new workers are told what is in it.
     """
-    known, problem = await asyncio.to_thread(kafka.secret, "sasl_password"), ""
+    known = await asyncio.to_thread(kafka.secret, "sasl_password")
     while True:
         await asyncio.sleep(interval)
-        try:
-            password = await asyncio.to_thread(kafka.secret, "sasl_password")
-        except ConfigError as error:
-            if problem != str(error):
-                log.warning(f"{error}; workers keep the password they have")
-            problem = str(error)
-            continue
-        problem = ""
+        password = await asyncio.to_thread(kafka.secret, "sasl_password")
         if password is not None and password != known:
             log.info("kafka.sasl_password_file holds another password: the workers log in with it from now on")
             known = password

@@ -41,6 +41,9 @@ _CLIENT_SOFTWARE: Fields = {"client_software_name": "kunicorn", "client_software
 _RENEW_FROM, _RENEW_UNTIL = 0.85, 0.95
 """When a session is renewed, by its length; as in `SaslClientAuthenticator.java`, at random, so that the connections of
 a restarted service do not all come at once."""
+_RENEW_PAUSE = 1.1
+"""A broker takes a renewal within a second for an error (`KafkaChannel.java`, MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS); a
+session that is shorter ends, and another connection follows."""
 
 
 class _Pending(NamedTuple):
@@ -164,7 +167,7 @@ class Connection:
         """Before each session's end, begin another on the same connection."""
         try:
             while lifetime is not None:
-                await asyncio.sleep(lifetime * random.uniform(_RENEW_FROM, _RENEW_UNTIL))
+                await asyncio.sleep(max(_RENEW_PAUSE, lifetime * random.uniform(_RENEW_FROM, _RENEW_UNTIL)))
                 async with self._quiet(), asyncio.timeout(timeout):
                     lifetime = await authenticate_anew()
                 logger.debug("authenticated anew with %s", self.address)

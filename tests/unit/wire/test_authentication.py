@@ -30,6 +30,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions are renewed after a hundredth of their length."""
+    monkeypatch.setattr(connections, "_RENEW_PAUSE", 0.0)
     monkeypatch.setattr(connections, "_RENEW_FROM", 0.009)
     monkeypatch.setattr(connections, "_RENEW_UNTIL", 0.01)
 
