@@ -74,8 +74,10 @@ def _seconds(
 
 
 def _print_plans() -> None:
-    columns = f"{'members':>8}{'partitions':>11}{'topics':>7}  {'spread':8}"
-    print(f"{'assignor':20}{columns}{'fresh':>8}{'grown':>8}{'racks':>8}")
+    print(
+        f"{'assignor':20}{'members':>8}{'partitions':>11}{'topics':>7}  "
+        f"{'spread':8}{'fresh':>8}{'grown':>8}{'racks':>8}"
+    )
     for members, count in SIZES:
         for topics in dict.fromkeys(min(number, count) for number in TOPIC_COUNTS):
             for spread in ("equal", "narrow", "wide") if topics > 1 else ("equal",):

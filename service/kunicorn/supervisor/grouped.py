@@ -43,6 +43,7 @@ class GroupAssignment:
         self._handover = Handover(settings, fetchers, self.commits, metrics)
         self._membership.use(self.commits)
         self._membership.handover = self._handover
+        brokers.identity = self._membership.identity
 
     @property
     def words(self) -> Words:

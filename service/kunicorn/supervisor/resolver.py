@@ -12,7 +12,7 @@ from kunicorn.pipes import clock
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Source
-from kunicorn.supervisor.starts import Offsets, Starts, recover
+from kunicorn.supervisor.starts import Offsets, Starts, begin, recover
 from kunicorn.topics import Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
@@ -86,7 +86,10 @@ class Resolver:
 
     async def _ask(self, left: list[Partition]) -> Starts:
         lost = {p.tp: p.position for p in left if p.position is not None}
-        if lost:
+        fresh = [p.tp for p in left if p.fresh and p.position is None]
+        if fresh:
+            starts = await begin(self._offsets, fresh)
+        elif lost:
             starts = await recover(self._offsets, lost, self._policy)
         else:
             starts = await self._source.look_up([p.tp for p in left])

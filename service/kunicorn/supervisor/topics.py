@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kunicorn.errors import PeerError
+from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.topics import TopicPartition
@@ -17,6 +19,14 @@ log = logs.get("kunicorn.topics")
 
 _HURRY = 1.0
 """Seconds between refreshes when somebody has reason to doubt the metadata."""
+
+
+class PlanGround(NamedTuple):
+    """What a plan stands on."""
+
+    counts: Mapping[str, int]
+    """Partitions by topic, of those topics that exist."""
+    racks: PartitionRacks
 
 
 class Topics:
@@ -33,8 +43,14 @@ class Topics:
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
         self._doubted = asyncio.Event()
+        self.another_of_that_name: Callable[[], None] = lambda: None
+        """Set by the membership: called when a topic was seen to have another id than before."""
+        self._first_ids: dict[str, UUID] = {}
+        self._last_ids: dict[str, UUID] = {}
         self._ground: dict[str, int] = {}
         """What our subscription and our plan stood on when they were made."""
+        self._by_rack = False
+        self._racks: PartitionRacks = {}
 
     def subscribed(self) -> tuple[str, ...]:
         """The topics to subscribe to now, sorted."""
@@ -61,7 +77,18 @@ class Topics:
         """What topics that were assigned to us are called, as far as brokers know. Raises `PeerError`."""
         names = await self._cluster.name_topics(topic_ids)
         self._assigned.update(names.values())
+        self._note_ids()
         return names
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of the topic that has this name now, as far as the brokers say."""
+        info = self._cluster.metadata.topics.get(topic)
+        return info.topic_id if info is not None and not info.error else None
+
+    def created_anew(self, topic: str) -> bool:
+        """Whether another topic had this name when we first saw it."""
+        first, now = self._first_ids.get(topic), self.topic_id(topic)
+        return first is not None and now is not None and first != now
 
     def missing(self) -> list[tuple[str, int]]:
         """Subscribed names that the cluster does not show us, with the error code."""
@@ -87,13 +114,17 @@ class Topics:
         everything = self._patterns and not self.brokers_match
         wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
+        self._note_ids()
 
-    async def plan_for(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Fresh partition counts for a plan; from now on these topics are watched, too. Raises `PeerError`."""
-        self._planned = frozenset(topics)
+    async def plan_for(self, topics: Collection[str], *, by_rack: bool) -> PlanGround:
+        """Fresh partition counts for a plan, and racks if members name theirs; watched from now on.
+
+        Raises `PeerError`.
+        """
+        self._planned, self._by_rack = frozenset(topics), by_rack
         await self.refresh()
-        self._ground = self._current()
-        return self.counts(topics)
+        self._ground, self._racks = self._current(), self._planned_racks()
+        return PlanGround(self.counts(topics), self._racks)
 
     def subscribe(self) -> tuple[str, ...]:
         """The topics to join with; what changes from here on asks for another join."""
@@ -102,7 +133,7 @@ class Topics:
 
     def stop_leading(self) -> None:
         """Another member watches its plan's topics."""
-        self._planned = frozenset()
+        self._planned, self._by_rack, self._racks = frozenset(), False, {}
 
     def doubt(self) -> None:
         """Something did not fit the metadata: refresh soon."""
@@ -124,8 +155,25 @@ class Topics:
                 self.doubt()
                 continue
             before, self._ground = self._ground, self._current()
+            racks, self._racks = self._racks, self._planned_racks()
             if before != self._ground:
                 return _difference(before, self._ground)
+            if racks != self._racks:
+                return "replicas moved to other racks"
+
+    def _planned_racks(self) -> PartitionRacks:
+        return self._cluster.metadata.racks(self._planned) if self._by_rack else {}
+
+    def _note_ids(self) -> None:
+        changed = False
+        for topic in self.subscribed():
+            if (topic_id := self.topic_id(topic)) is None:
+                continue
+            self._first_ids.setdefault(topic, topic_id)
+            changed |= self._last_ids.get(topic, topic_id) != topic_id
+            self._last_ids[topic] = topic_id
+        if changed:
+            self.another_of_that_name()
 
     def _current(self) -> dict[str, int]:
         subscribed = self.subscribed()

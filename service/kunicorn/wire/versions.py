@@ -23,8 +23,10 @@ class Api(IntEnum):
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
+    SASL_AUTHENTICATE = 36
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
 
@@ -46,6 +48,10 @@ class VersionRange(NamedTuple):
 
 OURS: Mapping[Api, VersionRange] = {
     Api.API_VERSIONS: VersionRange(0, 4),
+    # 0 announces tokens without any framing (KIP-43), which no broker since 1.0 asks for.
+    Api.SASL_HANDSHAKE: VersionRange(1, 1),
+    # From 1 on, the answer tells how long the authentication is good for (KIP-368).
+    Api.SASL_AUTHENTICATE: VersionRange(0, 2),
     # From 7 on, leader epochs come along (KIP-320); from 10 on, topic ids (KIP-516).
     Api.METADATA: VersionRange(7, 13),
     # 3 asks for one key, 4 and later for several (KIP-699).
@@ -56,9 +62,9 @@ OURS: Mapping[Api, VersionRange] = {
     Api.HEARTBEAT: VersionRange(3, 4),
     # 2 names one member, 3 and later several.
     Api.LEAVE_GROUP: VersionRange(2, 5),
-    # Not 10: it names topics by id only, and a commit must not depend on metadata that knows every id (KIP-848).
-    Api.OFFSET_COMMIT: VersionRange(7, 9),
-    # 8 and later ask for several groups (KIP-709). Not 10, for the same reason.
+    # 10 names topics by id only, so that an offset never counts for another topic of the same name (KIP-848).
+    Api.OFFSET_COMMIT: VersionRange(7, 10),
+    # 8 and later ask for several groups (KIP-709). Not 10: it names topics by id only, and offsets are stored by name.
     Api.OFFSET_FETCH: VersionRange(6, 9),
     Api.LIST_OFFSETS: VersionRange(4, 11),
     # 2 needs the right to do cluster actions, 3 and later only to read the topic (KIP-320); no broker that checks
@@ -79,8 +85,8 @@ class Negotiated:
         self._offered = offered
         self._broker = broker
 
-    def version(self, api: Api) -> int:
-        """The highest version that both sides speak. Raises `UnsupportedByBroker`.
+    def version(self, api: Api, at_most: int | None = None) -> int:
+        """The highest version that both sides speak, `at_most` where one can be too high. Raises `UnsupportedByBroker`.
 
         Only at use: a broker that lacks an API that nobody asks for is a good broker.
         """
@@ -88,7 +94,7 @@ class Negotiated:
         offered = self._offered.get(api)
         if offered is None:
             raise UnsupportedByBroker(f"{self._broker} does not offer {api.title}: is it a Kafka broker?")
-        version = min(ours.high, offered.high)
+        version = min(ours.high, offered.high, ours.high if at_most is None else at_most)
         if version < max(ours.low, offered.low):
             raise UnsupportedByBroker(
                 f"{self._broker} offers {api.title} in versions {offered}, this client speaks {ours}: "

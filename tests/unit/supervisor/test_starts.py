@@ -8,7 +8,7 @@ import pytest
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.supervisor.starts import EARLIEST, LATEST, find, look_up, recover
+from kunicorn.supervisor.starts import EARLIEST, LATEST, begin, find, look_up, recover
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
@@ -22,6 +22,7 @@ class Log:
         self.group_error = group_error
         self.first, self.last = 100, 500
         self.epoch_end: int | None = None
+        self.anew: set[str] = set()
 
     async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
         if self.group_error:
@@ -38,6 +39,9 @@ class Log:
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
+
+    def created_anew(self, topic: str) -> bool:
+        return topic in self.anew
 
     def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
         return [OLD, NEW, QUIET] if "orders" in topics else []
@@ -64,6 +68,14 @@ async def test_a_partition_that_appears_after_the_group_committed_on_its_topic_s
     log = Log({OLD: Committed(0, 250), NEW: NOTHING, QUIET: NOTHING})
     starts = await look_up(log, [NEW], "latest")
     assert starts.chosen == {NEW: Position(100)}
+
+
+async def test_a_topic_created_anew_starts_at_its_beginning_whatever_the_policy() -> None:
+    log = Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING))
+    log.anew = {"orders"}
+    assert (await look_up(log, [OLD], "latest")).chosen == {OLD: Position(100)}
+    log = Log({OLD: Committed(0, 250)})
+    assert (await begin(log, [OLD])).chosen == {OLD: Position(100)}, "what is committed may be of the old one"
 
 
 async def test_without_a_policy_a_partition_never_committed_waits_for_a_person() -> None:

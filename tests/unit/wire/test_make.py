@@ -25,6 +25,8 @@ SUBSCRIPTIONS = [("cooperative-sticky", Subscription(("t",), (T0,), 4)), ("range
 
 DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
     Api.API_VERSIONS: lambda _: {"client_software_name": "kunicorn", "client_software_version": "1"},
+    Api.SASL_HANDSHAKE: lambda _: {"mechanism": "PLAIN"},
+    Api.SASL_AUTHENTICATE: lambda _: {"auth_bytes": b"\0me\0secret"},
     Api.METADATA: lambda _: {
         "topics": [{"topic_id": None, "name": "t"}],
         "allow_auto_topic_creation": False,
@@ -36,8 +38,8 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
     Api.SYNC_GROUP: lambda _: group_requests.sync("g", 3, "m", "pod-0", "range", {"m": [T0], "n": [T1]}),
     Api.HEARTBEAT: lambda _: group_requests.heartbeat("g", 3, "m", "pod-0"),
     Api.LEAVE_GROUP: lambda version: group_requests.leave(version, "g", "m", "pod-0", "because"),
-    Api.OFFSET_COMMIT: lambda _: group_requests.commit(
-        "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, "x"
+    Api.OFFSET_COMMIT: lambda version: group_requests.commit(
+        version, "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, {"t": TOPIC_ID}, "x"
     ),
     Api.OFFSET_FETCH: lambda version: group_requests.fetch_offsets(version, "g", [T1, T0], require_stable=True),
     Api.CONSUMER_GROUP_HEARTBEAT: lambda _: group_requests.consumer_heartbeat(
