@@ -13,12 +13,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.settings import Settings
+from kunicorn.settings.assign import shown
+from kunicorn.topics import TopicPartition
 from kunicorn.wire.auth import Security
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
@@ -162,16 +164,20 @@ async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
         rng=random.Random(),
     )
     try:
-        patterns = any(topic.startswith("^") for topic in settings.group.topics)
+        topics = settings.assign.wanted.topics or settings.group.topics
+        patterns = any(topic.startswith("^") for topic in topics)
         try:
-            metadata = await cluster.refresh(None if patterns else settings.group.topics)
+            metadata = await cluster.refresh(None if patterns else topics)
         except PeerError as error:
             yield Finding("brokers", f"{error}; correct kafka.bootstrap_servers, or start them", ExitCode.CONFIGURATION)
             return
         yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
-        for topic in settings.group.topics:
+        for topic in topics:
             yield _topic(topic, metadata)
-        yield await _group(Coordinator(cluster, settings.group.id), settings.group.id)
+        if settings.assigned:
+            yield _partitions(settings.assign.wanted.numbered, metadata)
+        else:
+            yield await _group(Coordinator(cluster, settings.group.id), settings.group.id)
     finally:
         await cluster.close()
 
@@ -188,8 +194,15 @@ def _topic(wanted: str, metadata: Metadata) -> Finding:
     return Finding("topics", f"{wanted}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
 
 
+def _partitions(numbered: Collection[TopicPartition], metadata: Metadata) -> Finding:
+    there = {name: topic.partitions for name, topic in metadata.topics.items()}
+    if absent := [tp for tp in numbered if tp.partition not in there.get(tp.topic, ())]:
+        return Finding("assign", f"{shown(absent)} do not exist; correct assign.partitions", ExitCode.CONFIGURATION)
+    return Finding("assign", "no group is joined, no offsets are committed")
+
+
 _TOPIC_REMEDIES: Mapping[int, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics (assign.partitions)",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
     ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
 }

@@ -9,14 +9,12 @@ The coordinator decides who owns what and says so in its answers to heartbeats; 
 2. After any error or lost answer the next heartbeat says everything again: what the coordinator knows is in doubt.
 3. Fenced, the member joins again under the same id with epoch 0; its partitions are lost, nothing is committed.
 4. A lost coordinator costs nothing: id, epoch and partitions stay until a coordinator says otherwise.
-5. Partitions are known by topic id: a topic that was deleted and created again is another topic of the same name.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import Mapping
 from typing import assert_never
 from uuid import UUID
 
@@ -24,6 +22,7 @@ from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import History
+from kunicorn.group.holdings import Holdings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
 from kunicorn.group.search import Search
@@ -69,11 +68,7 @@ class ConsumerMember:
         self._patience = Patience(timings, rng)
         self._search = Search(self._patience)
         self._naming_patience = Patience(timings, rng)
-        self._topic_ids: dict[TopicPartition, UUID] = {}
-        """What we own, and under which topic id it was given to us."""
-        self._target: TopicPartitions = ()
-        """The newest assignment."""
-        self._names: dict[UUID, str] = {}
+        self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
         self._heartbeat: ev.SendConsumerHeartbeat | None = None
         self._request: ev.Revoke | ev.SendConsumerHeartbeat | None = None
@@ -86,7 +81,7 @@ class ConsumerMember:
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """What a worker of ours may handle."""
-        return frozenset(self._topic_ids)
+        return self._holdings.owned
 
     @property
     def may_commit(self) -> bool:
@@ -105,7 +100,8 @@ class ConsumerMember:
         if not self._search.known:
             return self._search.deadline()
         due = max(self._pulse.due, self._patience.until) if self._beats else float("inf")
-        return min(due, self._naming_patience.until) if self._unnamed and self._naming is None else due
+        naming_due = self._holdings.unnamed and self._naming is None
+        return min(due, self._naming_patience.until) if naming_due else due
 
     def receive(self, event: Event, now: float) -> list[Command]:
         """Advance on one event; return what the driver must do, in order."""
@@ -157,8 +153,9 @@ class ConsumerMember:
         commands: list[Command] = []
         if self._beats and now >= max(self._pulse.due, self._patience.until):
             commands.append(self._beat(now))
-        if self._unnamed and self._naming is None and now >= self._naming_patience.until:
-            self._naming = ev.NameTopics(self._unnamed)
+        unnamed = self._holdings.unnamed
+        if unnamed and self._naming is None and now >= self._naming_patience.until:
+            self._naming = ev.NameTopics(unnamed)
             commands.append(self._naming)
         return commands
 
@@ -166,10 +163,6 @@ class ConsumerMember:
     def _beats(self) -> bool:
         # Whoever leaves without ever having been let in has nothing to keep alive.
         return self._heartbeat is None and (self.state is not State.LEAVING or self.generation != NO_GENERATION)
-
-    @property
-    def _unnamed(self) -> frozenset[UUID]:
-        return frozenset(topic_id for topic_id, _ in self._target if topic_id not in self._names)
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
@@ -185,8 +178,8 @@ class ConsumerMember:
         if joining:
             owned = ()  # demanded of whoever joins (`GroupMetadataManager.java`)
         elif self._full or self.state is State.ACKNOWLEDGING:
-            owned = self._report()
-        self._pulse.sent(now, unsettled=self.state is not State.STABLE or bool(self._unnamed))
+            owned = self._holdings.report()
+        self._pulse.sent(now, unsettled=self.state is not State.STABLE or bool(self._holdings.unnamed))
         epoch = JOIN_EPOCH if joining else self.generation
         self._heartbeat = ev.SendConsumerHeartbeat(epoch, self.member_id, joining or self._full, owned, now)
         self._asked = True
@@ -212,10 +205,12 @@ class ConsumerMember:
             self.generation = answer.epoch
         if self.state is State.LEAVING:
             return [certain]
-        if self.state is State.ACKNOWLEDGING and request.owned == self._report():
+        if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():
             self._step(Step.ACCEPT)
         if answer.assignment is not None:
-            self._target = answer.assignment
+            self._holdings.target = answer.assignment
+        elif self.state is State.STABLE and not self.history.open:
+            return [certain]  # the steady case, which has to be cheap with ten thousand partitions
         return [certain, *self._reconcile(now)]
 
     def _refused(
@@ -281,21 +276,12 @@ class ConsumerMember:
         """Take the next step towards the newest assignment; none while one is under way."""
         if self.state in (State.RECONCILING, State.LEAVING):
             return []
-        ours = {(topic_id, number) for topic_id, numbers in self._target for number in numbers}
-        revoked = [tp for tp, topic_id in self._topic_ids.items() if (topic_id, tp.partition) not in ours]
-        added = {
-            tp: topic_id
-            for topic_id, numbers in self._target
-            if topic_id in self._names
-            for number in numbers
-            if number >= 0 and (tp := TopicPartition(self._names[topic_id], number)) not in self._topic_ids
-        }
+        revoked, added = self._holdings.surplus(), self._holdings.take_up()
         if not revoked and not added:
             return self._settle(now)
         self.history.disturbed("the coordinator sent another assignment", now)
         self._pulse.hurry(now)
-        self._topic_ids |= added
-        commands: list[Command] = [ev.Assign(tuple(sorted(added)), self.generation)] if added else []
+        commands: list[Command] = [ev.Assign(added, self.generation)] if added else []
         if not revoked:
             self._step(Step.ASSIGN)
             return commands
@@ -305,21 +291,20 @@ class ConsumerMember:
     def _settle(self, now: float) -> list[Command]:
         if self.state is State.JOINING:
             self._step(Step.ACCEPT)
-        if self.state is State.STABLE and not self._unnamed and (self.history.open or not self.joined):
+        if self.state is State.STABLE and not self._holdings.unnamed and (self.history.open or not self.joined):
             self.joined = True
             self.history.settled(self.generation, "completed", now)
         return []
 
-    def _revoke(self, partitions: Iterable[TopicPartition]) -> Command:
-        self._request = ev.Revoke(tuple(sorted(partitions)))
+    def _revoke(self, partitions: tuple[TopicPartition, ...]) -> Command:
+        self._request = ev.Revoke(partitions)
         return self._request
 
     def _on_released(self, request: ev.Revoke, now: float) -> list[Command]:
         if request is not self._request:
             return []
         self._request = None
-        for tp in request.partitions:
-            self._topic_ids.pop(tp, None)
+        self._holdings.release(request.partitions)
         if self.state is State.LEAVING:
             return self._part(now)
         self._step(Step.RELEASE)
@@ -330,26 +315,22 @@ class ConsumerMember:
         if request is not self._naming:
             return []
         self._naming = None
-        self._names.update(names)
-        if self._unnamed:
+        self._holdings.name(names)
+        if self._holdings.unnamed:
             self._naming_patience.failed(now)
         else:
             self._naming_patience.succeeded()
         return self._reconcile(now) if self.state in (State.STABLE, State.ACKNOWLEDGING, State.JOINING) else []
 
-    def _report(self) -> TopicPartitions:
-        owned = sorted((topic_id, tp.partition) for tp, topic_id in self._topic_ids.items())
-        return tuple((topic_id, tuple(n for _, n in group)) for topic_id, group in groupby(owned, lambda each: each[0]))
-
     # -- trouble -------------------------------------------------------------------------------------------------
 
     def _evict(self, why: str, now: float) -> list[Command]:
-        lost = tuple(sorted(self._topic_ids))
+        generation = self.generation
+        lost = self._drop_everything()
         self.history.disturbed(why, now)
         if lost:
-            self.history.settled(self.generation, "lost", now)
+            self.history.settled(generation, "lost", now)
             self.history.disturbed(why, now)
-        self._drop_everything()
         self._pulse.hurry(now)
         self._step(Step.EVICT)
         return [ev.Lose(lost, why)] if lost else []
@@ -361,18 +342,16 @@ class ConsumerMember:
         return [ev.FallBack(why)]
 
     def _fail(self, message: str) -> list[Command]:
-        lost = tuple(sorted(self._topic_ids))
-        self._drop_everything()
+        lost = self._drop_everything()
         self._step(Step.FAIL)
         return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
 
-    def _drop_everything(self) -> None:
-        self._topic_ids = {}
-        self._target = ()
+    def _drop_everything(self) -> tuple[TopicPartition, ...]:
         self.generation = NO_GENERATION
         self.certain_until = None
         self._heartbeat = self._request = self._naming = None
         self._full = True
+        return self._holdings.drop()
 
     # -- leaving -------------------------------------------------------------------------------------------------
 
@@ -381,7 +360,7 @@ class ConsumerMember:
             return []
         self._leave_reason = reason
         self._step(Step.LEAVE)
-        return [self._revoke(self._topic_ids)]
+        return [self._revoke(tuple(sorted(self.owned)))]
 
     def _part(self, now: float) -> list[Command]:
         # A first heartbeat that was not answered may have been heard: a leave too many is better than a ghost.

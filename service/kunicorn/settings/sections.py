@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
     assignors_differ,
     is_broker_address,
@@ -23,7 +24,8 @@ from kunicorn.settings.checks import (
     not_in_this_version,
 )
 from kunicorn.settings.cpus import available_cpus
-from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, check
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
+from kunicorn.settings.section import Section
 
 MOST_MILLISECONDS = 2**31 - 1
 """Kafka's messages carry times as int32."""
@@ -34,7 +36,7 @@ Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
 # about the array only: its items stay strict).
 Servers = Annotated[tuple[Annotated[str, AfterValidator(is_broker_address)], ...], Strict(False), Field(min_length=1)]
-Topics = Annotated[tuple[Annotated[str, AfterValidator(is_topic_or_pattern)], ...], Strict(False), Field(min_length=1)]
+Topics = Annotated[tuple[Annotated[str, AfterValidator(is_topic_or_pattern)], ...], Strict(False)]
 Assignors = Annotated[
     tuple[Literal["range", "roundrobin", "sticky", "cooperative-sticky"], ...],
     Strict(False),
@@ -43,13 +45,7 @@ Assignors = Annotated[
 ]
 
 
-class _Section(BaseModel):
-    """One table of the file. Strict: a port is a number, not a text that looks like one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
-
-
-class KafkaSettings(_Section):
+class KafkaSettings(Section):
     """The cluster and how it is reached."""
 
     bootstrap_servers: Servers = Field(
@@ -92,15 +88,19 @@ class KafkaSettings(_Section):
         return check(self, "kafka", RETRY_RULES)
 
 
-class GroupSettings(_Section):
+class GroupSettings(Section):
     """The consumer group: one service is one member of it."""
 
     id: Annotated[str, AfterValidator(is_group_id)] = Field(
-        description="The consumer group; all services with this id share its partitions.", examples=["orders"]
+        description="The consumer group; all services with this id share its partitions. With [assign] only what the "
+        "brokers check rights against.",
+        examples=["orders"],
+        json_schema_extra={"default": f"**required**; with [assign] `{CLIENTS_GROUP}`"},
     )
     topics: Topics = Field(
         description="Topics to consume; a leading ^ makes a regular expression, matched against all topics there are.",
         examples=[["orders", "^refunds-.*"]],
+        json_schema_extra={"default": "**required**, but for [assign]"},
     )
     group_protocol: Literal["classic", "consumer"] = Field(
         "classic",
@@ -154,7 +154,7 @@ class GroupSettings(_Section):
         return check(self, "group", GROUP_RULES)
 
 
-class HandlerSettings(_Section):
+class HandlerSettings(Section):
     """What is called with the records."""
 
     entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
@@ -179,7 +179,7 @@ class HandlerSettings(_Section):
         return check(self, "handler", RETRY_RULES)
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(Section):
     """The processes that fetch and handle."""
 
     count: int = Field(
@@ -198,7 +198,7 @@ class WorkerSettings(_Section):
     )
 
 
-class HttpSettings(_Section):
+class HttpSettings(Section):
     """Probes, metrics and status; read-only."""
 
     enabled: bool = Field(True, description="Serve /livez, /readyz, /metrics and /status.")
@@ -213,7 +213,7 @@ class HttpSettings(_Section):
     )
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """Logs go to standard output, one event a line."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is written.")
@@ -229,10 +229,29 @@ class Settings(BaseSettings):
 
     kafka: KafkaSettings
     group: GroupSettings
+    assign: AssignSettings = Field(default_factory=AssignSettings)
     handler: HandlerSettings
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    @property
+    def assigned(self) -> bool:
+        """The partitions are those of [assign]: no membership, no commit."""
+        return bool(self.assign.partitions)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _assign_spares_the_group(cls, tables: Any) -> Any:
+        """With [assign] nobody has to name a group, or topics to subscribe to."""
+        assign, group = tables.get("assign"), tables.get("group", {})
+        if isinstance(assign, Mapping) and assign.get("partitions") and isinstance(group, Mapping):
+            return {**tables, "group": {"id": CLIENTS_GROUP, "topics": (), **group}}
+        return tables
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "", SOURCE_RULES)
 
     @classmethod
     def settings_customise_sources(

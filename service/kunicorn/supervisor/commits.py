@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kunicorn.errors import PeerError
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
@@ -124,7 +124,7 @@ class Commits:
                 return False
             if not self._target.may_commit:
                 await asyncio.sleep(_POLL)
-            elif not await self._once(wanted, "wait", accepted):
+            elif not await self._once(wanted, "wait", accepted) and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
         return True
 
@@ -134,7 +134,7 @@ class Commits:
         why: str,
         accepted: Callable[[TopicPartition], object] = lambda _: None,
     ) -> bool:
-        """One request; True if every offset in it was accepted or given up."""
+        """One request; True if every offset in it was accepted."""
         async with self._one_at_a_time:
             offsets = wanted()
             if not offsets or not self._target.may_commit:
@@ -161,22 +161,25 @@ class Commits:
         accepted: Callable[[TopicPartition], object],
         began: float,
     ) -> bool:
-        worst = 0
+        worst, given_up = 0, False
         for tp, position in offsets.items():
             error = answer.errors.get(tp)
             verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
-            if verdict is Reaction.PROCEED or verdict is Reaction.GIVE_UP:
-                if verdict is Reaction.GIVE_UP:
-                    log.error(f"offset {position.offset} of {tp} cannot be committed: error {error}")
+            if verdict is Reaction.PROCEED:
                 self._committed(tp, position.offset)
                 accepted(tp)
+            elif verdict is Reaction.GIVE_UP:
+                # Of a start offset only this try is given up: the broker may not know a new topic yet.
+                log.error(f"offset {position.offset} of {tp} cannot be committed: {name_of(error or 0)} ({error})")
+                self._committed(tp, position.offset)
+                given_up = True
             else:
                 worst = error if error is not None else -1
         if worst == 0:
             self.last_ok_at = clock.now()
             self._held_until = float("-inf")
             self._note("ok", began)
-            return True
+            return not given_up
         if worst in _UNDECIDED:
             self._held_until = clock.now() + _HELD
         self._note(f"error {worst}", began)

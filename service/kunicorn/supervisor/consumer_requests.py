@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kunicorn.errors import PeerError
+from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer
@@ -15,10 +15,16 @@ from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.topics import Topics
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import describe
-from kunicorn.wire.errors import UnsupportedByBroker
+from kunicorn.wire.errors import CoordinatorUnavailable, UnsupportedByBroker
+from kunicorn.wire.group_admin import classic_group
 from kunicorn.wire.group_requests import Wishes
 
 log = logs.get("kunicorn.membership")
+
+
+_ELSEWHERE = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
 
 
 class ConsumerRequests:
@@ -32,6 +38,27 @@ class ConsumerRequests:
         self._topics = topics
         self._metrics = metrics
         self._last_error = 0
+        self._conversion_checked = False
+
+    async def check_conversion(self) -> None:
+        """Whether joining would convert a classic group: a group once converted takes its classic members along.
+
+        Raises `ConfigError` where that was not asked for, `PeerError` where it cannot be told now. Caller: before the
+        first join; sends nothing once it was answered.
+        """
+        if self._conversion_checked or self._settings.group.allow_protocol_upgrade:
+            return
+        group_id = self._settings.group.id
+        found = classic_group(await self._coordinator.describe(HEARTBEAT_TIMEOUT), group_id)
+        if found.error in _ELSEWHERE:
+            raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {describe(found.error)}")
+        if not found.error:
+            raise ConfigError(
+                f"group {group_id!r} is a classic group ({found.state}, {len(found.members)} members); joining it with "
+                f'group.group_protocol = "consumer" converts it: set group.allow_protocol_upgrade = true if that is '
+                f'wanted, else group.group_protocol = "classic"'
+            )
+        self._conversion_checked = True
 
     async def heartbeat(self, request: ev.SendConsumerHeartbeat) -> ev.Event:
         """ConsumerGroupHeartbeat."""

@@ -17,6 +17,7 @@ from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.protocol import NO_GENERATION, CommitAnswer
 from kunicorn.group.states import OVER, State
 from kunicorn.group.timing import Timings
@@ -37,6 +38,8 @@ from kunicorn.wire.errors import CoordinatorUnavailable
 log = logs.get("kunicorn.membership")
 
 Member = ClassicMember | ConsumerMember
+
+_TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 def timings(settings: Settings) -> Timings:
@@ -72,6 +75,7 @@ class Membership:
         self.member: Member = _consumer(settings) if settings.group.group_protocol == "consumer" else _classic(settings)
         self._coordinator = coordinator
         self._topics = topics
+        topics.another_of_that_name = self._renew
         self._classic = ClassicRequests(settings, coordinator, topics, metrics)
         self._consumer = ConsumerRequests(settings, coordinator, topics, metrics)
         self._fetchers = fetchers
@@ -112,6 +116,11 @@ class Membership:
         """ "classic" or "consumer": what we speak, which may differ from what was wished for."""
         return "consumer" if isinstance(self.member, ConsumerMember) else "classic"
 
+    def identity(self) -> tuple[str | None, int]:
+        """Member id and epoch, to read offsets under; neither where the protocol has no use for them."""
+        member = self.member
+        return (None, NO_GENERATION) if isinstance(member, ClassicMember) else (member.member_id, member.generation)
+
     # -- CommitTarget --------------------------------------------------------------------------------------------
 
     @property
@@ -123,14 +132,18 @@ class Membership:
         """See `CommitTarget`."""
         member = self.member
         self._committed_as = (member.generation, member.member_id)
-        return await self._coordinator.commit(
+        answer = await self._coordinator.commit(
             generation=member.generation,
             member_id=member.member_id,
             instance_id=member.instance_id,
             offsets=offsets,
+            topic_ids=self._fetchers.topic_ids(offsets),
             metadata="",
             timeout=self._settings.group.commit_timeout_ms / 1000,
         )
+        if any(error in _TOPIC_GONE for error in answer.errors.values()):
+            self._topics.doubt()
+        return answer
 
     def commit_refused(self, error: int) -> None:
         """See `CommitTarget`."""
@@ -226,6 +239,8 @@ class Membership:
     async def _find(self) -> None:
         try:
             node = await self._coordinator.find()
+            if self.protocol == "consumer":
+                await self._consumer.check_conversion()
         except CoordinatorUnavailable as error:
             self._events.put_nowait(ev.CoordinatorRefused(error.error, str(error)))
         except PeerError as error:
@@ -247,6 +262,23 @@ class Membership:
         while True:
             reason = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
             self._events.put_nowait(ev.TopicsChanged(reason))
+
+    def _renew(self) -> None:
+        gone = self._fetchers.of_gone_topics()
+        if not gone:
+            return
+        log.warning(
+            f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old "
+            f"one is dropped, the new one is consumed from its beginning",
+            partitions=shown(tuple(gone)),
+        )
+        if self.protocol == "consumer":
+            # The coordinator knows topics by id: it takes these away and gives the new ones.
+            self._fetchers.disown(gone)
+            return
+        now, group = clock.now(), self._settings.group
+        drained, given_up = now + group.drain_timeout_ms / 1000, now + group.max_poll_interval_ms / 1000
+        self._spawn(self._fetchers.renew(gone, drained, given_up))
 
     def _note(self, before: State) -> None:
         member = self.member

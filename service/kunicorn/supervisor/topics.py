@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 from kunicorn.errors import PeerError
@@ -33,6 +33,10 @@ class Topics:
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
         self._doubted = asyncio.Event()
+        self.another_of_that_name: Callable[[], None] = lambda: None
+        """Set by the membership: called when a topic was seen to have another id than before."""
+        self._first_ids: dict[str, UUID] = {}
+        self._last_ids: dict[str, UUID] = {}
         self._ground: dict[str, int] = {}
         """What our subscription and our plan stood on when they were made."""
 
@@ -61,7 +65,18 @@ class Topics:
         """What topics that were assigned to us are called, as far as brokers know. Raises `PeerError`."""
         names = await self._cluster.name_topics(topic_ids)
         self._assigned.update(names.values())
+        self._note_ids()
         return names
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of the topic that has this name now, as far as the brokers say."""
+        info = self._cluster.metadata.topics.get(topic)
+        return info.topic_id if info is not None and not info.error else None
+
+    def created_anew(self, topic: str) -> bool:
+        """Whether another topic had this name when we first saw it."""
+        first, now = self._first_ids.get(topic), self.topic_id(topic)
+        return first is not None and now is not None and first != now
 
     def missing(self) -> list[tuple[str, int]]:
         """Subscribed names that the cluster does not show us, with the error code."""
@@ -87,6 +102,7 @@ class Topics:
         everything = self._patterns and not self.brokers_match
         wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
+        self._note_ids()
 
     async def plan_for(self, topics: Collection[str]) -> Mapping[str, int]:
         """Fresh partition counts for a plan; from now on these topics are watched, too. Raises `PeerError`."""
@@ -126,6 +142,17 @@ class Topics:
             before, self._ground = self._ground, self._current()
             if before != self._ground:
                 return _difference(before, self._ground)
+
+    def _note_ids(self) -> None:
+        changed = False
+        for topic in self.subscribed():
+            if (topic_id := self.topic_id(topic)) is None:
+                continue
+            self._first_ids.setdefault(topic, topic_id)
+            changed |= self._last_ids.get(topic, topic_id) != topic_id
+            self._last_ids[topic] = topic_id
+        if changed:
+            self.another_of_that_name()
 
     def _current(self) -> dict[str, int]:
         subscribed = self.subscribed()

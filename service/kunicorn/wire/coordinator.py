@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from kunicorn.group.protocol import (
+    NO_GENERATION,
     CommitAnswer,
     ConsumerHeartbeatAnswer,
     JoinAnswer,
@@ -32,6 +35,8 @@ from kunicorn.wire.errors import CoordinatorUnavailable
 from kunicorn.wire.make import Fields
 from kunicorn.wire.metadata import Broker
 from kunicorn.wire.versions import Api
+
+_NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 
 CONTROL = "control"
 OFFSETS = "offsets"
@@ -134,6 +139,11 @@ class Coordinator:
         answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout)
         return group_answers.consumer_heartbeat_answered(answer)
 
+    async def describe(self, timeout: float) -> Any:
+        """DescribeGroups: kio's message about this group as a classic one; see `group_admin.classic_group`."""
+        fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
+        return await self._ask(CONTROL, Api.DESCRIBE_GROUPS, lambda _: fields, timeout)
+
     async def leave(self, *, member_id: str, instance_id: str | None, reason: str, timeout: float) -> int:
         """LeaveGroup; the error code that concerns this member."""
 
@@ -152,23 +162,47 @@ class Coordinator:
         offsets: Mapping[TopicPartition, Position],
         metadata: str,
         timeout: float,
+        topic_ids: Mapping[str, UUID] = _NO_IDS,
     ) -> CommitAnswer:
-        """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right."""
-        fields = group_requests.commit(self._group_id, generation, member_id, instance_id, offsets, metadata)
-        return group_answers.committed(await self._ask(OFFSETS, Api.OFFSET_COMMIT, lambda _: fields, timeout))
+        """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right.
 
-    async def fetch_offsets(
-        self, *, partitions: Collection[TopicPartition], require_stable: bool, timeout: float
-    ) -> OffsetFetchAnswer:
-        """OffsetFetch: what the group has committed. Look at the group's error before the partitions'."""
+        Where `topic_ids` has every topic and the broker takes ids, an offset of a topic that is gone is refused with
+        UNKNOWN_TOPIC_ID; else it counts for whatever topic has that name now.
+        """
+        by_id = all(tp.topic in topic_ids for tp in offsets)
 
         def fields(version: int) -> Fields:
-            return group_requests.fetch_offsets(version, self._group_id, partitions, require_stable)
+            return group_requests.commit(
+                version, self._group_id, generation, member_id, instance_id, offsets, topic_ids, metadata
+            )
+
+        at_most = None if by_id else group_requests.COMMIT_BY_NAME
+        answer = await self._ask(OFFSETS, Api.OFFSET_COMMIT, fields, timeout, at_most)
+        return group_answers.committed(answer, topic_ids)
+
+    async def fetch_offsets(
+        self,
+        *,
+        partitions: Collection[TopicPartition],
+        require_stable: bool,
+        timeout: float,
+        member_id: str | None = None,
+        epoch: int = NO_GENERATION,
+    ) -> OffsetFetchAnswer:
+        """OffsetFetch: what the group has committed. Look at the group's error before the partitions'.
+
+        With a member's id and epoch the broker refuses a member that it has fenced meanwhile (KIP-848).
+        """
+
+        def fields(version: int) -> Fields:
+            return group_requests.fetch_offsets(version, self._group_id, partitions, require_stable, member_id, epoch)
 
         answer = await self._ask(OFFSETS, Api.OFFSET_FETCH, fields, timeout)
         return group_answers.offsets_fetched(answer, self._group_id)
 
-    async def _ask(self, purpose: str, api: Api, fields: Callable[[int], Fields], timeout: float) -> Any:
+    async def _ask(
+        self, purpose: str, api: Api, fields: Callable[[int], Fields], timeout: float, at_most: int | None = None
+    ) -> Any:
         if self.node is None:
             raise CoordinatorUnavailable(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{api.title}: the coordinator is not known now"
@@ -176,4 +210,5 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         connection = await self._cluster.connection(self.node.node_id, purpose, timeout)
-        return await connection.request(api, fields(connection.version(api)), max(0.0, deadline - loop.time()))
+        version = connection.version(api, at_most)
+        return await connection.request(api, fields(version), max(0.0, deadline - loop.time()), version)

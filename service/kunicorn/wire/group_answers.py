@@ -6,6 +6,7 @@ their own names, never by the order of the request: brokers reorder topics and p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -108,15 +109,15 @@ def left(message: Any, member_id: str, instance_id: str | None) -> int:
     return error
 
 
-def committed(message: Any) -> CommitAnswer:
-    """OffsetCommit."""
-    return CommitAnswer(
-        {
-            TopicPartition(topic.name, int(each.partition_index)): int(each.error_code)
-            for topic in message.topics or ()
-            for each in topic.partitions or ()
-        }
-    )
+def committed(message: Any, topic_ids: Mapping[str, UUID]) -> CommitAnswer:
+    """OffsetCommit; `topic_ids` are those it was asked with, for answers that name topics by id."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    errors: dict[TopicPartition, int] = {}
+    for topic in message.topics or ():
+        name: str | None = topic.name if hasattr(topic, "name") else names.get(topic.topic_id)
+        if name is not None:
+            errors |= {TopicPartition(name, int(e.partition_index)): int(e.error_code) for e in topic.partitions or ()}
+    return CommitAnswer(errors)
 
 
 def offsets_fetched(message: Any, group_id: str) -> OffsetFetchAnswer:

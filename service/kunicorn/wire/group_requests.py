@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
+from uuid import UUID
 
-from kunicorn.group.protocol import Plan, Subscription, TopicPartitions
+from kunicorn.group.protocol import NO_GENERATION, Plan, Subscription, TopicPartitions
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.consumer_protocol import encode_assignment, encode_subscription
 from kunicorn.wire.make import Fields
@@ -27,6 +28,8 @@ _GROUP_KEY = 0
 _FIND_BATCHED = 4
 _LEAVE_BATCHED = 3
 _FETCH_BATCHED = 8
+COMMIT_BY_NAME = 9
+"""The last version of OffsetCommit that names topics by their names."""
 _FETCH_STABLE = 7
 
 
@@ -142,14 +145,16 @@ def leave(version: int, group_id: str, member_id: str, instance_id: str | None, 
 
 
 def commit(
+    version: int,
     group_id: str,
     generation: int,
     member_id: str,
     instance_id: str | None,
     offsets: Mapping[TopicPartition, Position],
+    topic_ids: Mapping[str, UUID],
     metadata: str,
 ) -> Fields:
-    """OffsetCommit."""
+    """OffsetCommit. `topic_ids` has every topic where the version is above `COMMIT_BY_NAME`."""
     return {
         "group_id": group_id,
         "generation_id_or_member_epoch": generation,
@@ -157,7 +162,7 @@ def commit(
         "group_instance_id": instance_id,
         "topics": [
             {
-                "name": topic,
+                **({"name": topic} if version <= COMMIT_BY_NAME else {"topic_id": topic_ids[topic]}),
                 "partitions": [
                     {
                         "partition_index": each.partition,
@@ -173,8 +178,15 @@ def commit(
     }
 
 
-def fetch_offsets(version: int, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> Fields:
-    """OffsetFetch for one group.
+def fetch_offsets(
+    version: int,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    require_stable: bool,
+    member_id: str | None = None,
+    epoch: int = NO_GENERATION,
+) -> Fields:
+    """OffsetFetch for one group; `member_id` and `epoch` only of members with the consumer protocol.
 
     Before version 7 `require_stable` cannot be said, and brokers that old have no offsets pending in a transaction
     that they could hold back (KIP-447, `OffsetFetchRequest.java`).
@@ -185,7 +197,8 @@ def fetch_offsets(version: int, group_id: str, partitions: Iterable[TopicPartiti
     ]
     stable = require_stable and version >= _FETCH_STABLE
     if version >= _FETCH_BATCHED:
-        return {"groups": [{"group_id": group_id, "topics": topics}], "require_stable": stable}
+        group = {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, "topics": topics}
+        return {"groups": [group], "require_stable": stable}
     return {"group_id": group_id, "topics": topics, "require_stable": stable}
 
 

@@ -98,20 +98,6 @@ def test_a_foreign_consumer_shares_the_group(
     assert (report.handled + sum(map(len, foreign.unaudited.values())), report.repeated) == (flow.sent, ())
 
 
-def test_brokers_match_patterns_and_new_topics_are_taken_up(
-    kafka: KafkaCluster, topic: str, members_of: MembersOf
-) -> None:
-    name = topic.replace("_", "-")
-    kafka.create_topic(f"{name}.one", 2)
-    members = members_of(kafka.bootstrap, topic, settings={"group": {**CONSUMER["group"], "topics": [f"^{name}\\."]}})
-    member = members.start()
-    member.wait_running(2)
-    kafka.create_topic(f"{name}.two", 3)
-    member.wait_running(5, within=60)
-    assert {tp.topic for tp in own(member)} == {f"{name}.one", f"{name}.two"}
-    assert member.stop() == 0
-
-
 def test_a_static_member_keeps_its_partitions_over_a_restart(
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:

@@ -15,6 +15,8 @@ from tests.system.members import MemberProcess, Members
 from tests.system.producing import Flow
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.classic
+
 PARTITIONS = 6
 ForeignMaker = Callable[[KafkaCluster, str, str, str, Members], Foreign]
 CLIENTS_AND_STRATEGIES = pytest.mark.parametrize(
