@@ -75,7 +75,8 @@ def _seconds(
 
 def _print_plans() -> None:
     print(
-        f"{'assignor':20}{'members':>8}{'partitions':>11}{'topics':>7}  {'spread':8}{'fresh':>8}{'grown':>8}{'racks':>8}"
+        f"{'assignor':20}{'members':>8}{'partitions':>11}{'topics':>7}  "
+        f"{'spread':8}{'fresh':>8}{'grown':>8}{'racks':>8}"
     )
     for members, count in SIZES:
         for topics in dict.fromkeys(min(number, count) for number in TOPIC_COUNTS):

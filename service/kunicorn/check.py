@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,18 +20,16 @@ from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
+from kunicorn.settings.security import without_secrets
 from kunicorn.topics import TopicPartition
-from kunicorn.wire.auth import Security
-from kunicorn.wire.cluster import Cluster
+from kunicorn.visits import fetch_token, open_cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode, describe
-from kunicorn.wire.errors import CoordinatorUnavailable
+from kunicorn.wire.errors import AuthenticationFailed, CoordinatorUnavailable
 from kunicorn.wire.metadata import Metadata, TopicInfo
 
 IMPORT_TIMEOUT = 60.0
 """Seconds the handler's module may take to import."""
-_CONNECT_TIMEOUT = 5.0
-_REQUEST_TIMEOUT = 10.0
 _PATIENCE = 15.0
 """Seconds for a coordinator: a new cluster creates __consumer_offsets when it is first asked for one."""
 _PAUSE = 0.5
@@ -60,6 +58,8 @@ def check(settings: Settings, say: Callable[[str], None], import_timeout: float 
 
 
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+    for warning in settings.kafka.warnings():
+        yield Finding("security", f"warning: {warning}")
     yield _handler(settings.handler.entrypoint, import_timeout)
     yield _client(settings)
     with asyncio.Runner() as runner:
@@ -92,6 +92,7 @@ def _handler(entrypoint: str, timeout: float) -> Finding:
     child = subprocess.Popen(
         [sys.executable, "-c", _IMPORT, importable_here, entrypoint, str(write_end)],
         pass_fds=[write_end],
+        env=without_secrets(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -155,19 +156,23 @@ def _client(settings: Settings) -> Finding:
 
 async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
     kafka = settings.kafka
-    cluster = Cluster(
-        kafka.bootstrap_servers,
-        client_id=kafka.client_id,
-        security=Security(kafka.security_protocol),
-        request_timeout=_REQUEST_TIMEOUT,
-        connect_timeout=_CONNECT_TIMEOUT,
-        rng=random.Random(),
-    )
+    try:
+        token = await fetch_token(kafka)
+    except PeerError as error:
+        yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
+        return
+    if token is not None:
+        left = token.expires_at - time.time()
+        yield Finding("token", f"OAUTHBEARER token of {token.principal!r}, valid for {left:.0f} s")
+    cluster = open_cluster(kafka, token)
     try:
         topics = settings.assign.wanted.topics or settings.group.topics
         patterns = any(topic.startswith("^") for topic in topics)
         try:
             metadata = await cluster.refresh(None if patterns else topics)
+        except AuthenticationFailed as error:
+            yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
+            return
         except PeerError as error:
             yield Finding("brokers", f"{error}; correct kafka.bootstrap_servers, or start them", ExitCode.CONFIGURATION)
             return

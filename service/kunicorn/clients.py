@@ -1,15 +1,29 @@
-"""From the settings to the clients they describe, in one place: what `check` tries is what `run` uses."""
+"""From the settings to the clients they describe, in one place: what `check` tries is what `run` uses, and what the
+supervisor's connections use the workers' use, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
 
 from kunicorn.pipes.client import client_properties
-from kunicorn.settings import Settings
+from kunicorn.pipes.messages import FetchToken
+from kunicorn.settings import KafkaSettings, Settings
+from kunicorn.wire.auth import Security
+from kunicorn.wire.sasl import BearerToken, Sasl
+from kunicorn.wire.tls import Tls
+
+_TOKEN_TIMEOUT = 30.0
+"""Seconds that a token's provider may take."""
 
 
 def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str | int | float | bool]:
-    """librdkafka's properties for a worker's consumer. Raises `ConfigError` for those a user may not set."""
+    """librdkafka's properties for a worker's consumer, secrets included.
+
+    Raises `ConfigError` for those a user may not set.
+    """
     kafka = settings.kafka
     return client_properties(
         bootstrap_servers=kafka.bootstrap_servers,
@@ -17,7 +31,63 @@ def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str 
         group_id=settings.group.id,
         isolation_level=kafka.isolation_level,
         client_rack=kafka.client_rack,
-        security={"security.protocol": kafka.security_protocol},
+        security=security_properties(kafka),
         extra=dict(kafka.librdkafka),
         memory_per_worker_mb=settings.workers.memory_per_worker_mb,
+    )
+
+
+def security_properties(kafka: KafkaSettings) -> dict[str, str]:
+    """librdkafka's names are ours with dots. OAUTHBEARER's own are missing: workers get their tokens from us."""
+    values: dict[str, str | None] = {
+        "security_protocol": kafka.security_protocol,
+        "sasl_mechanism": kafka.sasl_mechanism,
+    }
+    if kafka.security_protocol.endswith("SSL"):
+        names = (
+            "ssl_ca_location",
+            "ssl_certificate_location",
+            "ssl_key_location",
+            "ssl_endpoint_identification_algorithm",
+        )
+        values |= {name: getattr(kafka, name) for name in names}
+        values["ssl_key_password"] = kafka.secret("ssl_key_password")
+    if kafka.sasl_username is not None:
+        values |= {"sasl_username": kafka.sasl_username, "sasl_password": kafka.secret("sasl_password")}
+    return {name.replace("_", "."): value for name, value in values.items() if value is not None}
+
+
+def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) -> Security:
+    """The supervisor's side. `bearer` gives the token of now, where `uses_tokens`. Raises `ConfigError`."""
+    tls = Tls(
+        ca_location=kafka.ssl_ca_location,
+        certificate_location=kafka.ssl_certificate_location,
+        key_location=kafka.ssl_key_location,
+        key_password=kafka.secret("ssl_key_password"),
+        verify_hostname=kafka.ssl_endpoint_identification_algorithm == "https",
+    )
+    sasl = None
+    if kafka.sasl_mechanism is not None and bearer is not None:
+        sasl = Sasl(kafka.sasl_mechanism, token=bearer)
+    elif kafka.sasl_mechanism is not None:
+        sasl = Sasl(
+            kafka.sasl_mechanism,
+            username=kafka.sasl_username or "",
+            password=lambda: kafka.secret("sasl_password") or "",
+        )
+    return Security(kafka.security_protocol, tls, sasl)
+
+
+def token_request(kafka: KafkaSettings) -> FetchToken:
+    """What the token helper is told. Raises `ConfigError`."""
+    extensions = (kafka.sasl_oauthbearer_extensions or "").split(",")
+    return FetchToken(
+        endpoint_url=kafka.sasl_oauthbearer_token_endpoint_url,
+        client_id=kafka.sasl_oauthbearer_client_id,
+        client_secret=kafka.secret("sasl_oauthbearer_client_secret"),
+        scope=kafka.sasl_oauthbearer_scope,
+        provider=kafka.sasl_oauthbearer_token_provider,
+        extensions=dict(pair.split("=", 1) for pair in extensions if pair),
+        path=[os.getcwd(), *sys.path],
+        timeout=_TOKEN_TIMEOUT,
     )

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -31,7 +31,8 @@ START_SECONDS = 90.0
 class KafkaCluster:
     """`brokers` real brokers on free loopback ports; everything is gone when the block ends.
 
-    `overrides` are added to every `server.properties`. With a `workdir` of the caller's, data and logs stay there.
+    `overrides` are added to every `server.properties`, `format_arguments` to StorageTool's command
+    line. With a `workdir` of the caller's, data and logs stay there.
     Raises `KafkaUnavailable` with the brokers' log where they do not come up.
     """
 
@@ -41,7 +42,9 @@ class KafkaCluster:
         workdir: Path | None = None,
         overrides: Mapping[str, object] | None = None,
         version: str = VERSION,
+        format_arguments: Sequence[str] = (),
     ) -> None:
+        self._format_arguments = format_arguments
         self._kafka = distribution(version)
         self._keep = workdir is not None
         self.workdir = workdir or Path(tempfile.mkdtemp(prefix="kunicorn-kafka-"))
@@ -156,7 +159,7 @@ class KafkaCluster:
             node.directory.mkdir(parents=True, exist_ok=True)
             path = node.directory / "server.properties"
             path.write_text(server_properties(node, self._nodes, self._overrides))
-            arguments = ["format", "-t", identity, "-c", str(path), "--ignore-formatted"]
+            arguments = ["format", "-t", identity, "-c", str(path), "--ignore-formatted", *self._format_arguments]
             command = java_command(self._kafka, "kafka.tools.StorageTool", arguments)
             log = node.directory / "format.txt"
             running.append((start_child(command, env={"CLASSPATH": self._kafka.classpath}, log=log), log))

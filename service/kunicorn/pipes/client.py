@@ -11,6 +11,7 @@ from kunicorn.errors import ConfigError
 
 Property = str | int | float | bool
 
+_SECURITY = "the supervisor's own connections would not have it; docs/security.md says what [kafka] can do instead"
 _GROUP = "the supervisor is the group's member, the workers' clients never join; see [group]"
 _OFFSETS = "only the supervisor commits, and only what is handled"
 
@@ -37,6 +38,47 @@ OWNED_PROPERTIES: Mapping[str, str] = {
     "offset.store.method": _OFFSETS,
     "enable.partition.eof": "the end of a partition is not a record, and nobody would read the event",
     "enable.metrics.push": "metrics are the supervisor's to publish, not the clients' to push to the broker (KIP-714)",
+    **{
+        name: f"set [kafka] {name.replace('.', '_')}, which the supervisor's own connections use, too"
+        for name in (
+            "security.protocol",
+            "ssl.ca.location",
+            "ssl.certificate.location",
+            "ssl.key.location",
+            "ssl.key.password",
+            "ssl.endpoint.identification.algorithm",
+            "sasl.mechanism",
+            "sasl.username",
+            "sasl.password",
+            "sasl.oauthbearer.token.endpoint.url",
+            "sasl.oauthbearer.client.id",
+            "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.scope",
+            "sasl.oauthbearer.extensions",
+        )
+    },
+    "sasl.mechanisms": "set [kafka] sasl_mechanism, which the supervisor's own connections use, too",
+    **dict.fromkeys(
+        (
+            "enable.ssl.certificate.verification",
+            "ssl.ca.pem",
+            "ssl.ca.certificate.stores",
+            "ssl.certificate.pem",
+            "ssl.key.pem",
+            "ssl.keystore.location",
+            "ssl.keystore.password",
+            "ssl.engine.location",
+            "ssl.providers",
+            "sasl.kerberos.service.name",
+            "sasl.kerberos.principal",
+            "sasl.kerberos.kinit.cmd",
+            "sasl.kerberos.keytab",
+            "sasl.oauthbearer.config",
+            "sasl.oauthbearer.method",
+            "enable.sasl.oauthbearer.unsecure.jwt",
+        ),
+        _SECURITY,
+    ),
     "statistics.interval.ms": "a thousand partitions make 763 kB of JSON an interval that nobody would read",
 }
 """Properties that [kafka.librdkafka] may not set, each with what to do instead, or why not."""
@@ -68,7 +110,6 @@ def client_properties(
     tuning here. `group_id` is the real group's, as ACLs are checked against it. Raises `ConfigError`.
     """
     _refuse_owned(extra)
-    _refuse_set_twice(security, extra)
     properties: dict[str, Property] = {
         **_memory(memory_per_worker_mb),
         # The default of 1000 stalls a consumer that empties its queue faster than that.
@@ -109,12 +150,6 @@ def _refuse_owned(extra: Mapping[str, Property]) -> None:
     for name, value in extra.items():
         if (instead := OWNED_PROPERTIES.get(name)) is not None:
             raise ConfigError(f"[kafka.librdkafka] {name!r} = {value!r} cannot be set here: {instead}")
-
-
-def _refuse_set_twice(security: Mapping[str, str], extra: Mapping[str, Property]) -> None:
-    for name in sorted(security.keys() & extra.keys()):
-        ours = name.replace(".", "_")
-        raise ConfigError(f"[kafka.librdkafka] {name!r} is also set by [kafka] {ours}; remove one of them")
 
 
 def _fit_receive_buffer(properties: dict[str, Property]) -> None:

@@ -28,6 +28,30 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 # -- supervisor to worker ------------------------------------------------------------------------------------
 
 
+class Token(_Message, frozen=True):
+    """An OAUTHBEARER token: from the token helper to the supervisor, and from there to every worker. A secret."""
+
+    value: str
+    expires_at: float
+    """Seconds since 1970."""
+    principal: str
+    extensions: dict[str, str]
+    """SASL extensions to send beside it (KIP-342)."""
+
+    def __repr__(self) -> str:
+        return f"Token(principal={self.principal!r}, expires_at={self.expires_at!r}, …)"
+
+
+class Password(_Message, frozen=True):
+    """The password was rotated: log in with this one from now on. A secret."""
+
+    username: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Password(username={self.username!r}, …)"
+
+
 class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
@@ -48,6 +72,11 @@ class Configure(_Message, frozen=True):
     retry_backoff_max_ms: int
     log_level: str
     log_format: str
+    token: Token | None = None
+    """The OAUTHBEARER token of now, where that is the mechanism."""
+
+    def __repr__(self) -> str:
+        return f"Configure(worker={self.worker}, …)"
 
 
 class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,8 +261,37 @@ class Forked(_Message, frozen=True):
     pid: int
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | Ping | Drain
+# -- supervisor and token helper ---------------------------------------------------------------------------------
+
+
+class FetchToken(_Message, frozen=True):
+    """The helper's only frame: whom to ask for a token, answered by `Token` or `TokenFailed`. Carries secrets."""
+
+    endpoint_url: str | None
+    client_id: str | None
+    client_secret: str | None
+    scope: str | None
+    provider: str | None
+    """The user's function, in place of an endpoint."""
+    extensions: dict[str, str]
+    path: list[str]
+    """`sys.path` of the supervisor."""
+    timeout: float
+    """Seconds; the helper ends itself by then."""
+
+    def __repr__(self) -> str:
+        return f"FetchToken(endpoint_url={self.endpoint_url!r}, provider={self.provider!r}, …)"
+
+
+class TokenFailed(_Message, frozen=True):
+    """There is no token, and why."""
+
+    error: str
+
+
+ToWorker = Configure | StartFetcher | StopFetcher | Ping | Drain | Token | Password
 FromWorker = Ready | FetcherStopped | Pong | Failed | WorkerFailed
 ToTemplate = Preload | Fork
 FromTemplate = TemplateReady | TemplateFailed | Forked
-Message = ToWorker | FromWorker | ToTemplate | FromTemplate
+FromTokenHelper = Token | TokenFailed
+Message = ToWorker | FromWorker | ToTemplate | FromTemplate | FetchToken | FromTokenHelper

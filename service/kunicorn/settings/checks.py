@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import OWNED_PROPERTIES
@@ -62,6 +65,30 @@ def is_entrypoint(entrypoint: str) -> str:
     if not colon or not all(name.isidentifier() for name in names):
         raise ValueError("not of the form package.module:attribute; write it such as shop.handlers:handle_order")
     return entrypoint
+
+
+def is_http_url(url: str) -> str:
+    """An address to POST to; credentials do not belong into it, as it is shown."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("not an address; write it such as https://login.example.com/oauth2/token")
+    if parts.username or parts.password:
+        raise ValueError("holds credentials; set sasl_oauthbearer_client_id and sasl_oauthbearer_client_secret instead")
+    return url
+
+
+def is_not_empty(secret: SecretStr) -> SecretStr:
+    """An empty secret is a variable or a template that was not filled in."""
+    if not secret.get_secret_value():
+        raise ValueError("empty; leave it out, or give it a value")
+    return secret
+
+
+def is_extensions(text: str) -> str:
+    """name=value pairs, separated by commas (RFC 7628: names are letters; "auth" is the token's own)."""
+    if not re.fullmatch(r"(?!auth=)[A-Za-z]+=[^,=\x01]+(,(?!auth=)[A-Za-z]+=[^,=\x01]+)*", text):
+        raise ValueError("not name=value pairs, separated by commas; names are letters, and not 'auth'")
+    return text
 
 
 def assignors_differ(assignors: Sequence[T]) -> Sequence[T]:

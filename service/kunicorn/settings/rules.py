@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from kunicorn.settings.problems import Contradictions, Problem
+from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 
 S = TypeVar("S")
 
@@ -74,16 +74,136 @@ RETRY_RULES = (
     ),
 )
 
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_TLS_ONLY = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
+_OAUTHBEARER_ONLY = (
+    "sasl_oauthbearer_token_endpoint_url",
+    "sasl_oauthbearer_token_provider",
+    "sasl_oauthbearer_client_id",
+    "sasl_oauthbearer_scope",
+    "sasl_oauthbearer_extensions",
+)
+_ENDPOINT_ONLY = ("sasl_oauthbearer_client_id", "sasl_oauthbearer_scope")
+
+
+def _has(settings: Any, name: str) -> bool:
+    """Whether a secret is given, in either way."""
+    return getattr(settings, name) is not None or getattr(settings, f"{name}_file") is not None
+
+
+def _needs(name: str, applies: Callable[[Any], bool], otherwise: str) -> Rule:
+    """`name` may be set only where it applies."""
+    return Rule(name, lambda s: getattr(s, name) is None or applies(s), otherwise)
+
+
+SECURITY_RULES = (
+    Rule(
+        "sasl_mechanism",
+        lambda s: s.sasl_mechanism is not None or not s.security_protocol.startswith("SASL_"),
+        "not set, although security_protocol = {s.security_protocol} logs in with it; set it, or change that",
+    ),
+    _needs(
+        "sasl_mechanism",
+        lambda s: s.security_protocol.startswith("SASL_"),
+        "no login with security_protocol = {s.security_protocol}; set that to SASL_SSL (or SASL_PLAINTEXT), "
+        "or remove this",
+    ),
+    Rule(
+        "sasl_username",
+        lambda s: s.sasl_mechanism not in _PASSWORD_MECHANISMS or s.sasl_username is not None,
+        "not set; sasl_mechanism = {s.sasl_mechanism} needs it",
+    ),
+    Rule(
+        "sasl_password",
+        lambda s: s.sasl_mechanism not in _PASSWORD_MECHANISMS or _has(s, "sasl_password"),
+        "not set; sasl_mechanism = {s.sasl_mechanism} needs it, or sasl_password_file",
+    ),
+    Rule(
+        "sasl_username",
+        lambda s: s.sasl_mechanism in _PASSWORD_MECHANISMS or s.sasl_username is None,
+        "nothing uses it without sasl_mechanism = PLAIN or SCRAM-…; set that, or remove this",
+    ),
+    Rule(
+        "sasl_password",
+        lambda s: s.sasl_mechanism in _PASSWORD_MECHANISMS or not _has(s, "sasl_password"),
+        "nothing uses it without sasl_mechanism = PLAIN or SCRAM-…; set that, or remove this",
+    ),
+    *(
+        _needs(
+            name,
+            lambda s: s.security_protocol.endswith("SSL"),
+            "no TLS with security_protocol = {s.security_protocol}; set that to SSL or SASL_SSL, or remove this",
+        )
+        for name in _TLS_ONLY
+    ),
+    Rule(
+        "ssl_key_location",
+        lambda s: s.ssl_certificate_location is not None or s.ssl_key_location is None,
+        "a key without its certificate; set ssl_certificate_location, too",
+    ),
+    Rule(
+        "ssl_certificate_location",
+        lambda s: s.ssl_key_location is not None or s.ssl_certificate_location is None,
+        "a certificate without its key; set ssl_key_location, too",
+    ),
+    Rule(
+        "ssl_key_password",
+        lambda s: s.ssl_key_location is not None or not _has(s, "ssl_key_password"),
+        "a password without a key; set ssl_key_location, or remove this",
+    ),
+    *(
+        _needs(
+            name,
+            lambda s: s.sasl_mechanism == "OAUTHBEARER",
+            "nothing uses it without sasl_mechanism = OAUTHBEARER; set that, or remove this",
+        )
+        for name in _OAUTHBEARER_ONLY
+    ),
+    Rule(
+        "sasl_oauthbearer_token_endpoint_url",
+        lambda s: (
+            s.sasl_mechanism != "OAUTHBEARER"
+            or (s.sasl_oauthbearer_token_endpoint_url is None) != (s.sasl_oauthbearer_token_provider is None)
+        ),
+        "sasl_mechanism = OAUTHBEARER needs either this or sasl_oauthbearer_token_provider; set one of them",
+    ),
+    *(
+        _needs(
+            name,
+            lambda s: s.sasl_oauthbearer_token_provider is None,
+            "sasl_oauthbearer_token_provider takes nothing from it; remove one of them",
+        )
+        for name in _ENDPOINT_ONLY
+    ),
+    Rule(
+        "sasl_oauthbearer_client_id",
+        lambda s: s.sasl_oauthbearer_token_endpoint_url is None or s.sasl_oauthbearer_client_id is not None,
+        "not set; sasl_oauthbearer_token_endpoint_url needs it",
+    ),
+    Rule(
+        "sasl_oauthbearer_client_secret",
+        lambda s: _has(s, "sasl_oauthbearer_client_secret") == (s.sasl_oauthbearer_token_endpoint_url is not None),
+        "goes with sasl_oauthbearer_token_endpoint_url; set both, or neither",
+    ),
+)
+
 
 def check(settings: S, section: str, rules: Sequence[Rule]) -> S:
     """The section itself where every rule holds. Raises `Contradictions`."""
-    broken = [
-        Problem(
-            f"{section}.{rule.name}".lstrip("."), attrgetter(rule.name)(settings), rule.otherwise.format(s=settings)
-        )
+    if problems := broken(settings, section, rules):
+        raise Contradictions(problems)
+    return settings
+
+
+def broken(settings: Any, section: str, rules: Sequence[Rule]) -> list[Problem]:
+    """What the rules that do not hold have to say."""
+    return [
+        Problem(f"{section}.{rule.name}".lstrip("."), _value(settings, rule.name), rule.otherwise.format(s=settings))
         for rule in rules
         if not rule.holds(settings)
     ]
-    if broken:
-        raise Contradictions(broken)
-    return settings
+
+
+def _value(settings: Any, name: str) -> object:
+    value = attrgetter(name)(settings)
+    return NO_VALUE if value is None else value

@@ -21,11 +21,11 @@ from kunicorn.settings.checks import (
     is_kafka_name,
     is_topic_or_pattern,
     librdkafka_properties,
-    not_in_this_version,
 )
 from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
 from kunicorn.settings.section import Section
+from kunicorn.settings.security import SecuritySettings
 
 MOST_MILLISECONDS = 2**31 - 1
 """Kafka's messages carry times as int32."""
@@ -45,8 +45,8 @@ Assignors = Annotated[
 ]
 
 
-class KafkaSettings(Section):
-    """The cluster and how it is reached."""
+class _ClusterSettings(Section):
+    """The part of [kafka] that is not about security."""
 
     bootstrap_servers: Servers = Field(
         description="Brokers to ask first, as host:port; any of them that answers will do.",
@@ -64,9 +64,6 @@ class KafkaSettings(Section):
     isolation_level: Literal["read_uncommitted", "read_committed"] = Field(
         "read_uncommitted", description="With read_committed, records of open and aborted transactions are not handled."
     )
-    security_protocol: Annotated[
-        Literal["PLAINTEXT"], BeforeValidator(not_in_this_version("SSL", "SASL_PLAINTEXT", "SASL_SSL", use="PLAINTEXT"))
-    ] = Field("PLAINTEXT", description="How connections are secured; this version knows PLAINTEXT only.")
     request_timeout_ms: Milliseconds = Field(
         30_000, description="How long a broker may take to answer before it counts as gone."
     )
@@ -86,6 +83,10 @@ class KafkaSettings(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         return check(self, "kafka", RETRY_RULES)
+
+
+class KafkaSettings(SecuritySettings, _ClusterSettings):
+    """The cluster and how it is reached."""
 
 
 class GroupSettings(Section):
@@ -225,7 +226,9 @@ class LogSettings(Section):
 class Settings(BaseSettings):
     """All settings; made by `load`, frozen, and sent nowhere as a whole."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True, case_sensitive=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", strict=True, case_sensitive=True, hide_input_in_errors=True
+    )
 
     kafka: KafkaSettings
     group: GroupSettings

@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 
 import uvloop
 
-from kunicorn.clients import consumer_properties
+from kunicorn.clients import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
@@ -21,25 +21,27 @@ from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Configure, Preload
+from kunicorn.pipes.messages import Configure, Password, Preload, Token
 from kunicorn.settings import Settings
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
+from kunicorn.supervisor.passwords import watch_password
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
 from kunicorn.supervisor.resolver import Resolver
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.templates import Templates
+from kunicorn.supervisor.tokens import Tokens
 from kunicorn.supervisor.topics import Topics
-from kunicorn.wire.auth import Security
 from kunicorn.wire.backoff import Backoff
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import describe
+from kunicorn.wire.errors import AuthenticationFailed
 
 log = logs.get("kunicorn")
 
@@ -79,10 +81,11 @@ class Service:
         self._loop_lag = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics = Metrics()
+        self._tokens = Tokens(token_request(kafka), self._tell_workers) if kafka.uses_tokens else None
         self._cluster = Cluster(
             kafka.bootstrap_servers,
             client_id=kafka.client_id,
-            security=Security(kafka.security_protocol),
+            security=security_of(kafka, self._tokens.bearer if self._tokens is not None else None),
             request_timeout=kafka.request_timeout_ms / 1000,
             connect_timeout=_CONNECT_TIMEOUT,
             rng=rng,
@@ -119,7 +122,13 @@ class Service:
         self._ended = asyncio.get_running_loop().create_future()
         become_subreaper()
         self._on_signals()
+        for warning in self._settings.kafka.warnings():
+            log.warning(warning)
         self._start(self._templates.keep(), self._sweep(), self._feel_the_loop())
+        if self._tokens is not None:
+            self._start(self._tokens.keep())
+        if self._settings.kafka.sasl_password_file is not None:
+            self._start(watch_password(self._settings.kafka, self._tell_workers))
         try:
             if self._settings.http.enabled:
                 await self._http.start()
@@ -133,6 +142,8 @@ class Service:
         return ExitCode.CLEAN
 
     async def _serve(self) -> None:
+        if self._tokens is not None:
+            await self._tokens.first()
         await self._reach_brokers()
         self._problem = None
         self._pool.want(1)
@@ -184,6 +195,10 @@ class Service:
         while True:
             try:
                 await self._topics.refresh()
+            except AuthenticationFailed as error:
+                # Told by the cluster, once: credentials may be being rotated, so it is tried on.
+                self._problem = str(error)
+                await asyncio.sleep(self._backoff.next())
             except PeerError as error:
                 wait = self._backoff.next()
                 self._problem = f"no broker answers: {error}"
@@ -219,6 +234,7 @@ class Service:
             mode=handler.mode,
             options=dict(handler.options),
             client=dict(consumer_properties(settings, f"{kafka.client_id}-worker-{worker}")),
+            token=self._tokens.latest if self._tokens is not None else None,
             topics=list(self._topics.subscribed()),
             batch_max_records=handler.batch_max_records,
             retry_attempts=handler.max_attempts,
@@ -227,6 +243,10 @@ class Service:
             log_level=settings.log.level,
             log_format=settings.log.format,
         )
+
+    def _tell_workers(self, login: Token | Password) -> None:
+        for process in self._pool.processes():
+            process.send(login)
 
     # -- duties of PID 1 and of a good loop --------------------------------------------------------------------------
 
@@ -269,7 +289,7 @@ class Service:
     async def _sweep(self) -> None:
         """Reap orphans that ended up with us, as PID 1 must."""
         while True:
-            reap_strangers(self._pool.owns)
+            reap_strangers(lambda pid: self._pool.owns(pid) or (self._tokens is not None and self._tokens.owns(pid)))
             await asyncio.sleep(_SWEEP_INTERVAL)
 
     async def _feel_the_loop(self) -> None:
@@ -282,4 +302,5 @@ class Service:
 
     def status(self) -> Status:
         """The snapshot of this instant."""
-        return self._snapshot.take(self._problem, self._stopping, self._loop_lag)
+        no_token = self._tokens.problem if self._tokens is not None else None
+        return self._snapshot.take(self._problem, no_token or self._cluster.refusal, self._stopping, self._loop_lag)

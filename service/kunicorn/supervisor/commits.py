@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kunicorn.errors import PeerError
-from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.topics import Position, TopicPartition
+from kunicorn.wire.error_codes import ErrorCode, describe
 
 log = logs.get("kunicorn.commits")
 
@@ -170,7 +170,7 @@ class Commits:
                 accepted(tp)
             elif verdict is Reaction.GIVE_UP:
                 # Of a start offset only this try is given up: the broker may not know a new topic yet.
-                log.error(f"offset {position.offset} of {tp} cannot be committed: {name_of(error or 0)} ({error})")
+                log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
                 self._committed(tp, position.offset)
                 given_up = True
             else:
@@ -190,3 +190,9 @@ class Commits:
         self.last_result = result
         self._metrics.commits.labels(result=result).inc()
         self._metrics.commit_seconds.observe(clock.now() - began)
+
+
+def _explained(error: int | None, tp: TopicPartition) -> str:
+    if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
+    return describe(error or 0)

@@ -36,8 +36,8 @@ class Snapshot:
         self._started_at = clock.now()
         self._shown = shown(settings)
 
-    def take(self, problem: str | None, stopping: bool, loop_lag: float) -> Status:
-        """The service at this instant."""
+    def take(self, unreached: str | None, refused: str | None, stopping: bool, loop_lag: float) -> Status:
+        """The service at this instant. `unreached`: why it has not begun; `refused`: why brokers do not let us in."""
         now = clock.now()
         held: dict[int, int] = {}
         for partition in self._fetchers.table.values():
@@ -51,8 +51,8 @@ class Snapshot:
             uptime=now - self._started_at,
             stopping=stopping,
             loop_lag=loop_lag,
-            brokers_reached=problem is None,
-            problem=problem,
+            brokers_reached=unreached is None,
+            problem=refused if refused is not None else unreached,
             template=self._templates.state,
             group_id=self._settings.group.id,
             group=self._source.group(now),

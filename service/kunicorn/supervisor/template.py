@@ -17,6 +17,7 @@ from kunicorn.errors import HandlerLoadError, PeerError
 from kunicorn.observe import logs
 from kunicorn.pipes.framing import decode, encode
 from kunicorn.pipes.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
+from kunicorn.settings.security import without_secrets
 from kunicorn.supervisor.processes import send_signal, watch_exit
 
 log = logs.get("kunicorn.template")
@@ -49,7 +50,7 @@ class Template:
             pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-m", "kunicorn.worker.template", str(_CHILD_FD)],
-                os.environ,
+                without_secrets(os.environ),
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHILD_FD)],
                 setpgroup=0,
                 setsigdef=[signal.SIGPIPE],

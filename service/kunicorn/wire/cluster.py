@@ -14,7 +14,13 @@ from kunicorn.errors import PeerError
 from kunicorn.wire.auth import Address, Security
 from kunicorn.wire.connection import Connection
 from kunicorn.wire.error_codes import ErrorCode, describe
-from kunicorn.wire.errors import BrokersUnreachable, ConnectionLost, ProtocolError, RequestTimedOut
+from kunicorn.wire.errors import (
+    AuthenticationFailed,
+    BrokersUnreachable,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimedOut,
+)
 from kunicorn.wire.make import Fields
 from kunicorn.wire.metadata import Broker, Metadata, merge, metadata_from
 from kunicorn.wire.nodes import NodeState, by_preference
@@ -31,6 +37,9 @@ _METADATA = "metadata"
 _METADATA_TIMEOUT = 10.0
 """Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
 which waits for this."""
+
+_MOST_REFUSALS = 100
+"""Of which each is told once; texts that never repeat must not fill log and memory."""
 
 _CLOSED = "the cluster's connections were closed on our side"
 
@@ -67,6 +76,8 @@ class Cluster:
         self._connections: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._sick: set[int] = set()
+        self._refusals: dict[int, str] = {}
+        self._refusals_told: set[str] = set()
         self._tried_at: dict[int, float] = {}
         self._closed = False
 
@@ -110,10 +121,12 @@ class Cluster:
     async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], connect_timeout: float | None = None) -> T:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
 
-        `ask` raises `PeerError` to have the next node asked. Raises `BrokersUnreachable` with every reason.
+        `ask` raises `PeerError` to have the next node asked. Raises `AuthenticationFailed` where a node refused us and
+        no other answered: what to correct must not drown in a list; else `BrokersUnreachable` with every reason.
         `connect_timeout` shortens the cluster's, for each node.
         """
         tried: list[str] = []
+        refusal: AuthenticationFailed | None = None
         async with aclosing(self._candidates(tried)) as candidates:
             async for node_id in candidates:
                 try:
@@ -121,9 +134,13 @@ class Cluster:
                 except PeerError as error:
                     self._sick.add(node_id)
                     tried.append(str(error))
+                    if isinstance(error, AuthenticationFailed):
+                        refusal = refusal or error
                 else:
                     self._sick.discard(node_id)
                     return answer
+        if refusal is not None:
+            raise refusal
         raise BrokersUnreachable("no broker answered: " + ("; ".join(tried) or "none is known"))
 
     async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
@@ -142,6 +159,11 @@ class Cluster:
             self._sick.add(node_id)
             where = self._addresses.get(node_id)
             raise RequestTimedOut(f"{where} (node {node_id}) accepted no connection within {limit:g} s") from error
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a node refuses to let us in, or we to trust it; None if none does, as far as was tried."""
+        return next(iter(self._refusals.values()), None)
 
     def learn(self, broker: Broker) -> None:
         """Another source than Metadata says where this node is. Caller: the coordinator's look-up."""
@@ -185,16 +207,26 @@ class Cluster:
         self._tried_at[node_id] = asyncio.get_running_loop().time()
         try:
             connection = await Connection.open(address, self._security, self._client_id, limit)
-        except PeerError:
+        except PeerError as error:
             self._sick.add(node_id)
+            if isinstance(error, AuthenticationFailed):
+                self._note_refusal(node_id, str(error))
             raise
         if self._closed:
             connection.close()
             raise ConnectionLost(_CLOSED)
         self._sick.discard(node_id)
+        self._refusals_told.discard(self._refusals.pop(node_id, ""))
         self._connections[key] = connection
         logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
         return connection
+
+    def _note_refusal(self, node_id: int, refusal: str) -> None:
+        """Say it once: it is tried again and again, until somebody corrects it."""
+        self._refusals[node_id] = refusal
+        if refusal not in self._refusals_told and len(self._refusals_told) < _MOST_REFUSALS:
+            self._refusals_told.add(refusal)
+            logger.error("%s; tried again until it is corrected", refusal)
 
     async def _candidates(self, problems: list[str]) -> AsyncGenerator[int, None]:
         """Every node once: those of the metadata by preference, then the bootstrap servers.
@@ -229,5 +261,7 @@ class Cluster:
         self.metadata = metadata
         self._addresses.update((broker.node_id, broker.address) for broker in metadata.brokers.values())
         if metadata.brokers:
+            # Seeds are forgotten, and nodes that have left: nobody would ever try them again.
+            self._refusals = {node: why for node, why in self._refusals.items() if node in metadata.brokers}
             for key in [key for key in self._connections if key[0] <= _FIRST_SEED]:
                 self._discard(key)

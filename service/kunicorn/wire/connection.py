@@ -4,12 +4,18 @@
 2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one.
 3. A caller that is cancelled leaves its request in the queue. Closing instead would let a commit that is sent again
    over a new connection overtake the old one inside the broker, and the older offset would be the one that stays.
+4. Where SASL sessions end, they are renewed before (KIP-368): with nothing in flight, and nothing else is sent
+   meanwhile. Between SaslHandshake and its end a broker takes any other request for an attack and hangs up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -17,15 +23,27 @@ from kunicorn import __version__
 from kunicorn.errors import PeerError
 from kunicorn.wire import codec
 from kunicorn.wire.auth import Address, Security, open_stream
-from kunicorn.wire.errors import ConnectionLost, ProtocolError, RequestTimedOut
+from kunicorn.wire.authentication import authenticate
+from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost, ProtocolError, RequestTimedOut
 from kunicorn.wire.make import Fields
 from kunicorn.wire.negotiation import RetryWith, read_api_versions
+from kunicorn.wire.sasl import Sasl
+from kunicorn.wire.tls import refused_by_alert
 from kunicorn.wire.versions import OURS, Api, Negotiated
+
+logger = logging.getLogger(__name__)
 
 _CORRELATION_IDS = 2**31
 
 _CLIENT_SOFTWARE: Fields = {"client_software_name": "kunicorn", "client_software_version": __version__}
 """KIP-511. Letters, digits, dots and dashes only: brokers answer anything else with INVALID_REQUEST (42)."""
+
+_RENEW_FROM, _RENEW_UNTIL = 0.85, 0.95
+"""When a session is renewed, by its length; as in `SaslClientAuthenticator.java`, at random, so that the connections of
+a restarted service do not all come at once."""
+_RENEW_PAUSE = 1.1
+"""A broker takes a renewal within a second for an error (`KafkaChannel.java`, MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS); a
+session that is shorter ends, and another connection follows."""
 
 
 class _Pending(NamedTuple):
@@ -46,7 +64,7 @@ class Connection:
         self.address = address
         self.closed = False
         self.failure: PeerError | None = None
-        """Why the connection closed, if it left requests unanswered."""
+        """Why the connection closed, if it left requests unanswered or could not be authenticated anew."""
         self._client_id = client_id
         self._reader = reader
         self._writer = writer
@@ -54,20 +72,29 @@ class Connection:
         self._versions = Negotiated({Api.API_VERSIONS: OURS[Api.API_VERSIONS]}, str(address))
         self._pending: deque[_Pending] = deque()
         self._sending = asyncio.Lock()
+        self._idle = asyncio.Event()
+        """Nothing is in flight. Not the same as every caller having gone: one that is cancelled leaves its request."""
+        self._idle.set()
         self._muted_until = 0.0
         self._sent = 0
         self._proven = False
         self._reading = self._loop.create_task(self._read(), name=f"read from {address}")
+        self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, address: Address, security: Security, client_id: str, timeout: float) -> Connection:
-        """Connect and negotiate versions, in `timeout` seconds altogether. Raises `PeerError`."""
+        """Connect, negotiate versions and authenticate, in `timeout` seconds altogether.
+
+        Raises `AuthenticationFailed`, and other `PeerError`s.
+        """
         try:
             async with asyncio.timeout(timeout):
                 reader, writer = await open_stream(address, security)
                 connection = cls(address, client_id, reader, writer)
                 try:
                     await connection._negotiate()
+                    if security.sasl is not None:
+                        await connection._authenticate(security.sasl, timeout)
                 except BaseException:
                     connection.close()
                     raise
@@ -108,17 +135,69 @@ class Connection:
 
     async def wait_closed(self) -> None:
         """Wait until nothing of this connection runs any more. Caller: after `close`."""
-        await asyncio.wait({self._reading})
+        await asyncio.wait({self._reading} if self._renewing is None else {self._reading, self._renewing})
 
     async def _negotiate(self) -> None:
         version = OURS[Api.API_VERSIONS].high
         while True:
-            frame = await self._exchange(Api.API_VERSIONS, version, _CLIENT_SOFTWARE, timeout=None)
+            frame = await self._converse(Api.API_VERSIONS, version, _CLIENT_SOFTWARE)
             outcome = read_api_versions(version, frame)
             if not isinstance(outcome, RetryWith):
                 self._versions = Negotiated(outcome, str(self.address))
                 return
             version = outcome.version
+
+    async def _authenticate(self, sasl: Sasl, timeout: float) -> None:
+        """Authenticate, and see to it that it is done again in time, each time within `timeout` seconds."""
+
+        async def ask(api: Api, fields: Fields) -> Any:
+            version = self.version(api)
+            return codec.decode_response(api, version, await self._converse(api, version, fields))
+
+        lifetime = await authenticate(ask, sasl, str(self.address))
+        if lifetime is not None:
+            self._renewing = self._loop.create_task(
+                self._renew(lifetime, lambda: authenticate(ask, sasl, str(self.address)), timeout),
+                name=f"authenticate anew with {self.address}",
+            )
+
+    async def _renew(
+        self, lifetime: float | None, authenticate_anew: Callable[[], Awaitable[float | None]], timeout: float
+    ) -> None:
+        """Before each session's end, begin another on the same connection."""
+        try:
+            while lifetime is not None:
+                await asyncio.sleep(max(_RENEW_PAUSE, lifetime * random.uniform(_RENEW_FROM, _RENEW_UNTIL)))
+                async with self._quiet(), asyncio.timeout(timeout):
+                    lifetime = await authenticate_anew()
+                logger.debug("authenticated anew with %s", self.address)
+        except TimeoutError:
+            self._lose_session(AuthenticationFailed(f"{self.address} did not answer within {timeout:g} s"))
+        except PeerError as error:
+            self._lose_session(error)
+
+    @asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[None]:
+        """Hold back what others send, from a moment on when nothing is in flight."""
+        while True:
+            await self._idle.wait()
+            async with self._sending:
+                if self._idle.is_set():
+                    yield
+                    return
+
+    def _lose_session(self, failure: PeerError) -> None:
+        """Close: at the session's end the broker would hang up, without a word. Nothing if the connection has gone."""
+        if not self.closed:
+            logger.warning("authenticating anew failed, the connection is closed: %s", failure)
+            self.failure = failure
+            self._shut(failure)
+
+    async def _converse(self, api: Api, version: int, fields: Fields) -> bytes:
+        """Like `_exchange`, for who has the connection to himself; the caller sets the time limit."""
+        pending = self._send(api, version, fields)
+        await self._flush(api)
+        return await pending.answer
 
     async def _exchange(self, api: Api, version: int, fields: Fields, timeout: float | None) -> bytes:
         """Send one request; the frame that answers it, undecoded."""
@@ -129,7 +208,7 @@ class Connection:
                     if (muted := self._muted_until - self._loop.time()) > 0:
                         await asyncio.sleep(muted)
                     pending = self._send(api, version, fields)
-                    await self._writer.drain()
+                    await self._flush(api)
                 return await pending.answer
         except TimeoutError as error:
             if pending is None:
@@ -140,6 +219,10 @@ class Connection:
             late = RequestTimedOut(f"{self.address} did not answer {api.title} within {timeout:g} s")
             self._shut(late)
             raise late from error
+
+    async def _flush(self, api: Api) -> None:
+        try:
+            await self._writer.drain()
         except OSError as error:
             lost = ConnectionLost(f"{api.title}: {self.address} closed the connection: {error}")
             self._shut(lost)
@@ -147,12 +230,14 @@ class Connection:
 
     def _send(self, api: Api, version: int, fields: Fields) -> _Pending:
         if self.closed:
-            raise ConnectionLost(f"{api.title}: the connection to {self.address} is closed")
+            why = f": {self.failure}" if self.failure is not None else ""
+            raise ConnectionLost(f"{api.title}: the connection to {self.address} is closed{why}")
         correlation_id = self._sent % _CORRELATION_IDS
         frame = codec.encode_request(api, version, correlation_id, self._client_id, fields)
         self._sent += 1
         pending = _Pending(correlation_id, api.title, self._loop.create_future())
         self._pending.append(pending)
+        self._idle.clear()
         self._writer.write(frame)
         return pending
 
@@ -167,6 +252,9 @@ class Connection:
                 ProtocolError(f"{self.address}: {error}" + ("" if self._proven else "; check security_protocol"))
             )
         except (EOFError, OSError) as error:
+            if (refusal := refused_by_alert(error, str(self.address))) is not None:
+                self._shut(refusal)
+                return
             why = "" if isinstance(error, EOFError) else f" ({error})"
             # A listener that wants TLS or SASL hangs up on the first plain request, without a word.
             hint = "" if self._proven else " at the first request; if it always does, check security_protocol"
@@ -177,6 +265,8 @@ class Connection:
         if not self._pending or self._pending[0].correlation_id != answered:
             raise ProtocolError(f"an answer to request {answered}, which is not the next to be answered")
         pending = self._pending.popleft()
+        if not self._pending:
+            self._idle.set()
         if not pending.answer.done():
             pending.answer.set_result(frame)
 
@@ -187,7 +277,8 @@ class Connection:
         self.closed = True
         if self._pending:
             self.failure = failure
-        kind = ProtocolError if isinstance(failure, ProtocolError) else ConnectionLost
+        told = (ProtocolError, AuthenticationFailed)
+        kind = next((each for each in told if isinstance(failure, each)), ConnectionLost)
         for pending in self._pending:
             if not pending.answer.done():
                 pending.answer.set_exception(kind(f"{pending.what}: {failure}"))
@@ -195,4 +286,6 @@ class Connection:
                 pending.answer.exception()
         self._pending.clear()
         self._reading.cancel()
+        if self._renewing is not None and self._renewing is not asyncio.current_task():
+            self._renewing.cancel()
         self._writer.transport.abort()

@@ -21,6 +21,11 @@ class RequestTimedOut(PeerError):
     """No answer in time: whether the broker acted on the request is unknown."""
 
 
+class AuthenticationFailed(PeerError):
+    """A broker refuses us, or we refuse it: credentials, mechanism, certificate. The message names the setting to
+    correct. Not fatal: credentials are rotated, and one broker may learn of it later than the others."""
+
+
 class BrokersUnreachable(PeerError):
     """No known broker and no bootstrap server answered; the message says what was tried and why it failed."""
 

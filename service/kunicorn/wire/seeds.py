@@ -60,4 +60,4 @@ async def _addresses(seed: Address, timeout: float) -> list[Address]:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         found = await loop.getaddrinfo(seed.host, seed.port, type=socket.SOCK_STREAM)
-    return [Address(str(sockaddr[0]), seed.port) for *_, sockaddr in found]
+    return [Address(str(sockaddr[0]), seed.port, name=seed.host) for *_, sockaddr in found]

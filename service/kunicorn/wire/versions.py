@@ -23,8 +23,10 @@ class Api(IntEnum):
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
+    SASL_AUTHENTICATE = 36
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
 
@@ -46,6 +48,10 @@ class VersionRange(NamedTuple):
 
 OURS: Mapping[Api, VersionRange] = {
     Api.API_VERSIONS: VersionRange(0, 4),
+    # 0 announces tokens without any framing (KIP-43), which no broker since 1.0 asks for.
+    Api.SASL_HANDSHAKE: VersionRange(1, 1),
+    # From 1 on, the answer tells how long the authentication is good for (KIP-368).
+    Api.SASL_AUTHENTICATE: VersionRange(0, 2),
     # From 7 on, leader epochs come along (KIP-320); from 10 on, topic ids (KIP-516).
     Api.METADATA: VersionRange(7, 13),
     # 3 asks for one key, 4 and later for several (KIP-699).

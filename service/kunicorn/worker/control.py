@@ -16,10 +16,21 @@ from kunicorn.errors import ExitCode, PeerError
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Drain, Ping, Pong, StartFetcher, StopFetcher, ToWorker
+from kunicorn.pipes.messages import (
+    Configure,
+    Drain,
+    Password,
+    Ping,
+    Pong,
+    StartFetcher,
+    StopFetcher,
+    Token,
+    ToWorker,
+)
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import ResidentMemory
+from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
 
 _LEASE_RECHECK_SECONDS = 0.25
@@ -37,6 +48,7 @@ class Control(threading.Thread):
         ledger: Ledger,
         fetcher: Fetcher,
         runner: Runner,
+        login: Login,
         logs_dropped: Callable[[], int],
     ) -> None:
         super().__init__(name="control", daemon=True)
@@ -44,6 +56,7 @@ class Control(threading.Thread):
         self._ledger = ledger
         self._fetcher = fetcher
         self._runner = runner
+        self._login = login
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
 
@@ -79,6 +92,8 @@ class Control(threading.Thread):
                 self._channel.send(self._evidence(sequence))
             case Drain():
                 self._fetcher.drain()
+            case Token() | Password():
+                self._login.renew(message)
             case Configure():
                 raise FrameError("a second Configure")
             case _:

@@ -35,6 +35,13 @@ def kind_of(code: int, text: str) -> FailureKind | None:
     return kind
 
 
+def explained(tp: TopicPartition, code: int, text: str) -> str:
+    """What happened, and for a missing right also which: librdkafka's text names neither right nor topic."""
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"{text}: this user needs READ on topic {tp.topic!r}"
+    return text
+
+
 def no_start(start: FetcherStart) -> Failed:
     """librdkafka reads -1 as "from the end" and -2 as "from the beginning": no start offset is guessed."""
     text = f"{start.topic}-{start.partition} was handed out with no start offset ({start.offset})"

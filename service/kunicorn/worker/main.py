@@ -30,6 +30,7 @@ from kunicorn.worker.complaints import librdkafka, log_client_error
 from kunicorn.worker.control import Control
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
+from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.retry import RetryPolicy, describe
@@ -109,19 +110,20 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
     handler, calls = _load(configure)
-    consumer = _connect(configure)
+    login = Login(configure.token)
+    consumer = _connect(configure, login)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
     retries = RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms)
     batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records)
+    runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records, login)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_drain_deadline())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
-    Control(channel, ledger, fetcher, runner, lambda: written.dropped).start()
+    Control(channel, ledger, fetcher, runner, login, lambda: written.dropped).start()
     runner.run()
     _tear_down(handler, calls)
     return ExitCode.CLEAN
@@ -159,9 +161,11 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure) -> Consumer:
+def _connect(configure: Configure, login: Login) -> Consumer:
     """The consumer. Raises `CannotServe`."""
-    properties = {**configure.client, "error_cb": log_client_error}
+    properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
+    if configure.token is not None:
+        properties["oauth_cb"] = login.bearer
     try:
         return Consumer(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:

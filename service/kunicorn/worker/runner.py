@@ -24,9 +24,10 @@ from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import following_offsets, gathered_runs, runs
 from kunicorn.worker.calls import Calls
 from kunicorn.worker.complaints import log_client_error
-from kunicorn.worker.faults import kind_of
+from kunicorn.worker.faults import explained, kind_of
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
 from kunicorn.worker.retry import RetryPolicy, describe
 
@@ -51,6 +52,7 @@ class Runner:
         calls: Calls,
         retries: RetryPolicy,
         batch_max_records: int | None,
+        login: Login,
     ) -> None:
         """`batch_max_records`: most records of one call; None: the handler takes one record at a time."""
         self.progress = 0
@@ -62,6 +64,7 @@ class Runner:
         self._retries = retries
         self._batch_max_records = batch_max_records
         self._fetch_records = max(FETCH_RECORDS, batch_max_records or 0)
+        self._login = login
         self._pace = ChunkPace()
         self._parked: list[tuple[int, int, Grant]] = []
         """Heap of (when to try again, grant's number, grant)."""
@@ -74,6 +77,7 @@ class Runner:
         """Go on until everything is drained. Caller: the main thread; blocks."""
         while not self._fetcher.drained:
             self.progress += 1
+            self._login.apply(self._consumer)
             self._try_again()
             self._fetcher.begin_turn(self._now)
             if batch := self._fetch():
@@ -125,7 +129,8 @@ class Runner:
         if topic is None or partition is None or partition < 0:
             log_client_error(error)
             return
-        self._fetcher.broken(TopicPartition(topic, partition), kind, error.str())
+        tp = TopicPartition(topic, partition)
+        self._fetcher.broken(tp, kind, explained(tp, error.code(), error.str()))
 
     # -- handling --------------------------------------------------------------------------------------------------
 

@@ -47,11 +47,6 @@ def test_what_is_only_tuning_may_be_overridden() -> None:
     assert properties(extra={"fetch.queue.backoff.ms": 50})["fetch.queue.backoff.ms"] == 50
 
 
-def test_a_property_set_in_two_places_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\[kafka\] sasl_mechanism"):
-        properties(security={"sasl.mechanism": "PLAIN"}, extra={"sasl.mechanism": "PLAIN"})
-
-
 def test_prefetched_records_take_an_eighth_of_the_memory() -> None:
     assert properties(memory_per_worker_mb=128)["queued.max.messages.kbytes"] == 16_384
     assert properties(memory_per_worker_mb=1)["queued.max.messages.kbytes"] == 1024

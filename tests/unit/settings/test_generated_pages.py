@@ -9,6 +9,7 @@ from pathlib import Path
 from kunicorn.settings import load
 from kunicorn.settings.loading import sections
 from kunicorn.settings.render import example, page
+from kunicorn.settings.security import SecuritySettings
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,10 +26,11 @@ def test_the_example_file_loads_as_it_is() -> None:
     assert load(ROOT / "config.example.toml", {}).group.topics == ("orders", "^refunds-.*")
 
 
-def test_the_example_file_loads_with_everything_uncommented(tmp_path: Path) -> None:
+def test_the_example_file_loads_with_everything_uncommented_that_goes_together(tmp_path: Path) -> None:
     everything = re.sub(r'^# (?=\[|"?[\w.]+"? = )', "", example(), flags=re.MULTILINE)
     path = tmp_path / "config.toml"
-    path.write_text(everything)
+    # One cannot log in by password and by token, nor have files that are not there: those have tests of their own.
+    path.write_text(re.sub(rf"^({'|'.join(SecuritySettings.model_fields)}) = .*\n", "", everything, flags=re.MULTILINE))
     load(path, {})
     named = tomllib.loads(everything)
     assert {name: set(model.model_fields) for name, model in sections().items()} == {

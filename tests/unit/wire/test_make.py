@@ -25,6 +25,8 @@ SUBSCRIPTIONS = [("cooperative-sticky", Subscription(("t",), (T0,), 4)), ("range
 
 DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
     Api.API_VERSIONS: lambda _: {"client_software_name": "kunicorn", "client_software_version": "1"},
+    Api.SASL_HANDSHAKE: lambda _: {"mechanism": "PLAIN"},
+    Api.SASL_AUTHENTICATE: lambda _: {"auth_bytes": b"\0me\0secret"},
     Api.METADATA: lambda _: {
         "topics": [{"topic_id": None, "name": "t"}],
         "allow_auto_topic_creation": False,

@@ -46,7 +46,12 @@ async def test_a_name_that_does_not_exist_is_told_and_the_others_count() -> None
     assert problems[0].startswith("cannot resolve no-such-host.invalid: ")
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "plaintext", ""])
-def test_a_security_protocol_that_is_not_supported_is_refused_at_once(protocol: str) -> None:
-    with pytest.raises(ConfigError, match=f"security_protocol = {protocol!r} is not supported by this version"):
+@pytest.mark.parametrize("protocol", ["TLS", "plaintext", ""])
+def test_a_security_protocol_that_there_is_not_is_refused_at_once(protocol: str) -> None:
+    with pytest.raises(ConfigError, match=f"security_protocol = {protocol!r} is none of PLAINTEXT, SSL"):
         Security(protocol)
+
+
+async def test_a_resolved_address_keeps_the_name_that_its_certificate_is_made_out_to() -> None:
+    (address,) = await resolve([Address("localhost", 9093)], 20.0, [])
+    assert (address, address.name) == (Address(address.host, 9093), "localhost")

@@ -1,0 +1,42 @@
+"""What this worker's client logs in with, where that changes: the token or password that the supervisor sent last."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer
+
+from kunicorn.pipes.messages import Password, Token
+
+
+class Login:
+    """Written by the control thread, read by the runner and by a thread of librdkafka's: whole objects, replaced."""
+
+    def __init__(self, token: Token | None) -> None:
+        """None where the mechanism is another one."""
+        self._token = token
+        self._password: Password | None = None
+
+    def renew(self, message: Token | Password) -> None:
+        """Caller: the control thread."""
+        if isinstance(message, Token):
+            self._token = message
+        else:
+            self._password = message
+
+    def apply(self, consumer: Consumer) -> None:
+        """Give the client a password that has come; it counts from its next login on. Caller: the runner."""
+        if (password := self._password) is not None:
+            self._password = None
+            consumer.set_sasl_credentials(password.username, password.value)
+
+    def bearer(self, config: str | None) -> tuple[str, float, str, dict[str, str]]:
+        """confluent-kafka's `oauth_cb`, called when the client is made and when 80 % of a token's life are over.
+
+        The supervisor renews earlier than that. Where it could not, the client is told so and asks again after ten
+        seconds (`rd_kafka_oauthbearer_set_token_failure0`).
+        """
+        token = self._token
+        if token is None or token.expires_at <= time.time():
+            raise RuntimeError("the supervisor has sent no OAUTHBEARER token that is still valid")
+        return token.value, token.expires_at, token.principal, token.extensions

@@ -1,0 +1,143 @@
+"""Every way to secure connections: the whole service handles records over it, with the least rights there are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from tests.kafka.secured import KEY_PASSWORD, PASSWORDS, SecuredCluster
+from tests.system.handlers.tokens import unsigned
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+
+
+def tls(secured: SecuredCluster) -> dict[str, Any]:
+    return {"security_protocol": "SSL", "ssl_ca_location": str(secured.certificates.ca)}
+
+
+def login(mechanism: str) -> dict[str, Any]:
+    return {"sasl_mechanism": mechanism, "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
+
+
+def of(secured: SecuredCluster, way: str) -> dict[str, Any]:
+    """The settings of [kafka] for this way to connect."""
+    files = secured.certificates
+    listener, settings = {
+        "TLS": ("TLS", tls(secured)),
+        "mTLS": (
+            "MTLS",
+            tls(secured)
+            | {
+                "ssl_certificate_location": str(files.certificate("client")),
+                "ssl_key_location": str(files.key("client-encrypted")),
+                "ssl_key_password": KEY_PASSWORD,
+            },
+        ),
+        "misnamed": ("MISNAMED", tls(secured) | {"ssl_endpoint_identification_algorithm": "none"}),
+        "PLAIN": ("LOGIN", {"security_protocol": "SASL_PLAINTEXT", **login("PLAIN")}),
+        "SCRAM-SHA-256": ("SECURE", tls(secured) | {"security_protocol": "SASL_SSL", **login("SCRAM-SHA-256")}),
+        "SCRAM-SHA-512": ("LOGIN", {"security_protocol": "SASL_PLAINTEXT", **login("SCRAM-SHA-512")}),
+    }[way]
+    return {"bootstrap_servers": [secured.server(listener)], **settings}
+
+
+def handles_everything(stage: Scene) -> None:
+    """Records of every partition are handled and committed by a member that stops in order."""
+    for partition in range(stage.partitions):
+        stage.send(partition, *["x"] * 10)
+    member = stage.members.start()
+    for partition in range(stage.partitions):
+        stage.wait_handled(partition, 9, member, within=30)
+    assert member.status()["problem"] is None
+    assert member.stop() == 0
+    assert stage.committed() == dict.fromkeys(range(stage.partitions), 10)
+    assert "Traceback" not in member.output()
+
+
+@pytest.mark.parametrize("way", ["TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_the_service_handles_records_over(secured: SecuredCluster, scene: SceneMaker, way: str) -> None:
+    handles_everything(scene(of(secured, way)))
+
+
+def test_a_certificate_for_another_name_passes_where_names_are_not_compared_and_that_is_said(
+    secured: SecuredCluster, scene: SceneMaker
+) -> None:
+    stage = scene(of(secured, "misnamed"))
+    handles_everything(stage)
+    assert 'ssl_endpoint_identification_algorithm = "none"' in stage.members.started[0].output()
+
+
+def test_a_provider_of_the_users_own_is_called_once_for_all_connections(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    stage = scene(
+        {
+            "bootstrap_servers": [secured.server("SECURE", "localhost")],
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": str(secured.certificates.ca),
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauthbearer_token_provider": "tests.system.handlers.tokens:provide",
+        },
+        env={"TOKEN_CALLS": str(calls)},
+    )
+    handles_everything(stage)
+    assert len(calls.read_text().splitlines()) == 1, "two workers and several connections, one token"
+
+
+@contextmanager
+def token_endpoint() -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The client credentials grant on a free port; what it was asked."""
+    asked: list[Mapping[str, Any]] = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            who = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
+            asked.append({"who": who, **form})
+            token, _ = unsigned("alice", 300)
+            answer = json.dumps({"access_token": token, "expires_in": 300, "token_type": "Bearer"}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token", asked
+        finally:
+            server.shutdown()
+
+
+def test_a_token_endpoint_is_asked_by_client_credentials(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret of the client\n")
+    with token_endpoint() as (url, asked):
+        stage = scene(
+            {
+                "bootstrap_servers": [secured.server("LOGIN")],
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauthbearer_token_endpoint_url": url,
+                "sasl_oauthbearer_client_id": "orders",
+                "sasl_oauthbearer_client_secret_file": str(secret),
+                "sasl_oauthbearer_scope": "kafka",
+            }
+        )
+        handles_everything(stage)
+    assert asked == [{"who": "orders:s3cret of the client", "grant_type": ["client_credentials"], "scope": ["kafka"]}]

@@ -1,0 +1,100 @@
+"""Sessions that end, and tokens that expire: both are renewed while the service goes on as if nothing was."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster
+from tests.system.members import MemberProcess
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+RENEWED = "authenticated anew with"
+TOKEN_SECONDS = 10.0
+
+
+def handles_on(stage: Scene, member: MemberProcess, seconds: float) -> None:
+    """Record after record for so long: each is handled at once, by the same workers in the same generation."""
+    member.wait_running(2)
+    generation, workers = member.generation(), [worker["pid"] for worker in member.workers()]
+    until = time.monotonic() + seconds
+    sent = 0
+    while time.monotonic() < until:
+        for partition in range(2):
+            stage.send(partition, "x")
+            stage.wait_handled(partition, sent, member, within=8)
+        sent += 1
+    assert member.generation() == generation
+    assert [worker["pid"] for worker in member.workers()] == workers
+    assert member.status()["problem"] is None
+    assert member.stop() == 0
+    assert stage.committed() == {0: sent, 1: sent}
+    assert stage.judge().holds
+
+
+def brief(secured: SecuredCluster) -> dict[str, Any]:
+    """The listener whose sessions last for `SESSION_MS`."""
+    return {
+        "bootstrap_servers": [secured.server("BRIEF")],
+        "security_protocol": "SASL_SSL",
+        "ssl_ca_location": str(secured.certificates.ca),
+    }
+
+
+def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, scene: SceneMaker) -> None:
+    login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
+    stage = scene({**brief(secured), **login})
+    member = stage.members.start()
+    handles_on(stage, member, 2.5 * SESSION_MS / 1000)
+    said = member.output()
+    assert said.count(RENEWED) >= 4, "control, offsets and others, each at least once"
+    assert len(re.findall(r"connected to .* for control", said)) == 1, "the coordinator's connection lived on"
+    assert "closed the connection" not in said
+    assert "Disconnected" not in said, "the workers' connections lived on, too"
+
+
+def test_tokens_are_renewed_before_they_expire_and_shared_with_the_workers(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    stage = scene(
+        {
+            **brief(secured),
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauthbearer_token_provider": "tests.system.handlers.tokens:provide",
+        },
+        env={"TOKEN_CALLS": str(calls), "TOKEN_SECONDS": str(TOKEN_SECONDS)},
+    )
+    member = stage.members.start()
+    handles_on(stage, member, 2.2 * TOKEN_SECONDS)
+    assert 3 <= len(calls.read_text().splitlines()) <= 8, "one call a lifetime, not one a connection"
+    assert "OAUTHBEARER token set failed" not in member.output()
+    assert "SASL_AUTHENTICATION_FAILED" not in member.output()
+    assert len(re.findall(r"connected to .* for control", member.output())) == 1
+
+
+@pytest.mark.long
+def test_a_password_that_is_rotated_in_its_file_reaches_supervisor_and_workers(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORDS["carol"])
+    login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "carol", "sasl_password_file": str(file)}
+    stage = scene({**brief(secured), **login}, may=("carol",))
+    member = stage.members.start()
+    member.wait_running(2)
+    file.write_text("distinctive-n3w")
+    member.wait(lambda: "holds another password" in member.output(), "the new password to be found")
+    change = UserScramCredentialUpsertion(
+        "carol", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"distinctive-n3w"
+    )
+    secured.admin().alter_user_scram_credentials([change])["carol"].result(10)
+    handles_on(stage, member, 2.5 * SESSION_MS / 1000)
+    assert "distinctive" not in member.output()
