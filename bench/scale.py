@@ -13,12 +13,14 @@ import argparse
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import confluent_kafka
@@ -99,16 +101,24 @@ def page(found: list[Measured], workers: int) -> str:
     rows = [[name for name, _ in COLUMNS], ["--:"] * len(COLUMNS)]
     rows += [[show(row) for _, show in COLUMNS] for row in found]
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return (
+    paragraphs = (
         f"`python -m bench.scale --write`, {datetime.now():%Y-%m-%d}: kunicorn {kunicorn.__version__}, Python "
         f"{platform.python_version()}, confluent-kafka {confluent_kafka.__version__}, Apache Kafka {VERSION}, "
-        f"{os.cpu_count()} cores shared by broker and member; one member, {workers} workers, one topic.\n\n"
-        f"{table}\n\n"
+        f"{os.cpu_count()} cores shared by broker and member; one member, {workers} workers, one topic; the "
+        f"broker's data on {filesystem()}.",
         "A start counts from the first JoinGroup until the last partition is running: in a new group every start "
         "offset is chosen by `auto_offset_reset` and committed, in a known one all are fetched. Idle is the mean of "
-        f"{IDLE_SECONDS:.0f} s with heartbeats, evidence from the workers, commits and log ends going on.\n\n"
-        f"Goals: {START_GOAL:.0f} s to start 10,000 partitions, {IDLE_GOAL:g} % of a core for 1,000 idle ones.\n"
+        f"{IDLE_SECONDS:.0f} s with heartbeats, evidence from the workers, commits and log ends going on.",
+        f"Goals: {START_GOAL:.0f} s to start 10,000 partitions, {IDLE_GOAL:g} % of a core for 1,000 idle ones.",
     )
+    head, *notes = (fill(paragraph, 120, break_on_hyphens=False) for paragraph in paragraphs)
+    return "\n\n".join((head, table, *notes))
+
+
+def filesystem() -> str:
+    """Of what kind it is: a broker makes a thousand logs on a RAM disk in the time of a hundred elsewhere."""
+    command = ["stat", "--file-system", "--format=%T", tempfile.gettempdir()]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def measure(partitions: int, workers: int) -> Measured:
