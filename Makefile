@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long bench-quick docs lock clean
+.PHONY: help venv demo lint format test test-long bench-quick bench-scale docs lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -67,6 +67,9 @@ test-long: venv  ## the tests that take minutes
 
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
+
+bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
+	$(BIN)/python -m bench.scale --write
 
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings

@@ -263,9 +263,11 @@ class Fetchers:
         self.distribute()
 
     def worker_reported(self, worker: WorkerProcess) -> None:
-        """See `PoolListener`."""
+        """See `PoolListener`. Whoever wants the position of one that runs looks for itself: with a thousand partitions,
+        looking at all of them twice a second is most of what an idle supervisor would do."""
         for partition in self._held[worker].values():
-            partition.look()
+            if partition.state is PartitionState.STARTING:
+                partition.look()
 
     def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
         """See `PoolListener`."""

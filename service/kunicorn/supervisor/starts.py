@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from kunicorn.errors import PeerError
@@ -112,7 +113,10 @@ async def _choose(
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch)
-            log.info(f"{tp} was never committed: starting at offset {found.offset}", policy=policy)
+    if starts.chosen:
+        # One line: a new group on a wide topic would write thousands.
+        shown = " ".join(f"{tp}@{start.offset}" for tp, start in islice(starts.chosen.items(), 20))
+        log.info(f"{len(starts.chosen)} partitions were never committed: starting by policy", policy=policy, at=shown)
 
 
 async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Starts:
