@@ -13,22 +13,20 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
-from kunicorn.clients import consumer_properties, security_of, token_request
+from kunicorn.clients import consumer_properties, security_for_a_while
 from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.settings import Settings
+from kunicorn.settings.assign import shown
 from kunicorn.settings.security import without_secrets
-from kunicorn.supervisor.tokens import Tokens
+from kunicorn.topics import TopicPartition
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, CoordinatorUnavailable
 from kunicorn.wire.metadata import Metadata, TopicInfo
-from kunicorn.wire.sasl import BearerToken
 
 IMPORT_TIMEOUT = 60.0
 """Seconds the handler's module may take to import."""
@@ -160,29 +158,27 @@ def _client(settings: Settings) -> Finding:
 
 async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
     kafka = settings.kafka
-    bearer = None
-    if kafka.uses_tokens:
-        try:
-            token = await Tokens(token_request(kafka), lambda _: None).fetch()
-        except PeerError as error:
-            yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
-            return
-        yield Finding(
-            "token", f"OAUTHBEARER token of {token.principal!r}, valid for {token.expires_at - time.time():.0f} s"
-        )
-        bearer = partial(BearerToken, token.value, token.extensions)
+    try:
+        security = await security_for_a_while(kafka)
+    except PeerError as error:
+        yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
+        return
+    except ConfigError as error:
+        yield Finding("security", str(error), ExitCode.CONFIGURATION)
+        return
     cluster = Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=security_of(kafka, bearer),
+        security=security,
         request_timeout=_REQUEST_TIMEOUT,
         connect_timeout=_CONNECT_TIMEOUT,
         rng=random.Random(),
     )
     try:
-        patterns = any(topic.startswith("^") for topic in settings.group.topics)
+        topics = settings.assign.wanted.topics or settings.group.topics
+        patterns = any(topic.startswith("^") for topic in topics)
         try:
-            metadata = await cluster.refresh(None if patterns else settings.group.topics)
+            metadata = await cluster.refresh(None if patterns else topics)
         except AuthenticationFailed as error:
             yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
             return
@@ -190,9 +186,12 @@ async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
             yield Finding("brokers", f"{error}; correct kafka.bootstrap_servers, or start them", ExitCode.CONFIGURATION)
             return
         yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
-        for topic in settings.group.topics:
+        for topic in topics:
             yield _topic(topic, metadata)
-        yield await _group(Coordinator(cluster, settings.group.id), settings.group.id)
+        if settings.assigned:
+            yield _partitions(settings.assign.wanted.numbered, metadata)
+        else:
+            yield await _group(Coordinator(cluster, settings.group.id), settings.group.id)
     finally:
         await cluster.close()
 
@@ -209,8 +208,15 @@ def _topic(wanted: str, metadata: Metadata) -> Finding:
     return Finding("topics", f"{wanted}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
 
 
+def _partitions(numbered: Collection[TopicPartition], metadata: Metadata) -> Finding:
+    there = {name: topic.partitions for name, topic in metadata.topics.items()}
+    if absent := [tp for tp in numbered if tp.partition not in there.get(tp.topic, ())]:
+        return Finding("assign", f"{shown(absent)} do not exist; correct assign.partitions", ExitCode.CONFIGURATION)
+    return Finding("assign", "no group is joined, no offsets are committed")
+
+
 _TOPIC_REMEDIES: Mapping[int, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics (assign.partitions)",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
     ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
 }

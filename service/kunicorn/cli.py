@@ -10,23 +10,25 @@ from typing import Annotated
 import typer
 
 from kunicorn import __version__
-from kunicorn.errors import ServiceError
+from kunicorn.errors import ConfigError, ServiceError
 
 _EPILOG = """\b
 Examples:
   kunicorn demo                         see it work, without a Kafka of your own
   kunicorn check --config config.toml   is everything there that the service needs?
   kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
+  kunicorn leave --instance orders-3    remove a static member that will not come back
 
 \b
 Exit codes:
-  0 stopped as asked, all that was handled is committed
+  0 stopped as asked, all that was handled is committed; with [assign] all in hand is finished
   1 a bug; the log has the traceback
   2 a setting is wrong
   3 the handler cannot be loaded
   4 the group refuses this member for good
   5 workers die again and again with nothing in hand
-  6 stopped, but something handled is not committed and will be handled again
+  6 stopped, but something handled is not committed and will be handled again;
+    with [assign]: not all that was to be handled is finished
 """
 
 app = typer.Typer(
@@ -95,6 +97,32 @@ def check(config: Config = Path("config.toml")) -> None:
 
     typer.echo(str(Finding("settings", f"{config} is valid")))
     raise typer.Exit(check_service(settings, typer.echo))
+
+
+@app.command(short_help="Remove a static member that will not come back from its group.")
+def leave(
+    instance: Annotated[
+        str, typer.Option("--instance", metavar="ID", help="The member's group_instance_id, such as a pod's name.")
+    ],
+    config: Config = Path("config.toml"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+) -> None:
+    """Remove a static member from its group, so that the others take its partitions over at once.
+
+    A static member keeps them until its session times out, also when it is stopped: it is expected back. This is for
+    one that is not. Shows the member first, and asks.
+
+    Exits 0 if the member was removed; 2 if there is no such member or group, nobody confirmed, or no broker answers;
+    4 if the group refuses, as where this user may not read it.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("there is no terminal to ask for a confirmation: look first, then say --yes")
+    from kunicorn.leave import leave as leave_group
+
+    leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"))
 
 
 @app.command(short_help="See it work, without a Kafka of your own.")

@@ -13,7 +13,7 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """What the process tells whoever started it; published, so never renumbered."""
 
-    #: Stopped as asked; everything handled is committed.
+    #: Stopped as asked; everything handled is committed. With [assign]: everything in hand is finished.
     CLEAN = 0
     #: A bug of ours; the traceback is in the log.
     BUG = 1
@@ -26,6 +26,7 @@ class ExitCode(IntEnum):
     #: Workers die again and again with nothing in hand.
     WORKERS_DYING = 5
     #: Stopped as asked, but something handled could not be committed: it will be handled again.
+    #: With [assign]: something that was to be handled is not finished.
     NOT_ALL_COMMITTED = 6
 
 

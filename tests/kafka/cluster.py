@@ -141,6 +141,16 @@ class KafkaCluster:
             logs = "\n".join(f"-- broker {broker.id} --\n{broker.log_tail()}" for broker in self.brokers)
             raise KafkaUnavailable(f"Kafka {self._kafka.version} did not come up: {error}\n{logs}") from None
 
+    def wait_until_whole(self, within: float = START_SECONDS) -> None:
+        """Wait until every broker is back and every replica of every partition is in sync again."""
+        self.wait_until_ready(within)
+        wait_until(self._in_sync, "all replicas in sync", within, every=0.1)
+
+    def _in_sync(self) -> bool:
+        topics = self.admin().list_topics(timeout=10).topics.values()
+        partitions = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(sorted(each.isrs) == sorted(each.replicas) for each in partitions)
+
     def _format(self) -> None:
         """Write configurations and empty storage, for all nodes at once."""
         identity = _cluster_id()

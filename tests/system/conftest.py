@@ -18,17 +18,18 @@ _numbers = count(1)
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaCluster]:
+def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
     """One broker for all tests; whoever stops or freezes brokers asks `kafka_factory` for some of its own."""
-    with KafkaCluster() as cluster:
+    with KafkaCluster(version=pytestconfig.getoption("--kafka-version")) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def kafka_factory() -> Iterator[Callable[..., KafkaCluster]]:
+def kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., KafkaCluster]]:
     """Starts clusters that live until the test ends: `kafka_factory(brokers=3, overrides={...})`."""
     with ExitStack() as clusters:
-        yield lambda *args, **kwargs: clusters.enter_context(KafkaCluster(*args, **kwargs))
+        version = {"version": pytestconfig.getoption("--kafka-version")}
+        yield lambda *args, **kwargs: clusters.enter_context(KafkaCluster(*args, **(version | kwargs)))
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
         assert words in text
 
 
-@pytest.mark.parametrize("command", ["run", "check", "demo"])
+@pytest.mark.parametrize("command", ["run", "check", "leave", "demo"])
 def test_every_command_has_help_without_loading_a_file(command: str, tmp_path: Path) -> None:
     done = kunicorn(command, "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

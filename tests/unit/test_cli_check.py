@@ -42,7 +42,7 @@ def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[Ex
         "handler": {"entrypoint": "shop:handle"},
     }
     for section, more in changes.items():
-        values[section] |= more
+        values.setdefault(section, {}).update(more)
     lines: list[str] = []
     code = check(Settings.model_validate(values), lines.append, import_timeout)
     return code, {line.split()[1]: line for line in lines}
@@ -64,6 +64,18 @@ def test_a_topic_that_does_not_exist_is_told_and_not_created(kafka: KafkaCluster
         code, lines = checked(kafka=servers, group={"topics": ["ordres"]})
         assert code is ExitCode.CONFIGURATION
         assert lines["topics"].startswith("FAILED  topics    ordres: UNKNOWN_TOPIC_OR_PARTITION (3); create the topic")
+
+
+def test_partitions_that_are_assigned_by_name_are_looked_for_and_no_group_is(
+    kafka: KafkaCluster, handlers: Path
+) -> None:
+    servers = {"bootstrap_servers": kafka.bootstrap.split(",")}
+    code, lines = checked(kafka=servers, group={"topics": []}, assign={"partitions": ["orders:0-2"]})
+    assert code is ExitCode.CLEAN
+    assert "group" not in lines
+    code, lines = checked(kafka=servers, group={"topics": []}, assign={"partitions": ["orders:1-3"]})
+    assert code is ExitCode.CONFIGURATION
+    assert "orders:3 do not exist; correct assign.partitions" in lines["assign"]
 
 
 def test_a_pattern_tells_the_topics_it_matches(kafka: KafkaCluster, handlers: Path) -> None:

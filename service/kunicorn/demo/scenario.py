@@ -190,7 +190,7 @@ class _Demo:
         return Outcome(
             report=Audit(self._config.audit).check(self._feed.produced, self._killed),
             exit_codes={member.name: member.exit_code for member in self._members},
-            rebalances=status.group.rebalances if status else 0,
+            rebalances=status.group.rebalances if status and status.group else 0,
             worker_restarts=_restarts(self._members[0]),
             uncommitted=[str(p) for p, end in sorted(ends.items()) if committed.get(p) != end],
         )

@@ -123,7 +123,8 @@ def _headline(member: Member) -> str:
     if member.status is None:
         return f"{member.name}: starting"
     group = member.status.group
-    return f"{member.name}: {group.state}, generation {group.generation}, lag {lag(member.status)}"
+    place = f"{group.state}, generation {group.generation}" if group else "in no group"
+    return f"{member.name}: {place}, lag {lag(member.status)}"
 
 
 def _summary(member: Member) -> str:

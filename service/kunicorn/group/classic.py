@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from kunicorn.group import events as ev
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import History
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.states import BEATING, COMMITTING, State, Step, take
+from kunicorn.group.search import Search
+from kunicorn.group.states import BEATING, CLASSIC, COMMITTING, OVER, State, Step, take
 from kunicorn.group.timing import Patience, Pulse, Timings
 from kunicorn.topics import TopicPartition
 
@@ -61,8 +62,7 @@ class ClassicMember:
         self._timings = timings
         self._pulse = Pulse(timings)
         self._patience = Patience(timings, rng)
-        self._coordinator_known = False
-        self._looking = False
+        self._search = Search(self._patience)
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
         self._rejoin_reason = "first join"
@@ -79,12 +79,17 @@ class ClassicMember:
         """Whether partitions stay while we join: only if every assignor we offer is cooperative."""
         return all(self._assignors.values())
 
+    @property
+    def may_follow(self) -> bool:
+        """Whether partitions that still drain may be let go of later: the next JoinGroup can name them as owned."""
+        return self.state is State.REVOKING
+
     def deadline(self) -> float:
         """When the next `Tick` is due; infinity where only an event can help."""
-        if self.state in (State.IDLE, State.LEFT, State.FAILED):
+        if self.state is State.IDLE or self.state in OVER:
             return float("inf")
-        if not self._coordinator_known:
-            return float("inf") if self._looking else self._patience.until
+        if not self._search.known:
+            return self._search.deadline()
         due = self._patience.until if self.state is State.UNJOINED else float("inf")
         if self._beats:
             due = min(due, self._pulse.due)
@@ -103,8 +108,7 @@ class ClassicMember:
             case ev.JoinWanted():
                 return self._on_join_wanted(now)
             case ev.CoordinatorFound():
-                self._looking, self._coordinator_known = False, True
-                self._patience.succeeded()
+                self._search.found()
                 self._pulse.due = now
                 return []
             case ev.CoordinatorRefused(error, why):
@@ -129,6 +133,9 @@ class ClassicMember:
                 return self._on_commit_refused(generation, member_id, error, now)
             case ev.TopicsChanged(reason):
                 return self._on_topics_changed(reason, now)
+            case ev.ConsumerHeartbeatAnswered() | ev.TopicsNamed():
+                # Answers to the consumer member that we were before the brokers turned that protocol down.
+                return []
             case ev.LeaveWanted(reason):
                 return self._on_leave_wanted(reason)
             case _:
@@ -136,13 +143,10 @@ class ClassicMember:
 
     def _due(self, now: float) -> list[Command]:
         """What is due whatever the event was: look-up, join, heartbeat."""
-        if self.state in (State.IDLE, State.LEFT, State.FAILED):
+        if self.state is State.IDLE or self.state in OVER:
             return []
-        if not self._coordinator_known:
-            if self._looking or now < self._patience.until:
-                return []
-            self._looking = True
-            return [ev.FindCoordinator()]
+        if not self._search.known:
+            return self._search.due(now)
         if self.state is State.UNJOINED and now >= self._patience.until:
             return [self._join()]
         if self._beats and now >= self._pulse.due:
@@ -333,13 +337,12 @@ class ClassicMember:
             case Reaction.FORGET_MEMBER:
                 return self._evict(why, now, forget=True)
             case _:
-                return self._fail(f"{why} ({_name(error)}): {remedy(error)}")
+                return self._fail(f"{why} ({name_of(error)}): {remedy(error)}")
 
     def _on_coordinator_refused(self, error: int, why: str, now: float) -> list[Command]:
-        self._looking = False
+        self._search.refused(now)
         if reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL:
-            return self._fail(f"{why} ({_name(error)}): {remedy(error)}")
-        self._patience.failed(now)
+            return self._fail(f"{why} ({name_of(error)}): {remedy(error)}")
         return []
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
@@ -358,11 +361,7 @@ class ClassicMember:
         if self.state in (State.JOINING, State.SYNCING):
             self._request = None
             self._step(Step.RETRY)
-        if not self._coordinator_known:
-            return []
-        self._coordinator_known = False
-        self._patience.failed(now)
-        return [ev.ForgetCoordinator(why)]
+        return self._search.lost(why, now)
 
     def _retry(self, why: str, now: float) -> list[Command]:
         self._request = None
@@ -402,7 +401,7 @@ class ClassicMember:
         self._leave_reason = reason
         # Between JoinGroup and SyncGroup nothing can be committed (invariant 2): owning partitions, the leave waits.
         waits = self.state in (State.JOINING, State.SYNCING) and bool(self.owned)
-        return [] if waits or self.state in (State.LEFT, State.FAILED) else self._leave()
+        return [] if waits or self.state in OVER else self._leave()
 
     def _leave(self) -> list[Command]:
         self._step(Step.LEAVE)
@@ -417,7 +416,7 @@ class ClassicMember:
     # -- bookkeeping ---------------------------------------------------------------------------------------------
 
     def _step(self, step: Step) -> None:
-        self.state = take(self.state, step)
+        self.state = take(CLASSIC, self.state, step)
 
     def _certain(self, sent_at: float) -> Command:
         until = sent_at + self._timings.session_timeout
@@ -427,10 +426,3 @@ class ClassicMember:
     def _disturb(self, reason: str, now: float) -> None:
         self._rejoin_reason = reason
         self.history.disturbed(reason, now)
-
-
-def _name(error: int) -> str:
-    try:
-        return ErrorCode(error).name
-    except ValueError:
-        return "an error this version does not know"

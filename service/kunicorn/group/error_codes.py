@@ -42,6 +42,7 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42
     KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
+    GROUP_ID_NOT_FOUND = 69
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
@@ -50,4 +51,17 @@ class ErrorCode(IntEnum):
     FENCED_INSTANCE_ID = 82
     UNSTABLE_OFFSET_COMMIT = 88
     UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
+
+
+def name_of(error: int) -> str:
+    """The code's name, for messages; total."""
+    try:
+        return ErrorCode(error).name
+    except ValueError:
+        return "an error this version does not know"

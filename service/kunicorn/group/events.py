@@ -7,9 +7,11 @@ Times are seconds of the driver's monotonic clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
-from kunicorn.group.protocol import JoinAnswer, Member, Plan, SyncAnswer
+from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Member, Plan, SyncAnswer, TopicPartitions
 from kunicorn.topics import TopicPartition
 
 # -- commands: carried out by the driver, in order -----------------------------------------------------------
@@ -78,6 +80,35 @@ class SendLeave:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SendConsumerHeartbeat:
+    """Send ConsumerGroupHeartbeat: to join (epoch 0), stay, acknowledge, or leave (-1; -2 keeps a static slot).
+
+    `full`: say everything (subscription, rebalance timeout, assignor), not only what changed since the last answer.
+    """
+
+    epoch: int
+    member_id: str
+    full: bool
+    owned: TopicPartitions | None
+    """What we own; None where that is as the coordinator was last told, or partitions are being let go of."""
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameTopics:
+    """Ask the cluster what these topic ids are called; answer with `TopicsNamed`, even if none is known."""
+
+    topic_ids: frozenset[UUID]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FallBack:
+    """The brokers do not speak the consumer protocol: go on with a classic member."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Assign:
     """These partitions are ours from now on."""
 
@@ -115,10 +146,10 @@ class Fail:
 
 
 Command = (
-    FindCoordinator | ForgetCoordinator | SendJoin | MakePlan | SendSync | SendHeartbeat | SendLeave | Assign | Revoke
-    | Lose | BeCertain | Fail
+    FindCoordinator | ForgetCoordinator | SendJoin | MakePlan | SendSync | SendHeartbeat | SendLeave
+    | SendConsumerHeartbeat | NameTopics | FallBack | Assign | Revoke | Lose | BeCertain | Fail
 )  # fmt: skip
-Request = SendJoin | SendSync | SendHeartbeat | SendLeave
+Request = SendJoin | SendSync | SendHeartbeat | SendLeave | SendConsumerHeartbeat
 
 # -- events: told to the member by the driver ----------------------------------------------------------------
 
@@ -189,6 +220,23 @@ class HeartbeatAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerHeartbeatAnswered:
+    """ConsumerGroupHeartbeat was answered. `commit_pending` as for `HeartbeatAnswered`."""
+
+    request: SendConsumerHeartbeat
+    answer: ConsumerHeartbeatAnswer
+    commit_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsNamed:
+    """What the cluster calls those topic ids that it knows."""
+
+    request: NameTopics
+    names: Mapping[UUID, str]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAnswered:
     """LeaveGroup was answered, well or badly."""
 
@@ -241,5 +289,6 @@ class LeaveWanted:
 
 Event = (
     Tick | JoinWanted | CoordinatorFound | CoordinatorRefused | Joined | Planned | PlanFailed | Synced
-    | HeartbeatAnswered | LeaveAnswered | Unanswered | Released | CommitRefused | TopicsChanged | LeaveWanted
+    | HeartbeatAnswered | ConsumerHeartbeatAnswered | TopicsNamed | LeaveAnswered | Unanswered | Released
+    | CommitRefused | TopicsChanged | LeaveWanted
 )  # fmt: skip

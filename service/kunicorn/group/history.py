@@ -28,6 +28,11 @@ class History:
         self.recent: deque[Rebalance] = deque(maxlen=_KEPT)
         self._began: tuple[float, str] | None = None
 
+    @property
+    def open(self) -> bool:
+        """Whether a rebalance is under way."""
+        return self._began is not None
+
     def disturbed(self, reason: str, now: float) -> None:
         """The first sign of a rebalance; later ones until it settles belong to it."""
         if self._began is None:

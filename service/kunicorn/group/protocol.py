@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 
@@ -102,6 +103,23 @@ class EpochEnd:
     error: int
     leader_epoch: int = NO_EPOCH
     end_offset: int = NO_OFFSET
+
+
+TopicPartitions = tuple[tuple[UUID, tuple[int, ...]], ...]
+"""Partition numbers by topic id, both sorted: how the consumer protocol names partitions (KIP-848)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeatAnswer:
+    """ConsumerGroupHeartbeat (KIP-848). Of an answer with an error nothing is to be adopted.
+
+    `assignment`: all that we may own from now on; None where nothing has changed since the last answer.
+    """
+
+    error: int
+    message: str = ""
+    epoch: int = 0
+    assignment: TopicPartitions | None = None
 
 
 Plan = Mapping[str, Sequence[TopicPartition]]

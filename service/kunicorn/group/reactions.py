@@ -20,6 +20,7 @@ class Api(Enum):
     HEARTBEAT = "Heartbeat"
     COMMIT = "OffsetCommit"
     OFFSET_FETCH = "OffsetFetch"
+    CONSUMER_HEARTBEAT = "ConsumerGroupHeartbeat"
 
 
 class Reaction(Enum):
@@ -40,6 +41,12 @@ class Reaction(Enum):
     FORGET_MEMBER = "forget member"
     #: KIP-394: store the id that the coordinator gave and send the same request again, at once.
     ADOPT_MEMBER_ID = "adopt member id"
+    #: Our epoch is not the coordinator's: heartbeat at once, and try again with what that brings.
+    BEAT = "heartbeat now"
+    #: The member before us holds our static slot; it lets go of it or its session ends.
+    AWAIT_SLOT = "await slot"
+    #: The broker does not speak this protocol: be a classic member instead.
+    FALL_BACK = "fall back"
     #: This partition's offset will not be accepted; the others' are.
     GIVE_UP = "give up"
     #: Only a person can help.
@@ -81,6 +88,8 @@ _REACTIONS: dict[tuple[Api, ErrorCode], Reaction] = {
     (Api.COMMIT, ErrorCode.OFFSET_METADATA_TOO_LARGE): Reaction.GIVE_UP,
     (Api.COMMIT, ErrorCode.INVALID_COMMIT_OFFSET_SIZE): Reaction.GIVE_UP,
     (Api.COMMIT, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.UNKNOWN_TOPIC_ID): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.STALE_MEMBER_EPOCH): Reaction.BEAT,
     (Api.COMMIT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
     (Api.COMMIT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
     (Api.COMMIT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
@@ -92,6 +101,25 @@ _REACTIONS: dict[tuple[Api, ErrorCode], Reaction] = {
     (Api.OFFSET_FETCH, ErrorCode.UNSTABLE_OFFSET_COMMIT): Reaction.RETRY,
     (Api.OFFSET_FETCH, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
     (Api.OFFSET_FETCH, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
+    (Api.OFFSET_FETCH, ErrorCode.STALE_MEMBER_EPOCH): Reaction.BEAT,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
+    # The client makes the id, so there is no other to forget it for (KIP-1082).
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.RESET_GENERATION,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.FENCED_MEMBER_EPOCH): Reaction.RESET_GENERATION,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.UNRELEASED_INSTANCE_ID): Reaction.AWAIT_SLOT,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.UNSUPPORTED_VERSION): Reaction.FALL_BACK,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.INVALID_REQUEST): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.INVALID_GROUP_ID): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.GROUP_MAX_SIZE_REACHED): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.UNSUPPORTED_ASSIGNOR): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.INVALID_REGULAR_EXPRESSION): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.FAIL,
+    # A classic group whose members offer nothing that a consumer member could work with, or migration is forbidden.
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.GROUP_ID_NOT_FOUND): Reaction.FAIL,
 }
 
 _OTHERWISE: dict[Api, Reaction] = {
@@ -101,6 +129,7 @@ _OTHERWISE: dict[Api, Reaction] = {
     Api.HEARTBEAT: Reaction.RETRY,
     Api.COMMIT: Reaction.RETRY,
     Api.OFFSET_FETCH: Reaction.RETRY,
+    Api.CONSUMER_HEARTBEAT: Reaction.RETRY,
 }
 
 
@@ -126,6 +155,20 @@ _REMEDIES: dict[ErrorCode, str] = {
         "the members have no assignor in common; give all the same group.partition_assignment_strategy"
     ),
     ErrorCode.FENCED_INSTANCE_ID: "another member came with the same group.group_instance_id; make it unique",
+    ErrorCode.UNRELEASED_INSTANCE_ID: (
+        "another member with the same group.group_instance_id goes on living; make it unique, or stop the other"
+    ),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "correct group.group_remote_assignor; the brokers have uniform and range",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: (
+        "correct the pattern in group.topics; with the consumer protocol brokers match it, by the rules of RE2"
+    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user needs DESCRIBE and READ on the topics",
+    ErrorCode.GROUP_ID_NOT_FOUND: (
+        "the classic group of this name cannot be converted now; see group.consumer.migration.policy of the brokers"
+    ),
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "this broker does not speak the consumer protocol, others do: upgrade it, or use group.group_protocol = classic"
+    ),
 }
 
 

@@ -1,7 +1,8 @@
-"""The states of a member of a classic group: one flat table; tests walk it, the docs draw it."""
+"""The states of a group's member: one flat table for each protocol; tests walk them, the docs draw them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 
@@ -10,19 +11,24 @@ class State(Enum):
 
     #: Not asked to join yet.
     IDLE = "idle"
-    #: A JoinGroup is due as soon as the coordinator is known. Partitions may still be owned (cooperative).
+    #: Classic: a JoinGroup is due as soon as the coordinator is known. Partitions may still be owned (cooperative).
     UNJOINED = "unjoined"
-    #: Partitions are being drained and committed before the JoinGroup.
+    #: Classic: partitions are being drained and committed before the JoinGroup.
     PREPARING = "preparing"
-    #: JoinGroup is out; the broker parks it until all members have joined. No heartbeats, no commits.
+    #: Classic: JoinGroup is out; the broker parks it until all members have joined. No heartbeats, no commits.
+    #: Consumer: heartbeats with epoch 0 ask to be let in.
     JOINING = "joining"
-    #: The plan is being made, or SyncGroup is out. Heartbeats, no commits.
+    #: Classic: the plan is being made, or SyncGroup is out. Heartbeats, no commits.
     SYNCING = "syncing"
     #: A member with an assignment.
     STABLE = "stable"
-    #: Partitions that the last plan took away are being drained and committed; a rejoin follows (KIP-429).
+    #: Classic: partitions that the last plan took away are being drained and committed; a rejoin follows (KIP-429).
     REVOKING = "revoking"
-    #: Everything is being drained and committed, or LeaveGroup is out.
+    #: Consumer: partitions that the coordinator takes away are being drained and committed (KIP-848).
+    RECONCILING = "reconciling"
+    #: Consumer: the coordinator is to be told what we own now; it gives what we let go of to others then.
+    ACKNOWLEDGING = "acknowledging"
+    #: Everything is being drained and committed, or the leave is out.
     LEAVING = "leaving"
     #: Out of the group, as asked.
     LEFT = "left"
@@ -35,7 +41,7 @@ class Step(Enum):
 
     WANT = "join wanted"
     ASK = "JoinGroup sent"
-    ACCEPT = "JoinGroup accepted"
+    ACCEPT = "accepted by the coordinator"
     RETRY = "asked again later"
     ASSIGN = "assignment received"
     ASSIGN_LESS = "assignment takes partitions away"
@@ -50,7 +56,9 @@ class Step(Enum):
 
 S, T = State, Step
 
-TRANSITIONS: dict[tuple[State, Step], State] = {
+Table = Mapping[tuple[State, Step], State]
+
+CLASSIC: Table = {
     (S.IDLE, T.WANT): S.UNJOINED,
     (S.IDLE, T.LEAVE): S.LEAVING,
     (S.IDLE, T.FAIL): S.FAILED,
@@ -87,20 +95,52 @@ TRANSITIONS: dict[tuple[State, Step], State] = {
     (S.LEAVING, T.FAIL): S.FAILED,
 }
 
-BEATING = frozenset({S.UNJOINED, S.PREPARING, S.SYNCING, S.STABLE, S.REVOKING, S.LEAVING})
-"""States in which heartbeats go out, as long as there is a generation to send them for."""
+CONSUMER: Table = {
+    (S.IDLE, T.WANT): S.JOINING,
+    (S.IDLE, T.LEAVE): S.LEAVING,
+    (S.IDLE, T.FAIL): S.FAILED,
+    (S.JOINING, T.ACCEPT): S.STABLE,
+    (S.JOINING, T.ASSIGN): S.ACKNOWLEDGING,
+    (S.JOINING, T.EVICT): S.JOINING,
+    (S.JOINING, T.LEAVE): S.LEAVING,
+    (S.JOINING, T.FAIL): S.FAILED,
+    (S.STABLE, T.ASSIGN): S.ACKNOWLEDGING,
+    (S.STABLE, T.ASSIGN_LESS): S.RECONCILING,
+    (S.STABLE, T.EVICT): S.JOINING,
+    (S.STABLE, T.LEAVE): S.LEAVING,
+    (S.STABLE, T.FAIL): S.FAILED,
+    (S.RECONCILING, T.RELEASE): S.ACKNOWLEDGING,
+    (S.RECONCILING, T.EVICT): S.JOINING,
+    (S.RECONCILING, T.LEAVE): S.LEAVING,
+    (S.RECONCILING, T.FAIL): S.FAILED,
+    (S.ACKNOWLEDGING, T.ACCEPT): S.STABLE,
+    (S.ACKNOWLEDGING, T.ASSIGN): S.ACKNOWLEDGING,
+    (S.ACKNOWLEDGING, T.ASSIGN_LESS): S.RECONCILING,
+    (S.ACKNOWLEDGING, T.EVICT): S.JOINING,
+    (S.ACKNOWLEDGING, T.LEAVE): S.LEAVING,
+    (S.ACKNOWLEDGING, T.FAIL): S.FAILED,
+    (S.LEAVING, T.EVICT): S.LEFT,
+    (S.LEAVING, T.GONE): S.LEFT,
+    (S.LEAVING, T.FAIL): S.FAILED,
+}
 
-COMMITTING = frozenset({S.UNJOINED, S.PREPARING, S.STABLE, S.REVOKING, S.LEAVING})
-"""States in which the broker accepts commits of our generation (invariant 2)."""
+BEATING = frozenset({S.UNJOINED, S.PREPARING, S.SYNCING, S.STABLE, S.REVOKING, S.LEAVING})
+"""States in which a classic member's heartbeats go out, as long as there is a generation to send them for."""
+
+COMMITTING = frozenset({S.UNJOINED, S.PREPARING, S.STABLE, S.REVOKING, S.RECONCILING, S.ACKNOWLEDGING, S.LEAVING})
+"""States in which the broker accepts commits of our generation or epoch (invariant 2)."""
+
+OVER = frozenset({S.LEFT, S.FAILED})
+"""States that nothing leads out of."""
 
 
 class IllegalStep(Exception):
     """The step cannot happen in that state: a bug; nothing was changed."""
 
 
-def take(state: State, step: Step) -> State:
+def take(table: Table, state: State, step: Step) -> State:
     """The state after `step`. Raises `IllegalStep`."""
     try:
-        return TRANSITIONS[state, step]
+        return table[state, step]
     except KeyError:
         raise IllegalStep(f"a member that is {state.value} cannot meet “{step.value}”") from None

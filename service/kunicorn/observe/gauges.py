@@ -11,7 +11,7 @@ from kunicorn.group.partitions import PartitionState
 from kunicorn.observe import catalogue as c
 from kunicorn.observe import health
 from kunicorn.observe.catalogue import Declared
-from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
+from kunicorn.observe.status import GroupStatus, PartitionStatus, Status, WorkerStatus
 
 Value = float | int | None
 _UP = frozenset({"ready", "draining"})
@@ -25,17 +25,19 @@ _PARTITION_SERIES: tuple[tuple[Declared, Callable[[PartitionStatus], Value]], ..
     (c.LOG_END, lambda p: p.log_end),
 )
 
-_GROUP_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
+_ASSIGNED_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
     (c.LAG_MAX, lambda s: max((p.lag for p in s.partitions if p.lag is not None), default=None)),
     (c.INFLIGHT, lambda s: sum(p.in_hand is not None for p in s.partitions)),
     (c.INFLIGHT_AGE, lambda s: max((p.in_hand_age for p in s.partitions if p.in_hand_age is not None), default=None)),
     (c.ASSIGNED, lambda s: len(s.partitions)),
-    (c.GENERATION, lambda s: None if s.group.generation == _NO_GENERATION else s.group.generation),
-    (c.HEARTBEAT_AGE, lambda s: s.group.heartbeat_age),
-    (c.SESSION_TIMEOUT, lambda s: s.group.session_timeout),
-    (c.LEASE_LEFT, lambda s: s.group.lease_left),
-    (c.REBALANCE_AGE, lambda s: min((r.age for r in s.group.last_rebalances), default=None)),
-    (c.COMMIT_AGE, lambda s: s.commit.last_age),
+)
+
+_GROUP_SERIES: tuple[tuple[Declared, Callable[[GroupStatus], Value]], ...] = (
+    (c.GENERATION, lambda g: None if g.generation == _NO_GENERATION else g.generation),
+    (c.HEARTBEAT_AGE, lambda g: g.heartbeat_age),
+    (c.SESSION_TIMEOUT, lambda g: g.session_timeout),
+    (c.LEASE_LEFT, lambda g: g.lease_left),
+    (c.REBALANCE_AGE, lambda g: min((r.age for r in g.last_rebalances), default=None)),
 )
 
 _SERVICE_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
@@ -63,28 +65,36 @@ class Gauges:
 
     def collect(self) -> Iterator[Metric]:
         """Caller: Prometheus's encoder."""
-        status, group = self._status, self._status.group
+        status, group_id = self._status, self._status.group_id
         yield _family(c.BUILD_INFO, [((status.version,), 1)])
-        yield _family(c.GROUP_INFO, [((group.group_id, group.protocol, group.instance_id or ""), 1)])
-        yield _family(c.GROUP_STATE, [((group.group_id, group.state), 1)])
         yield _family(c.PARTITIONS, self._by_state())
         for declared, of_service in _SERVICE_SERIES:
             yield _family(declared, [((), of_service(status))])
-        for declared, of_group in _GROUP_SERIES:
-            yield _family(declared, [((group.group_id,), of_group(status))])
+        for declared, of_assigned in _ASSIGNED_SERIES:
+            yield _family(declared, [((group_id,), of_assigned(status))])
+        if status.group is not None:
+            yield from self._of_group(status.group)
+        if status.commit is not None:
+            yield _family(c.COMMIT_AGE, [((group_id,), status.commit.last_age)])
         for declared, of_worker in _WORKER_SERIES:
             yield _family(declared, [((str(worker.worker),), of_worker(worker)) for worker in status.workers])
         for declared, of_partition in _PARTITION_SERIES:
             yield _family(declared, self._partition_series(of_partition))
 
+    def _of_group(self, group: GroupStatus) -> Iterator[Metric]:
+        yield _family(c.GROUP_INFO, [((group.group_id, group.protocol, group.instance_id or ""), 1)])
+        yield _family(c.GROUP_STATE, [((group.group_id, group.state), 1)])
+        for declared, of_group in _GROUP_SERIES:
+            yield _family(declared, [((group.group_id,), of_group(group))])
+
     def _by_state(self) -> list[tuple[tuple[str, ...], Value]]:
         # Every state is always there, so that an alert on a state that never occurred has a series to look at.
         counts = Counter(partition.state for partition in self._status.partitions)
         states = [state.value for state in PartitionState]
-        return [((self._status.group.group_id, state), counts[state]) for state in states]
+        return [((self._status.group_id, state), counts[state]) for state in states]
 
     def _partition_series(self, read: Callable[[PartitionStatus], Value]) -> Iterator[tuple[tuple[str, ...], Value]]:
-        group = self._status.group.group_id
+        group = self._status.group_id
         for partition in self._partitions:
             yield (group, partition.topic, str(partition.partition)), read(partition)
 

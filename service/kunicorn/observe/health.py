@@ -39,15 +39,27 @@ def live(status: Status) -> Verdict:
 
 
 def ready(status: Status) -> Verdict:
-    """Whether the member has found its place in the group and serves."""
+    """Whether the member has found its place in the group and serves; with [assign], whether all is fetched."""
     return Verdict(tuple(reason(status) for reason_holds, reason in _NOT_READY if reason_holds(status)))
 
 
 _NOT_READY: tuple[tuple[Callable[[Status], bool], Callable[[Status], str]], ...] = (
-    (lambda s: s.stopping, lambda _: "stopping: draining, committing, leaving the group"),
+    (lambda s: s.stopping, lambda s: f"stopping: draining{', committing, leaving the group' if s.group else ''}"),
     (lambda s: s.problem is not None, lambda s: str(s.problem)),
-    (lambda s: not s.group.joined, lambda s: f"not yet a stable member of group {s.group.group_id!r}: {s.group.state}"),
+    (
+        lambda s: s.group is not None and not s.group.joined,
+        lambda s: f"not yet a stable member of group {s.group_id!r}: {s.group.state if s.group else ''}",
+    ),
+    (lambda s: s.assign is not None and not s.assign.fetched, lambda s: f"not yet fetched: {_unfetched(s)}"),
 )
+
+
+def _unfetched(status: Status) -> str:
+    waiting = [f"{p.topic}-{p.partition} ({p.state})" for p in status.partitions if p.state not in _FETCHED]
+    return ", ".join(waiting[:10]) + (" …" if len(waiting) > 10 else "") or "no partition is assigned yet"
+
+
+_FETCHED = frozenset({"running", "moving", "released"})
 
 
 def _loop(status: Status) -> Iterator[str]:

@@ -31,6 +31,16 @@ _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300
 """Seconds: what waits for handlers and for other members."""
 
 
+_GROUPS_OWN = frozenset(
+    declared.name
+    for declared in (
+        *(c.HEARTBEATS, c.HEARTBEAT_SECONDS, c.REBALANCES, c.REBALANCE_SECONDS, c.PARTITIONS_LOST),
+        *(c.COMMITS, c.COMMIT_SECONDS),
+    )
+)
+"""Counted for members of a group only: elsewhere they would stand at 0 and look like a fault."""
+
+
 class Metrics:
     """Counters and histograms as attributes; what each means is in `kunicorn.observe.catalogue`.
 
@@ -79,7 +89,8 @@ class Metrics:
         with self._rendering:
             self._mind_the_limit(len(status.partitions), partition_metrics_max)
             dropped = logs.dropped() + self.worker_lines_dropped
-            page = _Page(self._registry, Gauges(status, partition_metrics_max), dropped)
+            left_out = _GROUPS_OWN if status.group is None else frozenset()
+            page = _Page(self._registry, Gauges(status, partition_metrics_max), dropped, left_out)
             if _OPENMETRICS in accept:
                 return bytes(openmetrics.generate_latest(page)), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
             return generate_latest(page), CONTENT_TYPE_PLAIN_0_0_4
@@ -130,13 +141,16 @@ class HandlerDurations:
 class _Page:
     """What was counted and what is so now, as one."""
 
-    def __init__(self, registry: CollectorRegistry, gauges: Gauges, lines_dropped: int) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, gauges: Gauges, lines_dropped: int, left_out: frozenset[str]
+    ) -> None:
         self._registry = registry
         self._gauges = gauges
         self._lines_dropped = lines_dropped
+        self._left_out = left_out
 
     def collect(self) -> Iterator[Metric]:
         """Caller: Prometheus's encoder."""
-        yield from self._registry.collect()
+        yield from (family for family in self._registry.collect() if family.name not in self._left_out)
         yield from self._gauges.collect()
         yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=self._lines_dropped)

@@ -16,7 +16,7 @@ class PartitionStatus:
     topic: str
     partition: int
     state: str
-    """A `PartitionState` value: resolving, starting, running, paused, moving, stopping, halted, stuck."""
+    """A `PartitionState` value: resolving, starting, running, paused, moving, stopping, halted, stuck, released."""
     reason: str | None
     since: float
     """Seconds in this state."""
@@ -96,6 +96,19 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignStatus:
+    """Partitions named by [assign], without membership."""
+
+    stop: str
+    """"never" or "end"."""
+    partitions: int
+    finished: int
+    """Handled up to their end."""
+    fetched: bool
+    """All have been fetched since the start."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitStatus:
     """The committer."""
 
@@ -121,8 +134,14 @@ class Status:
     """What keeps the service from working at all, in plain words: no broker, refused group."""
     template: str
     """starting, ready, backing-off."""
-    group: GroupStatus
-    commit: CommitStatus
+    group_id: str
+    """What our clients carry as `group.id`, whether or not we are a member."""
+    group: GroupStatus | None
+    """None with [assign]."""
+    assign: AssignStatus | None
+    """None for a member of a group."""
+    commit: CommitStatus | None
+    """None with [assign]: no offsets are committed."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     settings: dict[str, object] = field(default_factory=dict)

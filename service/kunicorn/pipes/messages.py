@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from kunicorn.topics import NO_OFFSET
+
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A frame's content; its type's name travels as the tag."""
@@ -86,6 +88,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: int
     offset: int
     leader_epoch: int
+    stop: int = NO_OFFSET
+    """Records from this offset on are not handled; `NO_OFFSET`: there is no end."""
 
 
 class StartFetcher(_Message, frozen=True):

@@ -3,6 +3,7 @@
 `load` is the way in. `python -m kunicorn.settings` writes what is generated from the declarations.
 """
 
+from kunicorn.settings.assign import AssignSettings
 from kunicorn.settings.loading import load, shown
 from kunicorn.settings.sections import (
     GroupSettings,
@@ -15,6 +16,7 @@ from kunicorn.settings.sections import (
 )
 
 __all__ = [
+    "AssignSettings",
     "GroupSettings",
     "HandlerSettings",
     "HttpSettings",

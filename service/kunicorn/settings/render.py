@@ -76,14 +76,15 @@ def page() -> str:
 def _row(section: str, key: str, field: FieldInfo) -> str:
     meaning = (field.description or "").replace("|", "\\|")
     variable = variable_of(section, key)
-    default = "**required**" if field.is_required() else _default_words(field)
-    return f"| `{key}`<br>`{variable}` | {default} | {_values(field)} | {meaning} |"
+    return f"| `{key}`<br>`{variable}` | {_default_words(field)} | {_values(field)} | {meaning} |"
 
 
 def _default_words(field: FieldInfo) -> str:
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "default" in extra:
         return str(extra["default"])
+    if field.is_required():
+        return "**required**"
     default = _default(field)
     if default is None:
         return "not set"

@@ -1,9 +1,10 @@
-"""Rules between settings of one section: flat tables, walked in order; every rule that is broken is told."""
+"""Rules between settings: flat tables, walked in order; every rule that is broken is told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
@@ -15,7 +16,10 @@ _LEAST_SESSION_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`holds` of a section, or `otherwise` is said of its setting `name`; `{s}` in it is the section."""
+    """`holds` of a section, or `otherwise` is said of its setting `name`; `{s}` in it is the section.
+
+    The settings as a whole are a section, too; a name in it is then `section.name`.
+    """
 
     name: str
     holds: Callable[[Any], bool]
@@ -42,6 +46,25 @@ GROUP_RULES = (
         "so that the group would exclude us while we still drain; raise it, or lower those",
     ),
 )
+
+SOURCE_RULES = (
+    Rule(
+        "group.topics",
+        lambda s: s.group.topics or s.assigned,
+        "empty; name at least one, or name partitions in [assign]",
+    ),
+    Rule(
+        "group.topics",
+        lambda s: not (s.group.topics and s.assigned),
+        "given beside assign.partitions; remove one of them: the group assigns, or [assign] does",
+    ),
+    Rule(
+        "group.group_instance_id",
+        lambda s: not (s.group.group_instance_id and s.assigned),
+        "given beside assign.partitions, where nobody is a member of the group; remove one of them",
+    ),
+)
+"""Of the settings as a whole: who says which partitions are ours."""
 
 RETRY_RULES = (
     Rule(
@@ -175,12 +198,12 @@ def check(settings: S, section: str, rules: Sequence[Rule]) -> S:
 def broken(settings: Any, section: str, rules: Sequence[Rule]) -> list[Problem]:
     """What the rules that do not hold have to say."""
     return [
-        Problem(f"{section}.{rule.name}", _value(settings, rule.name), rule.otherwise.format(s=settings))
+        Problem(f"{section}.{rule.name}".lstrip("."), _value(settings, rule.name), rule.otherwise.format(s=settings))
         for rule in rules
         if not rule.holds(settings)
     ]
 
 
 def _value(settings: Any, name: str) -> object:
-    value = getattr(settings, name)
+    value = attrgetter(name)(settings)
     return NO_VALUE if value is None else value

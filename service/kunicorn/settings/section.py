@@ -1,4 +1,4 @@
-"""What every section of the settings is."""
+"""What all sections of the settings have in common."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
     assignors_differ,
     is_broker_address,
@@ -20,10 +21,9 @@ from kunicorn.settings.checks import (
     is_kafka_name,
     is_topic_or_pattern,
     librdkafka_properties,
-    not_in_this_version,
 )
 from kunicorn.settings.cpus import available_cpus
-from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, check
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
 from kunicorn.settings.section import Section
 from kunicorn.settings.security import SecuritySettings
 
@@ -36,7 +36,7 @@ Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
 # about the array only: its items stay strict).
 Servers = Annotated[tuple[Annotated[str, AfterValidator(is_broker_address)], ...], Strict(False), Field(min_length=1)]
-Topics = Annotated[tuple[Annotated[str, AfterValidator(is_topic_or_pattern)], ...], Strict(False), Field(min_length=1)]
+Topics = Annotated[tuple[Annotated[str, AfterValidator(is_topic_or_pattern)], ...], Strict(False)]
 Assignors = Annotated[
     tuple[Literal["range", "roundrobin", "sticky", "cooperative-sticky"], ...],
     Strict(False),
@@ -93,14 +93,29 @@ class GroupSettings(Section):
     """The consumer group: one service is one member of it."""
 
     id: Annotated[str, AfterValidator(is_group_id)] = Field(
-        description="The consumer group; all services with this id share its partitions.", examples=["orders"]
+        description="The consumer group; all services with this id share its partitions. With [assign] only what the "
+        "brokers check rights against.",
+        examples=["orders"],
+        json_schema_extra={"default": f"**required**; with [assign] `{CLIENTS_GROUP}`"},
     )
     topics: Topics = Field(
         description="Topics to consume; a leading ^ makes a regular expression, matched against all topics there are.",
         examples=[["orders", "^refunds-.*"]],
+        json_schema_extra={"default": "**required**, but for [assign]"},
     )
-    group_protocol: Annotated[Literal["classic"], BeforeValidator(not_in_this_version("consumer", use="classic"))] = (
-        Field("classic", description="The rebalance protocol; this version knows the classic one only.")
+    group_protocol: Literal["classic", "consumer"] = Field(
+        "classic",
+        description="The rebalance protocol: classic, or consumer (KIP-848), where the brokers share out and hand "
+        "over; brokers before 4.0 do not have it, and the service goes on with classic then.",
+    )
+    group_remote_assignor: Literal["uniform", "range"] | None = Field(
+        None,
+        examples=["uniform"],
+        description="Which of the brokers' assignors is used, with the consumer protocol; theirs to choose if unset.",
+    )
+    allow_protocol_upgrade: bool = Field(
+        False,
+        description="Permits group_protocol = consumer for a group that is a classic one, and so converts it.",
     )
     partition_assignment_strategy: Assignors = Field(
         ("cooperative-sticky",),
@@ -217,10 +232,29 @@ class Settings(BaseSettings):
 
     kafka: KafkaSettings
     group: GroupSettings
+    assign: AssignSettings = Field(default_factory=AssignSettings)
     handler: HandlerSettings
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    @property
+    def assigned(self) -> bool:
+        """The partitions are those of [assign]: no membership, no commit."""
+        return bool(self.assign.partitions)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _assign_spares_the_group(cls, tables: Any) -> Any:
+        """With [assign] nobody has to name a group, or topics to subscribe to."""
+        assign, group = tables.get("assign"), tables.get("group", {})
+        if isinstance(assign, Mapping) and assign.get("partitions") and isinstance(group, Mapping):
+            return {**tables, "group": {"id": CLIENTS_GROUP, "topics": (), **group}}
+        return tables
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "", SOURCE_RULES)
 
     @classmethod
     def settings_customise_sources(

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -114,8 +114,10 @@ def _value(setting: FieldInfo, text: str) -> Any:
     origin = get_origin(setting.annotation)
     if origin is tuple and not text.lstrip().startswith("["):
         return [item.strip() for item in text.split(",") if item.strip()]
+    # A setting that is a text or a table (assign.start): only a JSON object is meant as the table.
+    table = text.lstrip().startswith("{") and any(get_origin(each) is Mapping for each in get_args(setting.annotation))
     try:
-        if origin is tuple or origin is Mapping:
+        if origin is tuple or origin is Mapping or table:
             return json.loads(text)
         return TypeAdapter[Any](cast(Any, setting.annotation)).validate_strings(text)
     except (ValidationError, json.JSONDecodeError):

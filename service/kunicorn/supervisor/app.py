@@ -25,15 +25,15 @@ from kunicorn.pipes.messages import Configure, Password, Preload, Token
 from kunicorn.settings import Settings
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.brokers import Brokers
-from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.handover import Handover
-from kunicorn.supervisor.membership import Membership
+from kunicorn.supervisor.fixed import FixedAssignment
+from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.passwords import watch_password
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
 from kunicorn.supervisor.resolver import Resolver
 from kunicorn.supervisor.snapshot import Snapshot
+from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.templates import Templates
 from kunicorn.supervisor.tokens import Tokens
 from kunicorn.supervisor.topics import Topics
@@ -76,7 +76,7 @@ class Service:
         self._stopping = False
         self._problem: str | None = "starting"
         self._serving = False
-        """The membership runs: from now on a stop means to drain, commit and leave."""
+        """Partitions are being had: from now on a stop means to drain."""
         self._hurried = False
         self._loop_lag = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,7 +91,8 @@ class Service:
             rng=rng,
         )
         self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
-        self._topics = Topics(group.topics, self._cluster)
+        topics = settings.assign.wanted.topics or group.topics
+        self._topics = Topics(topics, self._cluster, brokers_match=group.group_protocol == "consumer")
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(self._preload(), self._metrics, self._fatal)
@@ -99,19 +100,20 @@ class Service:
         self._pool = Pool(
             settings.workers.count, self._templates, self._configure, self._fetchers, self._metrics, self._fatal
         )
-        self._fetchers.pool = self._pool
-        self._membership = Membership(
-            settings, coordinator, self._topics, self._fetchers, self._metrics, self._pool.extend_lease, self._fatal
-        )
-        self._commits = Commits(self._membership, self._fetchers.consumed, self._fetchers.committed, self._metrics)
-        self._handover = Handover(settings, self._fetchers, self._commits, self._metrics)
-        self._membership.commits, self._membership.handover = self._commits, self._handover
-        self._resolver = Resolver(self._brokers, self._fetchers, self._commits, group.auto_offset_reset, self._fatal)
+        self._fetchers.pool, self._fetchers.topic_id = self._pool, self._topics.topic_id
+        self._source = self._source_of_partitions(coordinator)
+        self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
-        self._snapshot = Snapshot(
-            settings, self._membership, coordinator, self._commits, self._fetchers, self._pool, self._templates
-        )
+        self._snapshot = Snapshot(settings, self._source, self._fetchers, self._pool, self._templates)
         self._http = Server(settings.http, self.status, self._metrics)
+
+    def _source_of_partitions(self, coordinator: Coordinator) -> Source:
+        settings, topics, lease = self._settings, self._topics, self._pool.extend_lease
+        if settings.assigned:
+            return FixedAssignment(settings, self._brokers, topics, self._fetchers, self._metrics, lease)
+        return GroupAssignment(
+            settings, coordinator, self._brokers, topics, self._fetchers, self._metrics, lease, self._fatal
+        )
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -133,10 +135,10 @@ class Service:
             await self._until_ended(self._serve())
         finally:
             await self._shut_down()
-        if self._handover.uncommitted:
-            log.error("stopped, but not everything handled is committed: it will be handled again by the next owner")
+        if self._source.unfinished:
+            log.error(f"stopped, but {self._source.words.unclean}")
             return ExitCode.NOT_ALL_COMMITTED
-        log.info("stopped; everything handled is committed")
+        log.info(f"stopped; {self._source.words.clean}")
         return ExitCode.CLEAN
 
     async def _serve(self) -> None:
@@ -146,13 +148,9 @@ class Service:
         self._problem = None
         self._pool.want(1)
         await self._templates.current()
-        self._start(
-            self._pool.watch(),
-            self._commits.every(self._settings.group.commit_interval_ms / 1000),
-            lag.watch(self._brokers, self._fetchers),
-        )
+        self._start(self._pool.watch(), lag.watch(self._brokers, self._fetchers), *self._source.works())
         self._serving = True
-        await self._membership.run()
+        await self._source.run()
 
     async def _until_ended(self, serving: Awaitable[None]) -> None:
         """Wait for the service's end, whichever comes first: it has left the group, or something fatal."""
@@ -212,7 +210,8 @@ class Service:
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise ConfigError(f"topic {name!r} does not exist on this cluster: create it, or correct group.topics")
+                setting = "assign.partitions" if self._settings.assigned else "group.topics"
+                raise ConfigError(f"topic {name!r} does not exist on this cluster: create it, or correct {setting}")
 
     # -- what the workers get --------------------------------------------------------------------------------------
 
@@ -265,23 +264,22 @@ class Service:
             self._stopping = True
             self._end()
         else:
-            log.info(f"{number.name}: draining, committing, leaving the group")
+            log.info(f"{number.name}: {self._source.words.leaving}")
             self._stopping = True
-            self._membership.leave(f"{number.name} at {socket.gethostname()}")
+            self._source.leave(f"{number.name} at {socket.gethostname()}")
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             group = self._settings.group
             budget = (group.drain_timeout_ms + group.commit_timeout_ms) / 1000 + _EXIT_GRACE
             asyncio.get_running_loop().call_later(
-                budget, self._stop_at_once, f"not out of the group after {budget:.0f} s: stopping without it"
+                budget, self._stop_at_once, f"{self._source.words.overdue} after {budget:.0f} s: stopping nevertheless"
             )
 
     def _stop_at_once(self, why: str) -> None:
-        if self._membership.over.is_set():
+        if self._source.over:
             return
         log.warning(why)
         self._hurried = True
-        # What is in hand now ends with its worker: the next owner handles it again.
-        self._handover.uncommitted += max(1, len(self._fetchers.consumed()))
+        self._source.hurry()
         self._end()
 
     def _end(self) -> None:

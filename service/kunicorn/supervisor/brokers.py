@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kunicorn.errors import PeerError
-from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.group.protocol import NO_GENERATION, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.settings import Settings
 from kunicorn.supervisor.topics import Topics
 from kunicorn.topics import TopicPartition
@@ -18,6 +18,8 @@ class Brokers:
     """Implements `starts.Offsets`."""
 
     def __init__(self, settings: Settings, cluster: Cluster, coordinator: Coordinator, topics: Topics) -> None:
+        self.identity: Callable[[], tuple[str | None, int]] = lambda: (None, NO_GENERATION)
+        """Set by the service: member id and epoch, for groups with the consumer protocol."""
         self._cluster = cluster
         self._coordinator = coordinator
         self._topics = topics
@@ -28,7 +30,10 @@ class Brokers:
         """See `Offsets`."""
         if self._coordinator.node is None:
             raise PeerError("the coordinator is being looked up")
-        return await self._coordinator.fetch_offsets(partitions=partitions, require_stable=True, timeout=self._timeout)
+        member_id, epoch = self.identity()
+        return await self._coordinator.fetch_offsets(
+            partitions=partitions, require_stable=True, timeout=self._timeout, member_id=member_id, epoch=epoch
+        )
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
         """See `Offsets`."""
@@ -40,6 +45,10 @@ class Brokers:
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         """See `Offsets`."""
         return await epoch_ends(self._cluster, queries, self._timeout)
+
+    def created_anew(self, topic: str) -> bool:
+        """See `Offsets`."""
+        return self._topics.created_anew(topic)
 
     def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
         """See `Offsets`."""

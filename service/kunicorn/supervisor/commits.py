@@ -12,18 +12,23 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kunicorn.errors import PeerError
+from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.topics import Position, TopicPartition
-from kunicorn.wire.error_codes import ErrorCode, describe
 
 log = logs.get("kunicorn.commits")
 
 _RETRY_PAUSE = 0.1
 _POLL = 0.05
+_HELD = 10.0
+"""Seconds after an undecided commit in which heartbeats may be held: until the next one is out, at the usual interval
+(5 s), and decided (offsets.commit.timeout.ms: 5 s)."""
+_UNDECIDED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
+"""In the log, but not on all replicas in time (`CoordinatorRuntime.java`): it may yet count."""
 
 
 class CommitTarget(Protocol):
@@ -51,7 +56,6 @@ class Commits:
         metrics: Metrics,
     ) -> None:
         """`consumed` gives what may be committed now; `committed` is told what the broker has accepted."""
-        self.pending = False
         self.last_ok_at: float | None = None
         self.last_result: str | None = None
         self._target = target
@@ -59,6 +63,16 @@ class Commits:
         self._committed = committed
         self._metrics = metrics
         self._one_at_a_time = asyncio.Lock()
+        self._out = False
+        self._held_until = float("-inf")
+
+    @property
+    def pending(self) -> bool:
+        """Whether the broker may still hold a commit of ours, waiting for its replicas; it holds heartbeats behind it.
+
+        That outlasts our own time-out: while a replica is frozen, the next one is held as well.
+        """
+        return self._out or clock.now() < self._held_until
 
     async def every(self, interval: float) -> None:
         """Commit every `interval` seconds, for ever; a commit that fails is made up for by the next."""
@@ -110,7 +124,7 @@ class Commits:
                 return False
             if not self._target.may_commit:
                 await asyncio.sleep(_POLL)
-            elif not await self._once(wanted, "wait", accepted):
+            elif not await self._once(wanted, "wait", accepted) and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
         return True
 
@@ -120,23 +134,24 @@ class Commits:
         why: str,
         accepted: Callable[[TopicPartition], object] = lambda _: None,
     ) -> bool:
-        """One request; True if every offset in it was accepted or given up."""
+        """One request; True if every offset in it was accepted."""
         async with self._one_at_a_time:
             offsets = wanted()
             if not offsets or not self._target.may_commit:
                 return not offsets
-            self.pending = True
+            self._out = True
             began = clock.now()
             try:
                 answer = await self._target.send_commit(offsets)
             except PeerError as error:
+                self._held_until = clock.now() + _HELD
                 self._note("unanswered", began)
                 log.warning(
                     f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
                 )
                 return False
             finally:
-                self.pending = False
+                self._out = False
             return self._take(offsets, answer, accepted, began)
 
     def _take(
@@ -146,21 +161,27 @@ class Commits:
         accepted: Callable[[TopicPartition], object],
         began: float,
     ) -> bool:
-        worst = 0
+        worst, given_up = 0, False
         for tp, position in offsets.items():
             error = answer.errors.get(tp)
             verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
-            if verdict is Reaction.PROCEED or verdict is Reaction.GIVE_UP:
-                if verdict is Reaction.GIVE_UP:
-                    log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
+            if verdict is Reaction.PROCEED:
                 self._committed(tp, position.offset)
                 accepted(tp)
+            elif verdict is Reaction.GIVE_UP:
+                # Of a start offset only this try is given up: the broker may not know a new topic yet.
+                log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
+                self._committed(tp, position.offset)
+                given_up = True
             else:
                 worst = error if error is not None else -1
         if worst == 0:
             self.last_ok_at = clock.now()
+            self._held_until = float("-inf")
             self._note("ok", began)
-            return True
+            return not given_up
+        if worst in _UNDECIDED:
+            self._held_until = clock.now() + _HELD
         self._note(f"error {worst}", began)
         self._target.commit_refused(worst)
         return False
@@ -172,6 +193,7 @@ class Commits:
 
 
 def _explained(error: int | None, tp: TopicPartition) -> str:
+    told = f"{name_of(error or 0)} ({error})"
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
-    return describe(error or 0)
+        return f"{told}: this user needs READ on topic {tp.topic!r}"
+    return told

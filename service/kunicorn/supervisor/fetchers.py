@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from uuid import UUID
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import share, workers_wanted
@@ -47,6 +48,8 @@ class Fetchers:
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
+        self.topic_id: Callable[[str], UUID | None] = lambda _: None
+        """Set by the service: the id of the topic that has this name now, as far as is known."""
         self._max_crashes = max_crashes
         self._metrics = metrics
         self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
@@ -63,8 +66,13 @@ class Fetchers:
             if tp in self.table:
                 self._wanted_again.add(tp)
             else:
-                fresh.append(self.table.setdefault(tp, Partition(tp)))
+                fresh.append(self._enter(tp))
         self._take_up(fresh)
+
+    def _enter(self, tp: TopicPartition) -> Partition:
+        partition = self.table[tp] = Partition(tp)
+        partition.topic_id = self.topic_id(tp.topic)
+        return partition
 
     def _take_up(self, fresh: list[Partition]) -> None:
         self.pool.want(workers_wanted(len(self.table), len(self.pool.places)))
@@ -89,12 +97,33 @@ class Fetchers:
         What a worker still has in hand is waited for like a revoke's: until then the partition cannot be ours again.
         """
         self._wanted_again -= set(partitions)
+        await self._drop(partitions, deadline, give_up)
+
+    async def _drop(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
         for partition in leaving:
             partition.lost = True
         self._stop(leaving, deadline, lost=True)
         self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
+
+    def of_gone_topics(self) -> list[TopicPartition]:
+        """Those that belong to a topic that was deleted, and created anew under the same name."""
+        return [
+            tp
+            for tp, partition in self.table.items()
+            if not partition.lost and _other(partition.topic_id, self.topic_id(tp.topic))
+        ]
+
+    def disown(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit nothing of these any more; an offset of the old topic would count for the new one."""
+        for tp in partitions:
+            self.table[tp].lost = True
+
+    async def renew(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        """Their topics are other ones by now: drop what was consumed of the old and begin with the new."""
+        self._wanted_again |= set(partitions)
+        await self._drop(partitions, deadline, give_up)
 
     async def _see_off(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:
         """Until all are released: patiently until `deadline`, then by the ladder, then waiting until `give_up`."""
@@ -121,7 +150,8 @@ class Fetchers:
             del self.table[tp]
             if tp in self._wanted_again:
                 self._wanted_again.discard(tp)
-                again.append(self.table.setdefault(tp, Partition(tp)))
+                again.append(self._enter(tp))
+                again[-1].fresh = _other(partition.topic_id, again[-1].topic_id)
         if again:
             self._take_up(again)
 
@@ -215,7 +245,13 @@ class Fetchers:
             tp, position = partition.tp, partition.position
             starts.append(
                 FetcherStart(
-                    partition.grant, partition.slot, tp.topic, tp.partition, position.offset, position.leader_epoch
+                    grant=partition.grant,
+                    slot=partition.slot,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=position.offset,
+                    leader_epoch=position.leader_epoch,
+                    stop=partition.stop,
                 )
             )
         worker.send(StartFetcher(starts))
@@ -316,11 +352,20 @@ class Fetchers:
                 ready[tp] = position
         return ready
 
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
+        """Of those topics among them whose id is known: the one that these partitions were consumed of."""
+        known = ((tp.topic, self.table[tp].topic_id) for tp in partitions if tp in self.table)
+        return {topic: topic_id for topic, topic_id in known if topic_id is not None}
+
     def committed(self, tp: TopicPartition, offset: int) -> None:
         """The broker has it."""
         partition = self.table.get(tp)
         if partition is not None:
             partition.committed = offset
+
+
+def _other(before: UUID | None, now: UUID | None) -> bool:
+    return before is not None and now is not None and before != now
 
 
 def _by_worker(partitions: Iterable[Partition]) -> dict[WorkerProcess, list[Partition]]:

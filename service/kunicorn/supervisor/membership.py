@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import assert_never
 
@@ -15,14 +16,18 @@ from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
-from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, Subscription
-from kunicorn.group.states import State
+from kunicorn.group.consumer import ConsumerMember
+from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.protocol import NO_GENERATION, CommitAnswer
+from kunicorn.group.states import OVER, State
 from kunicorn.group.timing import Timings
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.settings import Settings
+from kunicorn.supervisor.classic_requests import ClassicRequests
 from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.consumer_requests import ConsumerRequests
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.handover import Handover, shown
 from kunicorn.supervisor.topics import Topics
@@ -32,11 +37,9 @@ from kunicorn.wire.errors import CoordinatorUnavailable
 
 log = logs.get("kunicorn.membership")
 
-_HEARTBEAT_TIMEOUT = 3.0
-_HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
-"""A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
-_JOIN_MARGIN = 5.0
-_LEAVE_TIMEOUT = 3.0
+Member = ClassicMember | ConsumerMember
+
+_TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 def timings(settings: Settings) -> Timings:
@@ -65,22 +68,16 @@ class Membership:
         extend_lease: Callable[[int], None],
         fatal: Callable[[Exception], None],
     ) -> None:
-        group = settings.group
         self.over = asyncio.Event()
-        self.commits: Commits
         self.handover: Handover
-        """Both set by the service: they and the membership need one another."""
+        """Set by the service: it and the membership need one another."""
         self._settings = settings
-        self._timings = timings(settings)
-        self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
-        self.member = ClassicMember(
-            {assignor.name: assignor.cooperative for assignor in self._assignors},
-            self._timings,
-            random.Random(),
-            group.group_instance_id,
-        )
+        self.member: Member = _consumer(settings) if settings.group.group_protocol == "consumer" else _classic(settings)
         self._coordinator = coordinator
         self._topics = topics
+        topics.another_of_that_name = self._renew
+        self._classic = ClassicRequests(settings, coordinator, topics, metrics)
+        self._consumer = ConsumerRequests(settings, coordinator, topics, metrics)
         self._fetchers = fetchers
         self._metrics = metrics
         self._extend_lease = extend_lease
@@ -90,11 +87,15 @@ class Membership:
         self._settled = 0
         self._committed_as = (NO_GENERATION, "")
 
+    def use(self, commits: Commits) -> None:
+        """Whose commits joins wait for. Caller: the service, before `run`: they and the membership need one another."""
+        self._classic.commits = self._consumer.commits = commits
+
     async def run(self) -> None:
         """Be a member until `leave` is through, or the group refuses us."""
         self._events.put_nowait(ev.JoinWanted())
         self._spawn(self._watch_topics())
-        while self.member.state not in (State.LEFT, State.FAILED):
+        while self.member.state not in OVER:
             event = await self._next_event()
             before = self.member.state
             for command in self.member.receive(event, clock.now()):
@@ -110,6 +111,16 @@ class Membership:
         self.handover.uncommitted = 0
         self._events.put_nowait(ev.LeaveWanted(reason))
 
+    @property
+    def protocol(self) -> str:
+        """ "classic" or "consumer": what we speak, which may differ from what was wished for."""
+        return "consumer" if isinstance(self.member, ConsumerMember) else "classic"
+
+    def identity(self) -> tuple[str | None, int]:
+        """Member id and epoch, to read offsets under; neither where the protocol has no use for them."""
+        member = self.member
+        return (None, NO_GENERATION) if isinstance(member, ClassicMember) else (member.member_id, member.generation)
+
     # -- CommitTarget --------------------------------------------------------------------------------------------
 
     @property
@@ -121,14 +132,18 @@ class Membership:
         """See `CommitTarget`."""
         member = self.member
         self._committed_as = (member.generation, member.member_id)
-        return await self._coordinator.commit(
+        answer = await self._coordinator.commit(
             generation=member.generation,
             member_id=member.member_id,
             instance_id=member.instance_id,
             offsets=offsets,
+            topic_ids=self._fetchers.topic_ids(offsets),
             metadata="",
             timeout=self._settings.group.commit_timeout_ms / 1000,
         )
+        if any(error in _TOPIC_GONE for error in answer.errors.values()):
+            self._topics.doubt()
+        return answer
 
     def commit_refused(self, error: int) -> None:
         """See `CommitTarget`."""
@@ -153,15 +168,21 @@ class Membership:
                 log.warning(f"the coordinator is looked up anew: {reason}")
                 self._coordinator.forget()
             case ev.SendJoin():
-                self._ask(command, self._join(command))
+                self._ask(command, self._classic.join(command))
             case ev.MakePlan():
-                self._spawn(self._plan(command))
+                self._tell(self._classic.plan(command))
             case ev.SendSync():
-                self._ask(command, self._sync(command))
+                self._ask(command, self._classic.sync(command))
             case ev.SendHeartbeat():
-                self._ask(command, self._heartbeat(command))
+                self._ask(command, self._classic.heartbeat(command))
             case ev.SendLeave():
-                self._ask(command, self._leave(command))
+                self._ask(command, self._classic.leave(command))
+            case ev.SendConsumerHeartbeat():
+                self._ask(command, self._consumer.heartbeat(command))
+            case ev.NameTopics():
+                self._tell(self._consumer.name_topics(command))
+            case ev.FallBack(why):
+                self._fall_back(why)
             case ev.Assign(partitions, generation):
                 log.info(f"generation {generation} adds {len(partitions)} partitions", partitions=shown(partitions))
                 self._fetchers.assign(partitions)
@@ -188,6 +209,18 @@ class Membership:
 
         self._spawn(answered())
 
+    def _tell(self, asking: Awaitable[ev.Event]) -> None:
+        async def told() -> None:
+            self._events.put_nowait(await asking)
+
+        self._spawn(told())
+
+    def _fall_back(self, why: str) -> None:
+        log.warning(f'the brokers do not speak the consumer protocol, going on with group_protocol = "classic": {why}')
+        self.member = _classic(self._settings)
+        self._topics.brokers_match = False
+        self._events.put_nowait(ev.JoinWanted())
+
     def _spawn(self, work: Awaitable[None]) -> None:
         async def guarded() -> None:
             try:
@@ -206,6 +239,8 @@ class Membership:
     async def _find(self) -> None:
         try:
             node = await self._coordinator.find()
+            if self.protocol == "consumer":
+                await self._consumer.check_conversion()
         except CoordinatorUnavailable as error:
             self._events.put_nowait(ev.CoordinatorRefused(error.error, str(error)))
         except PeerError as error:
@@ -215,86 +250,8 @@ class Membership:
             log.info(f"the coordinator of group {group!r} is node {node.node_id} at {node.host}:{node.port}")
             self._events.put_nowait(ev.CoordinatorFound())
 
-    async def _join(self, request: ev.SendJoin) -> ev.Event:
-        await self.commits.quiet()
-        topics = self._topics.subscribe()
-        subscriptions = [
-            (
-                assignor.name,
-                Subscription(
-                    topics=topics,
-                    owned=request.owned,
-                    generation=request.generation,
-                    rack=self._settings.kafka.client_rack,
-                    user_data=assignor.user_data(request.generation, request.assigned),
-                ),
-            )
-            for assignor in self._assignors
-        ]
-        log.info(f"joining: {request.reason}", generation=request.generation, owned=len(request.owned))
-        answer = await self._coordinator.join(
-            member_id=request.member_id,
-            instance_id=self.member.instance_id,
-            session_timeout_ms=self._settings.group.session_timeout_ms,
-            rebalance_timeout_ms=self._settings.group.max_poll_interval_ms,
-            protocols=subscriptions,
-            reason=request.reason,
-            timeout=max(self._timings.rebalance_timeout + _JOIN_MARGIN, self._settings.kafka.request_timeout_ms / 1000),
-        )
-        return ev.Joined(request, answer)
-
-    async def _plan(self, request: ev.MakePlan) -> None:
-        topics = {topic for member in request.members for topic in member.subscription.topics}
-        try:
-            counts = await self._topics.plan_for(topics)
-        except PeerError as error:
-            self._events.put_nowait(ev.PlanFailed(request, str(error)))
-            return
-        plan = await asyncio.to_thread(ASSIGNORS[request.assignor].plan, request.members, counts)
-        log.info(
-            f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
-        )
-        self._events.put_nowait(ev.Planned(request, plan))
-
-    async def _sync(self, request: ev.SendSync) -> ev.Event:
-        sent_at = clock.now()
-        answer = await self._coordinator.sync(
-            generation=request.generation,
-            member_id=request.member_id,
-            instance_id=self.member.instance_id,
-            assignor=request.assignor,
-            plan=request.plan,
-            timeout=self._timings.rebalance_timeout + _JOIN_MARGIN,
-        )
-        return ev.Synced(request, answer, sent_at)
-
-    async def _heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:
-        beside_commit = self.commits.pending
-        try:
-            error = await self._coordinator.heartbeat(
-                generation=request.generation,
-                member_id=request.member_id,
-                instance_id=self.member.instance_id,
-                timeout=_HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else _HEARTBEAT_TIMEOUT,
-            )
-        except PeerError:
-            self._metrics.heartbeats.labels(result="unanswered").inc()
-            raise
-        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
-        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
-        return ev.HeartbeatAnswered(request, error, beside_commit or self.commits.pending)
-
-    async def _leave(self, request: ev.SendLeave) -> ev.Event:
-        error = await self._coordinator.leave(
-            member_id=request.member_id,
-            instance_id=self.member.instance_id,
-            reason=request.reason,
-            timeout=_LEAVE_TIMEOUT,
-        )
-        return ev.LeaveAnswered(request, error)
-
     async def _revoke(self, request: ev.Revoke) -> None:
-        held, rest = await self.handover.revoke(request.partitions, lambda: self.member.state is State.REVOKING)
+        held, rest = await self.handover.revoke(request.partitions, lambda: self.member.may_follow)
         if rest is not None:
             self._spawn(rest)
         self._events.put_nowait(ev.Released(request, held))
@@ -305,6 +262,23 @@ class Membership:
         while True:
             reason = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
             self._events.put_nowait(ev.TopicsChanged(reason))
+
+    def _renew(self) -> None:
+        gone = self._fetchers.of_gone_topics()
+        if not gone:
+            return
+        log.warning(
+            f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old "
+            f"one is dropped, the new one is consumed from its beginning",
+            partitions=shown(tuple(gone)),
+        )
+        if self.protocol == "consumer":
+            # The coordinator knows topics by id: it takes these away and gives the new ones.
+            self._fetchers.disown(gone)
+            return
+        now, group = clock.now(), self._settings.group
+        drained, given_up = now + group.drain_timeout_ms / 1000, now + group.max_poll_interval_ms / 1000
+        self._spawn(self._fetchers.renew(gone, drained, given_up))
 
     def _note(self, before: State) -> None:
         member = self.member
@@ -323,3 +297,21 @@ class Membership:
             )
         if before is not member.state:
             log.debug(f"member is {member.state.value}, was {before.value}", generation=member.generation)
+
+
+def _classic(settings: Settings) -> ClassicMember:
+    group = settings.group
+    assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
+    return ClassicMember(
+        {assignor.name: assignor.cooperative for assignor in assignors},
+        timings(settings),
+        random.Random(),
+        group.group_instance_id,
+    )
+
+
+def _consumer(settings: Settings) -> ConsumerMember:
+    group = settings.group
+    return ConsumerMember(
+        str(uuid.uuid4()), timings(settings), random.Random(), group.group_instance_id, group.group_remote_assignor
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from uuid import UUID
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState, advance
 from kunicorn.pipes import clock
@@ -22,8 +23,14 @@ class Partition:
         self.position: Position | None = None
         """Consumed up to here; while a worker holds the partition, as of the last look into its ledger."""
         self.committed: int | None = None
+        self.stop = NO_OFFSET
+        """Records from this offset on are not ours to handle; `NO_OFFSET`: there is no end."""
         self.lost = False
-        """Another member may own it: nothing is committed any more."""
+        """Another member may own it, or its topic is gone: nothing is committed any more."""
+        self.topic_id: UUID | None = None
+        """Which topic of that name it belongs to; None where the brokers are too old to say."""
+        self.fresh = False
+        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed."""
         self.grant = 0
         self.slot = -1
         self.worker: WorkerProcess | None = None

@@ -9,10 +9,10 @@ from kunicorn.errors import PeerError
 from kunicorn.group.partitions import PartitionState
 from kunicorn.observe import logs
 from kunicorn.pipes import clock
-from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.starts import Offsets, Starts, look_up, recover
+from kunicorn.supervisor.source import Source
+from kunicorn.supervisor.starts import Offsets, Starts, begin, recover
 from kunicorn.topics import Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
@@ -26,15 +26,16 @@ class Resolver:
 
     def __init__(
         self,
+        source: Source,
         offsets: Offsets,
         fetchers: Fetchers,
-        commits: Commits,
         policy: str,
         fatal: Callable[[Exception], None],
     ) -> None:
+        """`policy`: auto_offset_reset, for positions that the log does not hold any more."""
+        self._source = source
         self._offsets = offsets
         self._fetchers = fetchers
-        self._commits = commits
         self._policy = policy
         self._fatal = fatal
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,23 +67,32 @@ class Resolver:
             for tp, reason in starts.refused.items():
                 if any(p.tp == tp and self._waits(p) for p in left):
                     self._fetchers.halt(tp, reason)
+            self._fetchers.resolved(starts.given, {})
             self._fetchers.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
-            if starts.chosen and await self._commit(starts.chosen, left):
-                self._fetchers.resolved(starts.chosen, {tp: start.offset for tp, start in starts.chosen.items()})
+            await self._choose(starts.chosen, left)
             if any(self._waits(p) for p in partitions):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
 
-    async def _commit(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> bool:
+    async def _choose(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> None:
+        commits = self._source.commits
+        if commits is None:
+            self._fetchers.resolved(chosen, {})
+            return
         waiting = {p.tp: p for p in left}
-        return await self._commits.starts(chosen, lambda tp: self._waits(waiting[tp]), clock.now() + _COMMIT_PATIENCE)
+        deadline = clock.now() + _COMMIT_PATIENCE
+        if chosen and await commits.starts(chosen, lambda tp: self._waits(waiting[tp]), deadline):
+            self._fetchers.resolved(chosen, {tp: start.offset for tp, start in chosen.items()})
 
     async def _ask(self, left: list[Partition]) -> Starts:
         lost = {p.tp: p.position for p in left if p.position is not None}
-        if lost:
+        fresh = [p.tp for p in left if p.fresh and p.position is None]
+        if fresh:
+            starts = await begin(self._offsets, fresh)
+        elif lost:
             starts = await recover(self._offsets, lost, self._policy)
         else:
-            starts = await look_up(self._offsets, [p.tp for p in left], self._policy)
+            starts = await self._source.look_up([p.tp for p in left])
         ours = {p.tp for p in left if self._waits(p)}
         starts.chosen = {tp: start for tp, start in starts.chosen.items() if tp in ours}
         return starts

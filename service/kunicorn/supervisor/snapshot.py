@@ -6,24 +6,15 @@ import os
 import time
 
 from kunicorn import __version__
-from kunicorn.observe.status import (
-    CommitStatus,
-    GroupStatus,
-    PartitionStatus,
-    RebalanceStatus,
-    Status,
-    WorkerStatus,
-)
+from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
 from kunicorn.pipes import clock
 from kunicorn.settings import Settings, shown
-from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.membership import Membership
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Place, Pool
+from kunicorn.supervisor.source import Source, commit_status
 from kunicorn.supervisor.templates import Templates
 from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP
-from kunicorn.wire.coordinator import Coordinator
 
 
 class Snapshot:
@@ -32,17 +23,13 @@ class Snapshot:
     def __init__(
         self,
         settings: Settings,
-        membership: Membership,
-        coordinator: Coordinator,
-        commits: Commits,
+        source: Source,
         fetchers: Fetchers,
         pool: Pool,
         templates: Templates,
     ) -> None:
         self._settings = settings
-        self._membership = membership
-        self._coordinator = coordinator
-        self._commits = commits
+        self._source = source
         self._fetchers = fetchers
         self._pool = pool
         self._templates = templates
@@ -67,38 +54,13 @@ class Snapshot:
             brokers_reached=unreached is None,
             problem=refused if refused is not None else unreached,
             template=self._templates.state,
-            group=self._group(now),
-            commit=CommitStatus(
-                last_age=_age(self._commits.last_ok_at, now),
-                last_result=self._commits.last_result,
-                pending=self._commits.pending,
-            ),
+            group_id=self._settings.group.id,
+            group=self._source.group(now),
+            assign=self._source.assign(),
+            commit=commit_status(self._source.commits, now),
             workers=tuple(_worker(place, held.get(place.number, 0), now) for place in self._pool.places),
             partitions=tuple(_partition(p, now) for _, p in sorted(self._fetchers.table.items())),
             settings=self._shown,
-        )
-
-    def _group(self, now: float) -> GroupStatus:
-        member, node = self._membership.member, self._coordinator.node
-        return GroupStatus(
-            group_id=self._settings.group.id,
-            protocol=self._settings.group.group_protocol,
-            state=member.state.value,
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            generation=member.generation,
-            leader=member.leader,
-            assignor=member.assignor,
-            coordinator=f"{node.node_id} at {node.host}:{node.port}" if node is not None else None,
-            joined=member.joined,
-            heartbeat_age=_age(member.heartbeat_ok_at, now),
-            lease_left=None if member.certain_until is None else member.certain_until - now,
-            session_timeout=self._settings.group.session_timeout_ms / 1000,
-            rebalances=member.history.count,
-            last_rebalances=tuple(
-                RebalanceStatus(r.generation, r.reason, r.result, r.seconds, now - r.ended_at)
-                for r in member.history.recent
-            ),
         )
 
 

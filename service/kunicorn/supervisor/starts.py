@@ -3,7 +3,8 @@
 - committed: from there;
 - never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition of a
   topic on which the group has committed before is new: it starts at its beginning whatever the policy, else the
-  records between its creation and our noticing it would be lost under `latest`;
+  records between its creation and our noticing it would be lost under `latest`; so does one of a topic that was
+  deleted and created anew;
 - below the log's start (retention): by policy, logged and counted;
 - above the log's end (truncation): where the log of the last epoch we saw ends (KIP-320), never at `latest`.
 """
@@ -40,17 +41,22 @@ class Offsets(Protocol):
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         """OffsetForLeaderEpoch."""
 
+    def created_anew(self, topic: str) -> bool:
+        """Whether another topic had this name when the service began to consume it."""
+
     def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
         """All partitions of these topics, as known now."""
 
 
 @dataclass(slots=True)
 class Starts:
-    """What one look-up found; partitions in none of the three have to be asked for again."""
+    """What one look-up found; partitions in none of them have to be asked for again."""
 
     committed: dict[TopicPartition, Position] = field(default_factory=dict)
     chosen: dict[TopicPartition, Position] = field(default_factory=dict)
     """By policy: to be committed before they are fetched from."""
+    given: dict[TopicPartition, Position] = field(default_factory=dict)
+    """By the settings: nothing is committed for them."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """No start without a person."""
 
@@ -78,7 +84,20 @@ async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], poli
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
     known = {tp.topic for tp, found in answer.partitions.items() if found.offset >= 0}
+    known |= {topic for topic in topics if offsets.created_anew(topic)}
     await _choose(offsets, undecided, policy, known, starts)
+    return starts
+
+
+async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Starts:
+    """The first offsets of partitions whose topic was created anew while we consumed the old one.
+
+    What is committed under its name may be of the old one. Raises `PeerError`.
+    """
+    starts = Starts()
+    for tp, found in (await offsets.list_offsets(dict.fromkeys(partitions, EARLIEST))).items():
+        if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
+            starts.chosen[tp] = Position(found.offset, found.leader_epoch)
     return starts
 
 
@@ -94,6 +113,22 @@ async def _choose(
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch)
             log.info(f"{tp} was never committed: starting at offset {found.offset}", policy=policy)
+
+
+async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Starts:
+    """Start offsets by time, for partitions that [assign] names; the log's end where all records are older.
+
+    `queries`: milliseconds since 1970, `EARLIEST` or `LATEST`. Raises `PeerError`.
+    """
+    starts = Starts()
+    found = await offsets.list_offsets(queries) if queries else {}
+    older = [tp for tp, each in found.items() if not each.error and each.offset == NO_OFFSET]
+    ends = await offsets.list_offsets(dict.fromkeys(older, LATEST)) if older else {}
+    for tp, each in {**found, **ends}.items():
+        if not each.error and each.offset != NO_OFFSET:
+            starts.given[tp] = Position(each.offset, each.leader_epoch)
+            log.info(f"{tp} starts at offset {each.offset}")
+    return starts
 
 
 async def recover(offsets: Offsets, lost: Mapping[TopicPartition, Position], policy: str) -> Starts:

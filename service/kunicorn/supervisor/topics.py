@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from uuid import UUID
 
 from kunicorn.errors import PeerError
 from kunicorn.group.error_codes import ErrorCode
@@ -21,21 +22,61 @@ _HURRY = 1.0
 class Topics:
     """Names and patterns (a leading ^) resolved against the cluster, watched for changes."""
 
-    def __init__(self, wanted: Sequence[str], cluster: Cluster) -> None:
+    def __init__(self, wanted: Sequence[str], cluster: Cluster, *, brokers_match: bool = False) -> None:
+        """`brokers_match`: the patterns are the brokers' to match; topics become known as they are assigned."""
+        self.brokers_match = brokers_match
         self._names = [topic for topic in wanted if not topic.startswith("^")]
         self._patterns = [re.compile(topic) for topic in wanted if topic.startswith("^")]
+        self._assigned: set[str] = set()
+        """Topics that brokers matched and gave us partitions of."""
         self._cluster = cluster
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
         self._doubted = asyncio.Event()
+        self.another_of_that_name: Callable[[], None] = lambda: None
+        """Set by the membership: called when a topic was seen to have another id than before."""
+        self._first_ids: dict[str, UUID] = {}
+        self._last_ids: dict[str, UUID] = {}
         self._ground: dict[str, int] = {}
         """What our subscription and our plan stood on when they were made."""
 
     def subscribed(self) -> tuple[str, ...]:
         """The topics to subscribe to now, sorted."""
+        if self.brokers_match:
+            return tuple(sorted(self._assigned.union(self._names)))
         known = [name for name, info in self._cluster.metadata.topics.items() if not info.error]
         matching = {name for name in known for pattern in self._patterns if pattern.match(name)}
         return tuple(sorted(matching.union(self._names)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics that were wanted by name."""
+        return tuple(sorted(self._names))
+
+    @property
+    def pattern(self) -> str:
+        """All patterns as one for brokers, which match it against whole names by the rules of RE2; "" for none.
+
+        Ours are matched from the beginning only, as librdkafka does.
+        """
+        return "|".join(f"(?:{each.pattern}).*" for each in self._patterns)
+
+    async def name(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        """What topics that were assigned to us are called, as far as brokers know. Raises `PeerError`."""
+        names = await self._cluster.name_topics(topic_ids)
+        self._assigned.update(names.values())
+        self._note_ids()
+        return names
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of the topic that has this name now, as far as the brokers say."""
+        info = self._cluster.metadata.topics.get(topic)
+        return info.topic_id if info is not None and not info.error else None
+
+    def created_anew(self, topic: str) -> bool:
+        """Whether another topic had this name when we first saw it."""
+        first, now = self._first_ids.get(topic), self.topic_id(topic)
+        return first is not None and now is not None and first != now
 
     def missing(self) -> list[tuple[str, int]]:
         """Subscribed names that the cluster does not show us, with the error code."""
@@ -58,8 +99,10 @@ class Topics:
 
     async def refresh(self, others: Collection[str] = ()) -> None:
         """Ask the cluster, for all topics only where a pattern needs them. Raises `PeerError`."""
-        wanted = None if self._patterns else {*self._names, *self._planned, *others}
+        everything = self._patterns and not self.brokers_match
+        wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
+        self._note_ids()
 
     async def plan_for(self, topics: Collection[str]) -> Mapping[str, int]:
         """Fresh partition counts for a plan; from now on these topics are watched, too. Raises `PeerError`."""
@@ -99,6 +142,17 @@ class Topics:
             before, self._ground = self._ground, self._current()
             if before != self._ground:
                 return _difference(before, self._ground)
+
+    def _note_ids(self) -> None:
+        changed = False
+        for topic in self.subscribed():
+            if (topic_id := self.topic_id(topic)) is None:
+                continue
+            self._first_ids.setdefault(topic, topic_id)
+            changed |= self._last_ids.get(topic, topic_id) != topic_id
+            self._last_ids[topic] = topic_id
+        if changed:
+            self.another_of_that_name()
 
     def _current(self) -> dict[str, int]:
         subscribed = self.subscribed()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
 from typing import TypeVar
+from uuid import UUID
 
 from kunicorn.errors import PeerError
 from kunicorn.wire.auth import Address, Security
@@ -35,6 +36,9 @@ _METADATA = "metadata"
 
 _MOST_REFUSALS = 100
 """Of which each is told once; texts that never repeat must not fill log and memory."""
+_METADATA_TIMEOUT = 10.0
+"""Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
+which waits for this."""
 
 _CLOSED = "the cluster's connections were closed on our side"
 
@@ -45,7 +49,8 @@ _FIRST_SEED = -1
 class Cluster:
     """Metadata and connections of one Kafka cluster. Times are seconds.
 
-    `request_timeout` limits each Metadata request, `connect_timeout` each attempt to connect and negotiate.
+    `request_timeout` is for whoever has no shorter one of their own; `connect_timeout` limits each attempt to connect
+    and negotiate.
     """
 
     def __init__(
@@ -80,8 +85,23 @@ class Cluster:
 
         One sweep over all known nodes. Raises `BrokersUnreachable`; the caller waits and calls again.
         """
+        wanted = None if topics is None else [{"topic_id": None, "name": name} for name in sorted(set(topics))]
+        answer = await self._ask_metadata(wanted)
+        self._adopt(merge(self.metadata, answer, topics))
+        return self.metadata
+
+    async def name_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        """What those of the topics that a broker knows are called; they are in the metadata then.
+
+        Raises `BrokersUnreachable`, `UnsupportedByBroker` where Metadata cannot ask by id (before version 12, KIP-516).
+        """
+        answer = await self._ask_metadata([{"topic_id": topic_id, "name": None} for topic_id in sorted(topic_ids)])
+        self._adopt(merge(self.metadata, answer, answer.topics))
+        return {t.topic_id: name for name, t in answer.topics.items() if t.topic_id in topic_ids and t.topic_id}
+
+    async def _ask_metadata(self, topics: Sequence[Fields] | None) -> Metadata:
         fields: Fields = {
-            "topics": None if topics is None else [{"topic_id": None, "name": name} for name in sorted(set(topics))],
+            "topics": topics,
             # A subscription must not create topics: a misspelt name would get its own, empty one.
             "allow_auto_topic_creation": False,
             "include_topic_authorized_operations": False,
@@ -89,28 +109,27 @@ class Cluster:
         }
 
         async def ask(connection: Connection) -> Metadata:
-            message = await connection.request(Api.METADATA, fields, self.request_timeout)
+            message = await connection.request(Api.METADATA, fields, min(self.request_timeout, _METADATA_TIMEOUT))
             error = int(getattr(message, "error_code", ErrorCode.NONE))
             if error != ErrorCode.NONE:
                 raise ProtocolError(f"{connection.address} refuses Metadata: {describe(error)}")
             return metadata_from(message)
 
-        answer = await self.ask_any(ask)
-        self._adopt(merge(self.metadata, answer, topics))
-        return self.metadata
+        return await self.ask_any(ask)
 
-    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], connect_timeout: float | None = None) -> T:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
 
-        `ask` raises `PeerError` to have the next node asked. Raises `AuthenticationFailed` where a node refused us and
-        no other answered: what to correct must not drown in a list; else `BrokersUnreachable` with every reason.
+        `ask` raises `PeerError` to have the next node asked; `connect_timeout` shortens the cluster's, for each node.
+        Raises `AuthenticationFailed` where a node refused us and no other answered: what to correct must not drown in
+        a list; else `BrokersUnreachable` with every reason.
         """
         tried: list[str] = []
         refusal: AuthenticationFailed | None = None
         async with aclosing(self._candidates(tried)) as candidates:
             async for node_id in candidates:
                 try:
-                    answer = await ask(await self.connection(node_id, _METADATA))
+                    answer = await ask(await self.connection(node_id, _METADATA, connect_timeout))
                 except PeerError as error:
                     self._sick.add(node_id)
                     tried.append(str(error))

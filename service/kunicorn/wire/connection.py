@@ -110,17 +110,17 @@ class Connection:
         """Requests without an answer."""
         return len(self._pending)
 
-    def version(self, api: Api) -> int:
+    def version(self, api: Api, at_most: int | None = None) -> int:
         """The version that `request` will use. Raises `UnsupportedByBroker`."""
-        return self._versions.version(api)
+        return self._versions.version(api, at_most)
 
-    async def request(self, api: Api, fields: Fields, timeout: float) -> Any:
-        """Send and wait for the answer, `timeout` seconds at most; kio's message of `version(api)`.
+    async def request(self, api: Api, fields: Fields, timeout: float, at_most: int | None = None) -> Any:
+        """Send and wait for the answer, `timeout` seconds at most; kio's message of `version(api, at_most)`.
 
         Raises `ConnectionLost` and `RequestTimedOut` (the connection is closed then), or `ProtocolError` if the
         answer cannot be read.
         """
-        version = self.version(api)
+        version = self.version(api, at_most)
         frame = await self._exchange(api, version, fields, timeout)
         answer = codec.decode_response(api, version, frame)
         self._proven = True

@@ -11,9 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
-from kunicorn.group.protocol import CommitAnswer, JoinAnswer, OffsetFetchAnswer, Plan, Subscription, SyncAnswer
+from kunicorn.group.protocol import (
+    NO_GENERATION,
+    CommitAnswer,
+    ConsumerHeartbeatAnswer,
+    JoinAnswer,
+    OffsetFetchAnswer,
+    Plan,
+    Subscription,
+    SyncAnswer,
+    TopicPartitions,
+)
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire import group_answers, group_requests
 from kunicorn.wire.cluster import Cluster
@@ -24,8 +36,14 @@ from kunicorn.wire.make import Fields
 from kunicorn.wire.metadata import Broker
 from kunicorn.wire.versions import Api
 
+_NO_IDS: Mapping[str, UUID] = MappingProxyType({})
+
 CONTROL = "control"
 OFFSETS = "offsets"
+
+_LOOK_UP_TIMEOUT = 3.0
+"""Seconds; every broker has the answer at hand. One that is frozen keeps its connections, and no heartbeat goes out
+while a look-up waits for it: asking somebody else is quicker than any patience."""
 
 
 class Coordinator:
@@ -42,17 +60,17 @@ class Coordinator:
         self._group_id = group_id
 
     async def find(self, timeout: float | None = None) -> Broker:
-        """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (the cluster's by default).
+        """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (3 s by default).
 
         Raises `CoordinatorUnavailable` with Kafka's error code, `BrokersUnreachable` if nobody answered at all.
         """
-        limit = self._cluster.request_timeout if timeout is None else timeout
+        limit = min(self._cluster.request_timeout, _LOOK_UP_TIMEOUT) if timeout is None else timeout
 
         async def ask(connection: Connection) -> Any:
             fields = group_requests.find_coordinator(connection.version(Api.FIND_COORDINATOR), self._group_id)
             return await connection.request(Api.FIND_COORDINATOR, fields, limit)
 
-        answer = group_answers.found(await self._cluster.ask_any(ask), self._group_id)
+        answer = group_answers.found(await self._cluster.ask_any(ask, limit), self._group_id)
         if answer.broker is None:
             raise CoordinatorUnavailable(
                 answer.error,
@@ -106,6 +124,26 @@ class Coordinator:
         answer = await self._ask(CONTROL, Api.HEARTBEAT, lambda _: fields, timeout)
         return int(answer.error_code)
 
+    async def consumer_heartbeat(
+        self,
+        *,
+        member_id: str,
+        epoch: int,
+        instance_id: str | None,
+        wishes: group_requests.Wishes | None,
+        owned: TopicPartitions | None,
+        timeout: float,
+    ) -> ConsumerHeartbeatAnswer:
+        """ConsumerGroupHeartbeat. Raises `UnsupportedByBroker` where the consumer protocol is not known."""
+        fields = group_requests.consumer_heartbeat(self._group_id, member_id, epoch, instance_id, wishes, owned)
+        answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout)
+        return group_answers.consumer_heartbeat_answered(answer)
+
+    async def describe(self, timeout: float) -> Any:
+        """DescribeGroups: kio's message about this group as a classic one; see `group_admin.classic_group`."""
+        fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
+        return await self._ask(CONTROL, Api.DESCRIBE_GROUPS, lambda _: fields, timeout)
+
     async def leave(self, *, member_id: str, instance_id: str | None, reason: str, timeout: float) -> int:
         """LeaveGroup; the error code that concerns this member."""
 
@@ -124,23 +162,47 @@ class Coordinator:
         offsets: Mapping[TopicPartition, Position],
         metadata: str,
         timeout: float,
+        topic_ids: Mapping[str, UUID] = _NO_IDS,
     ) -> CommitAnswer:
-        """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right."""
-        fields = group_requests.commit(self._group_id, generation, member_id, instance_id, offsets, metadata)
-        return group_answers.committed(await self._ask(OFFSETS, Api.OFFSET_COMMIT, lambda _: fields, timeout))
+        """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right.
 
-    async def fetch_offsets(
-        self, *, partitions: Collection[TopicPartition], require_stable: bool, timeout: float
-    ) -> OffsetFetchAnswer:
-        """OffsetFetch: what the group has committed. Look at the group's error before the partitions'."""
+        Where `topic_ids` has every topic and the broker takes ids, an offset of a topic that is gone is refused with
+        UNKNOWN_TOPIC_ID; else it counts for whatever topic has that name now.
+        """
+        by_id = all(tp.topic in topic_ids for tp in offsets)
 
         def fields(version: int) -> Fields:
-            return group_requests.fetch_offsets(version, self._group_id, partitions, require_stable)
+            return group_requests.commit(
+                version, self._group_id, generation, member_id, instance_id, offsets, topic_ids, metadata
+            )
+
+        at_most = None if by_id else group_requests.COMMIT_BY_NAME
+        answer = await self._ask(OFFSETS, Api.OFFSET_COMMIT, fields, timeout, at_most)
+        return group_answers.committed(answer, topic_ids)
+
+    async def fetch_offsets(
+        self,
+        *,
+        partitions: Collection[TopicPartition],
+        require_stable: bool,
+        timeout: float,
+        member_id: str | None = None,
+        epoch: int = NO_GENERATION,
+    ) -> OffsetFetchAnswer:
+        """OffsetFetch: what the group has committed. Look at the group's error before the partitions'.
+
+        With a member's id and epoch the broker refuses a member that it has fenced meanwhile (KIP-848).
+        """
+
+        def fields(version: int) -> Fields:
+            return group_requests.fetch_offsets(version, self._group_id, partitions, require_stable, member_id, epoch)
 
         answer = await self._ask(OFFSETS, Api.OFFSET_FETCH, fields, timeout)
         return group_answers.offsets_fetched(answer, self._group_id)
 
-    async def _ask(self, purpose: str, api: Api, fields: Callable[[int], Fields], timeout: float) -> Any:
+    async def _ask(
+        self, purpose: str, api: Api, fields: Callable[[int], Fields], timeout: float, at_most: int | None = None
+    ) -> Any:
         if self.node is None:
             raise CoordinatorUnavailable(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{api.title}: the coordinator is not known now"
@@ -148,4 +210,5 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         connection = await self._cluster.connection(self.node.node_id, purpose, timeout)
-        return await connection.request(api, fields(connection.version(api)), max(0.0, deadline - loop.time()))
+        version = connection.version(api, at_most)
+        return await connection.request(api, fields(version), max(0.0, deadline - loop.time()), version)

@@ -6,11 +6,14 @@ their own names, never by the order of the request: brokers reorder topics and p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kunicorn.group.protocol import (
     CommitAnswer,
     Committed,
+    ConsumerHeartbeatAnswer,
     JoinAnswer,
     Member,
     OffsetFetchAnswer,
@@ -78,6 +81,23 @@ def synced(message: Any) -> SyncAnswer:
     )
 
 
+def consumer_heartbeat_answered(message: Any) -> ConsumerHeartbeatAnswer:
+    """ConsumerGroupHeartbeat. Negative partition numbers and topics without an id are left out: nobody can own them."""
+    assigned: dict[UUID, set[int]] = {}
+    for each in message.assignment.topic_partitions or () if message.assignment is not None else ():
+        if each.topic_id is not None:
+            numbers = assigned.setdefault(each.topic_id, set())
+            numbers.update(int(number) for number in each.partitions or () if number >= 0)
+    return ConsumerHeartbeatAnswer(
+        error=int(message.error_code),
+        message=message.error_message or "",
+        epoch=int(message.member_epoch),
+        assignment=None
+        if message.assignment is None
+        else tuple((topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned)),
+    )
+
+
 def left(message: Any, member_id: str, instance_id: str | None) -> int:
     """LeaveGroup. From version 3 on the error on top is 0 and the member's own stands beside its name."""
     error = int(message.error_code)
@@ -89,15 +109,15 @@ def left(message: Any, member_id: str, instance_id: str | None) -> int:
     return error
 
 
-def committed(message: Any) -> CommitAnswer:
-    """OffsetCommit."""
-    return CommitAnswer(
-        {
-            TopicPartition(topic.name, int(each.partition_index)): int(each.error_code)
-            for topic in message.topics or ()
-            for each in topic.partitions or ()
-        }
-    )
+def committed(message: Any, topic_ids: Mapping[str, UUID]) -> CommitAnswer:
+    """OffsetCommit; `topic_ids` are those it was asked with, for answers that name topics by id."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    errors: dict[TopicPartition, int] = {}
+    for topic in message.topics or ():
+        name: str | None = topic.name if hasattr(topic, "name") else names.get(topic.topic_id)
+        if name is not None:
+            errors |= {TopicPartition(name, int(e.partition_index)): int(e.error_code) for e in topic.partitions or ()}
+    return CommitAnswer(errors)
 
 
 def offsets_fetched(message: Any, group_id: str) -> OffsetFetchAnswer:

@@ -6,10 +6,12 @@ Where two versions say the same thing in different fields, the version decides h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
+from uuid import UUID
 
-from kunicorn.group.protocol import Plan, Subscription
+from kunicorn.group.protocol import NO_GENERATION, Plan, Subscription, TopicPartitions
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.consumer_protocol import encode_assignment, encode_subscription
 from kunicorn.wire.make import Fields
@@ -26,6 +28,8 @@ _GROUP_KEY = 0
 _FIND_BATCHED = 4
 _LEAVE_BATCHED = 3
 _FETCH_BATCHED = 8
+COMMIT_BY_NAME = 9
+"""The last version of OffsetCommit that names topics by their names."""
 _FETCH_STABLE = 7
 
 
@@ -88,6 +92,50 @@ def heartbeat(group_id: str, generation: int, member_id: str, instance_id: str |
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a member of a group with the consumer protocol wants, as its full heartbeats say it (KIP-848)."""
+
+    topics: tuple[str, ...]
+    pattern: str
+    """For RE2, matched by the brokers; empty for none."""
+    rebalance_timeout_ms: int
+    rack: str | None
+    assignor: str | None
+
+
+def consumer_heartbeat(
+    group_id: str,
+    member_id: str,
+    epoch: int,
+    instance_id: str | None,
+    wishes: Wishes | None,
+    owned: TopicPartitions | None,
+) -> Fields:
+    """ConsumerGroupHeartbeat. Without `wishes` and `owned` it says that nothing has changed.
+
+    The empty pattern is said, not left out: a static member may take over from one that had another subscription.
+    """
+    fields: dict[str, object] = {
+        "group_id": group_id,
+        "member_id": member_id,
+        "member_epoch": epoch,
+        "instance_id": instance_id,
+        "topic_partitions": None
+        if owned is None
+        else [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in owned],
+    }
+    if wishes is not None:
+        fields |= {
+            "rack_id": wishes.rack,
+            "rebalance_timeout": timedelta(milliseconds=wishes.rebalance_timeout_ms),
+            "subscribed_topic_names": wishes.topics,
+            "subscribed_topic_regex": wishes.pattern,
+            "server_assignor": wishes.assignor,
+        }
+    return fields
+
+
 def leave(version: int, group_id: str, member_id: str, instance_id: str | None, reason: str) -> Fields:
     """LeaveGroup for one member. Before version 3 the member id alone says who (`LeaveGroupRequest.java`)."""
     if version < _LEAVE_BATCHED:
@@ -97,14 +145,16 @@ def leave(version: int, group_id: str, member_id: str, instance_id: str | None, 
 
 
 def commit(
+    version: int,
     group_id: str,
     generation: int,
     member_id: str,
     instance_id: str | None,
     offsets: Mapping[TopicPartition, Position],
+    topic_ids: Mapping[str, UUID],
     metadata: str,
 ) -> Fields:
-    """OffsetCommit."""
+    """OffsetCommit. `topic_ids` has every topic where the version is above `COMMIT_BY_NAME`."""
     return {
         "group_id": group_id,
         "generation_id_or_member_epoch": generation,
@@ -112,7 +162,7 @@ def commit(
         "group_instance_id": instance_id,
         "topics": [
             {
-                "name": topic,
+                **({"name": topic} if version <= COMMIT_BY_NAME else {"topic_id": topic_ids[topic]}),
                 "partitions": [
                     {
                         "partition_index": each.partition,
@@ -128,8 +178,15 @@ def commit(
     }
 
 
-def fetch_offsets(version: int, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> Fields:
-    """OffsetFetch for one group.
+def fetch_offsets(
+    version: int,
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    require_stable: bool,
+    member_id: str | None = None,
+    epoch: int = NO_GENERATION,
+) -> Fields:
+    """OffsetFetch for one group; `member_id` and `epoch` only of members with the consumer protocol.
 
     Before version 7 `require_stable` cannot be said, and brokers that old have no offsets pending in a transaction
     that they could hold back (KIP-447, `OffsetFetchRequest.java`).
@@ -140,7 +197,8 @@ def fetch_offsets(version: int, group_id: str, partitions: Iterable[TopicPartiti
     ]
     stable = require_stable and version >= _FETCH_STABLE
     if version >= _FETCH_BATCHED:
-        return {"groups": [{"group_id": group_id, "topics": topics}], "require_stable": stable}
+        group = {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, "topics": topics}
+        return {"groups": [group], "require_stable": stable}
     return {"group_id": group_id, "topics": topics, "require_stable": stable}
 
 

@@ -22,10 +22,13 @@ class Api(IntEnum):
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
     SASL_AUTHENTICATE = 36
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
     @property
     def title(self) -> str:
@@ -59,14 +62,19 @@ OURS: Mapping[Api, VersionRange] = {
     Api.HEARTBEAT: VersionRange(3, 4),
     # 2 names one member, 3 and later several.
     Api.LEAVE_GROUP: VersionRange(2, 5),
-    # Not 10: it names topics by id only, and a commit must not depend on metadata that knows every id (KIP-848).
-    Api.OFFSET_COMMIT: VersionRange(7, 9),
-    # 8 and later ask for several groups (KIP-709). Not 10, for the same reason.
+    # 10 names topics by id only, so that an offset never counts for another topic of the same name (KIP-848).
+    Api.OFFSET_COMMIT: VersionRange(7, 10),
+    # 8 and later ask for several groups (KIP-709). Not 10: it names topics by id only, and offsets are stored by name.
     Api.OFFSET_FETCH: VersionRange(6, 9),
     Api.LIST_OFFSETS: VersionRange(4, 11),
     # 2 needs the right to do cluster actions, 3 and later only to read the topic (KIP-320); no broker that checks
     # rights stops at 2.
     Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
+    # From 4 on, static members are told apart (KIP-345).
+    Api.DESCRIBE_GROUPS: VersionRange(4, 6),
+    Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+    # From 1 on, the client makes the member id and the broker matches patterns (KIP-848, 1082); brokers from 4.0 on.
+    Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(1, 1),
 }
 
 
@@ -77,8 +85,8 @@ class Negotiated:
         self._offered = offered
         self._broker = broker
 
-    def version(self, api: Api) -> int:
-        """The highest version that both sides speak. Raises `UnsupportedByBroker`.
+    def version(self, api: Api, at_most: int | None = None) -> int:
+        """The highest version that both sides speak, `at_most` where one can be too high. Raises `UnsupportedByBroker`.
 
         Only at use: a broker that lacks an API that nobody asks for is a good broker.
         """
@@ -86,7 +94,7 @@ class Negotiated:
         offered = self._offered.get(api)
         if offered is None:
             raise UnsupportedByBroker(f"{self._broker} does not offer {api.title}: is it a Kafka broker?")
-        version = min(ours.high, offered.high)
+        version = min(ours.high, offered.high, ours.high if at_most is None else at_most)
         if version < max(ours.low, offered.low):
             raise UnsupportedByBroker(
                 f"{self._broker} offers {api.title} in versions {offered}, this client speaks {ours}: "

@@ -31,7 +31,7 @@ from kunicorn.pipes.messages import (
     FromWorker,
     InHand,
 )
-from kunicorn.topics import NO_TIMESTAMP, Position, TopicPartition
+from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
@@ -58,6 +58,8 @@ class Fetcher:
         """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
         self.several_topics = False
         """Records of more than one topic may be in one batch."""
+        self.stops: dict[TopicPartition, int] = {}
+        """The first offset not to be handled, for partitions that have one; changed by the control thread."""
         self.draining = False
         self._consumer = consumer
         self._known_topics = known_topics
@@ -95,6 +97,8 @@ class Fetcher:
                 grant = Grant(start.grant, TopicPartition(start.topic, start.partition), at)
                 self._grants[grant.number] = self._by_partition[grant.tp] = grant
                 self._topics.add(start.topic)
+                if start.stop != NO_OFFSET:
+                    self.stops[grant.tp] = start.stop
                 self._waiting.append(grant)
             self.several_topics = len(self._topics) > 1
 

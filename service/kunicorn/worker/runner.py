@@ -136,6 +136,9 @@ class Runner:
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
         following = following_offsets(messages)
+        if (stop := self._fetcher.stops.get(tp)) is not None:
+            # What is dropped here moves the position on, which tells the supervisor that the end is reached.
+            messages = messages[: bisect_right(following, stop)]
         done = 0
         while done < len(messages) and self._within_lease():
             end = min(done + (self._batch_max_records or self._pace.size), len(messages))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.members import Members
@@ -20,6 +22,7 @@ def rows(printed: str) -> list[dict[str, str]]:
     return [dict(zip(header, line.split(maxsplit=len(header) - 1), strict=True)) for line in lines[start + 1 :]]
 
 
+@pytest.mark.classic
 def test_kafkas_group_command_shows_our_member_and_agrees_with_our_offsets(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -6,16 +6,18 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from kunicorn.errors import ExitCode
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, merged, toml
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 GOOD = "tests.system.handlers.audited:handle"
@@ -31,12 +33,14 @@ class Said:
     text: str
 
 
-def kunicorn(command: str, config: str, directory: Path, env: Mapping[str, str] | None = None) -> Said:
+def kunicorn(
+    command: str, config: str, directory: Path, env: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+) -> Said:
     """Run the command with this configuration to its end, which must come by itself."""
     path = directory / "config.toml"
     path.write_text(config)
     done = subprocess.run(
-        [sys.executable, "-m", "kunicorn", command, "--config", str(path)],
+        [sys.executable, "-m", "kunicorn", command, "--config", str(path), *arguments],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'service'}:{ROOT}", **(env or {})},
         cwd=directory,
         stdin=subprocess.DEVNULL,
@@ -220,6 +224,33 @@ def test_a_topic_that_this_user_may_not_see_is_refused_by_name(
 def test_check_tells_of_a_group_that_this_user_may_not_join(guarded: KafkaCluster, tmp_path: Path) -> None:
     said = kunicorn("check", config(bootstrap=guarded.bootstrap, topic="open", group_id="closed"), tmp_path)
     expect(said, ExitCode.CONFIGURATION, "GROUP_AUTHORIZATION_FAILED", "READ")
+
+
+def test_leave_tells_of_a_group_that_this_user_may_not_see(guarded: KafkaCluster, tmp_path: Path) -> None:
+    text = config(bootstrap=guarded.bootstrap, topic="open", group_id="closed")
+    said = kunicorn("leave", text, tmp_path, arguments=["--instance", "pod-0", "--yes"])
+    expect(said, ExitCode.FATAL_GROUP, "group 'closed'", "GROUP_AUTHORIZATION_FAILED", "DESCRIBE and READ")
+
+
+def test_leave_tells_of_a_group_from_which_this_user_may_not_remove_anybody(
+    guarded: KafkaCluster, tmp_path: Path
+) -> None:
+    """It may look (DESCRIBE), and so is told what it would do; removing takes READ."""
+    member = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": "left", "group.instance.id": "pod-0"})
+    try:
+        member.subscribe(["open"])
+        wait_until(lambda: member.poll(0.1) or member.assignment(), "the member's partitions", 20)
+        rules = [
+            rule(ResourceType.GROUP, "left", "User:alice", AclOperation.READ),
+            rule(ResourceType.GROUP, "left", "User:ANONYMOUS", AclOperation.DESCRIBE),
+        ]
+        for done in guarded.admin().create_acls(rules).values():
+            done.result(10)
+        text = config(bootstrap=guarded.bootstrap, topic="open", group_id="left")
+        said = kunicorn("leave", text, tmp_path, arguments=["--instance", "pod-0", "--yes"])
+    finally:
+        member.close()
+    expect(said, ExitCode.FATAL_GROUP, "member     pod-0", "was not removed: GROUP_AUTHORIZATION_FAILED", "READ")
 
 
 def test_check_finds_nothing_wrong_with_what_works_and_never_joins(

@@ -84,8 +84,8 @@ class Scene:
         wait_until(done, f"the committed offsets {expected}; now {self.committed()}", within, every=0.2)
 
     def rebalances(self) -> list[str]:
-        """The rebalances of our group that its coordinator has told of (GroupCoordinator's own log)."""
-        text = self.kafka.broker(1).log.read_text(errors="replace")
+        """The rebalances of our group that its coordinators have told of (GroupCoordinator's own log)."""
+        text = "".join(broker.log.read_text(errors="replace") for broker in self.kafka.brokers)
         # GroupMetadataManager.prepareRebalance (Kafka 4).
         pattern = rf"Preparing to rebalance group {re.escape(self.topic)} in state .*"
         return re.findall(pattern, text)

@@ -11,7 +11,7 @@ import pytest
 from kunicorn.group import events as ev
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
-from kunicorn.group.states import TRANSITIONS, IllegalStep, State, Step, take
+from kunicorn.group.states import CLASSIC, IllegalStep, State, Step, take
 from kunicorn.group.timing import Timings
 from kunicorn.topics import TopicPartition
 
@@ -454,8 +454,8 @@ def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> No
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("step", Step)
 def test_every_step_is_in_the_table_or_refused_and_changes_nothing(state: State, step: Step) -> None:
-    if (state, step) in TRANSITIONS:
-        assert take(state, step) is TRANSITIONS[state, step]
+    if (state, step) in CLASSIC:
+        assert take(CLASSIC, state, step) is CLASSIC[state, step]
     else:
         with pytest.raises(IllegalStep):
-            take(state, step)
+            take(CLASSIC, state, step)

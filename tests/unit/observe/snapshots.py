@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kunicorn.observe.status import CommitStatus, GroupStatus, PartitionStatus, RebalanceStatus, Status, WorkerStatus
+from kunicorn.observe.status import (
+    AssignStatus,
+    CommitStatus,
+    GroupStatus,
+    PartitionStatus,
+    RebalanceStatus,
+    Status,
+    WorkerStatus,
+)
 
 
 def partition(number: int, topic: str = "orders", **changes: Any) -> PartitionStatus:
@@ -86,10 +94,18 @@ def status(**changes: Any) -> Status:
         brokers_reached=True,
         problem=None,
         template="ready",
+        group_id="shop",
         group=group(),
+        assign=None,
         commit=CommitStatus(last_age=2.0, last_result="ok", pending=False),
         workers=(worker(),),
         partitions=(partition(0), partition(1)),
         settings={"http": {"port": 9400}},
     )
     return replace(well, **changes)
+
+
+def assigned(**changes: Any) -> Status:
+    """A service without a group, all of whose partitions are fetched."""
+    assign = AssignStatus(stop="never", partitions=2, finished=0, fetched=True)
+    return status(**{"group": None, "commit": None, "assign": assign, **changes})

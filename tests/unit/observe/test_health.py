@@ -10,7 +10,7 @@ import pytest
 from kunicorn.group.partitions import PartitionState
 from kunicorn.observe.health import live, ready
 from kunicorn.observe.status import Status
-from tests.unit.observe.snapshots import group, partition, status, worker
+from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
 
 def test_a_service_that_works_is_live_and_ready() -> None:
@@ -81,6 +81,15 @@ def test_a_member_without_partitions_is_ready() -> None:
 def test_a_member_that_never_joined_is_not_ready() -> None:
     (reason,) = ready(status(group=group(joined=False, state="joining"))).reasons
     assert reason == "not yet a stable member of group 'shop': joining"
+
+
+def test_partitions_assigned_by_name_are_ready_when_all_were_fetched_once() -> None:
+    snapshot = assigned()
+    assert snapshot.assign is not None
+    assert ready(snapshot).ok
+    waiting = (partition(0), partition(1, state="resolving"), partition(2, state="halted"))
+    (reason,) = ready(replace(snapshot, assign=replace(snapshot.assign, fetched=False), partitions=waiting)).reasons
+    assert reason == "not yet fetched: orders-1 (resolving), orders-2 (halted)"
 
 
 def test_a_service_that_stops_is_live_but_not_ready() -> None:

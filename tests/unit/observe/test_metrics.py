@@ -14,7 +14,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.pages import metrics_page
 from kunicorn.observe.status import Status
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
-from tests.unit.observe.snapshots import group, partition, status, worker
+from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -53,6 +53,14 @@ def test_both_formats_say_the_same(accept: str) -> None:
     samples = scraped(metrics, status(), accept)
     assert value(samples, "kafka_consumer_commits_total", result="ok") == 3
     assert value(samples, "kafka_consumer_records_lag", group="shop", topic="orders", partition="0") == 10
+
+
+def test_without_a_group_there_are_lags_but_no_series_of_membership_or_commits() -> None:
+    samples = scraped(Metrics(), assigned(partitions=(partition(0, committed=None),)))
+    assert value(samples, "kafka_consumer_records_lag", group="shop", topic="orders", partition="0") == 10
+    words = ("heartbeat", "rebalance", "commit", "generation", "session", "lease_left", "member_state")
+    assert not [name for name in names(samples) if any(word in name for word in words)]
+    assert "kafka_consumer_commit_duration_seconds_count" in names(scraped(Metrics(), status()))
 
 
 def test_openmetrics_is_sent_to_whoever_accepts_it() -> None:

@@ -103,7 +103,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("group", '"session.timeout.ms" = 1', "group.session.timeout.ms = 1: unknown setting; did you mean session"),
         ("http", "zzz = 1", "http.zzz = 1: unknown setting; the settings in [http] are enabled, host, port"),
         ("grupp", "x = 1", 'grupp = {"x": 1}: unknown section; did you mean [group]?'),
-        ("zzz", "x = 1", 'zzz = {"x": 1}: unknown section; the sections are kafka, group, handler'),
+        ("zzz", "x = 1", 'zzz = {"x": 1}: unknown section; the sections are kafka, group, assign, handler'),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_one_that_was_meant(
@@ -147,10 +147,6 @@ def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
 
 def test_a_security_protocol_that_kafka_does_not_know_is_just_wrong(tmp_path: Path) -> None:
     assert "not a value it can have" in problem(tmp_path, "kafka", "security_protocol = 'TLS'")
-
-
-def test_the_consumer_protocol_is_refused_as_not_supported(tmp_path: Path) -> None:
-    assert "not supported by this version" in problem(tmp_path, "group", 'group_protocol = "consumer"')
 
 
 @pytest.mark.parametrize(

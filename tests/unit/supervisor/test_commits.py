@@ -141,6 +141,24 @@ async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
     assert broker.most_at_once == 1
 
 
+@pytest.mark.parametrize("undecided", [PeerError("no answer"), CommitAnswer({ZERO: 15}), CommitAnswer({ZERO: 7})])
+async def test_a_commit_without_a_verdict_stays_pending_until_one_has_it(undecided: CommitAnswer | PeerError) -> None:
+    """The broker holds heartbeats behind it: whoever sends them has to be as patient as beside the commit."""
+    broker, consumed = Broker(undecided), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    assert not await commits.settle([ZERO], clock.now() + 0.05)
+    assert commits.pending
+    assert await commits.settle([ZERO], clock.now() + 5)
+    assert not commits.pending
+
+
+async def test_a_refused_commit_is_not_pending() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 27})), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    assert not await commits.settle([ZERO], clock.now() + 0.05)
+    assert not commits.pending
+
+
 @pytest.mark.parametrize("error", [22, 25, 27])
 async def test_an_error_that_concerns_membership_is_told_to_the_member(error: int) -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)

@@ -8,8 +8,8 @@ import pytest
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.supervisor.starts import EARLIEST, look_up, recover
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.supervisor.starts import EARLIEST, LATEST, begin, find, look_up, recover
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
 
@@ -22,6 +22,7 @@ class Log:
         self.group_error = group_error
         self.first, self.last = 100, 500
         self.epoch_end: int | None = None
+        self.anew: set[str] = set()
 
     async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
         if self.group_error:
@@ -29,10 +30,18 @@ class Log:
         return OffsetFetchAnswer(0, {tp: self.committed[tp] for tp in partitions if tp in self.committed})
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
-        return {tp: LogOffset(0, self.first if at == EARLIEST else self.last) for tp, at in queries.items()}
+        return {tp: LogOffset(0, self._at(at)) for tp, at in queries.items()}
+
+    def _at(self, timestamp: int) -> int:
+        """Records were written at the times 1000 to 1399; to a later question there is no answer."""
+        special = {EARLIEST: self.first, LATEST: self.last}
+        return special.get(timestamp, max(self.first, timestamp - 900) if timestamp < 1400 else NO_OFFSET)
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
+
+    def created_anew(self, topic: str) -> bool:
+        return topic in self.anew
 
     def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
         return [OLD, NEW, QUIET] if "orders" in topics else []
@@ -59,6 +68,14 @@ async def test_a_partition_that_appears_after_the_group_committed_on_its_topic_s
     log = Log({OLD: Committed(0, 250), NEW: NOTHING, QUIET: NOTHING})
     starts = await look_up(log, [NEW], "latest")
     assert starts.chosen == {NEW: Position(100)}
+
+
+async def test_a_topic_created_anew_starts_at_its_beginning_whatever_the_policy() -> None:
+    log = Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING))
+    log.anew = {"orders"}
+    assert (await look_up(log, [OLD], "latest")).chosen == {OLD: Position(100)}
+    log = Log({OLD: Committed(0, 250)})
+    assert (await begin(log, [OLD])).chosen == {OLD: Position(100)}, "what is committed may be of the old one"
 
 
 async def test_without_a_policy_a_partition_never_committed_waits_for_a_person() -> None:
@@ -104,3 +121,9 @@ async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() ->
 async def test_without_a_policy_a_position_that_is_gone_waits_for_a_person() -> None:
     starts = await recover(Log({}), {OLD: Position(20)}, "none")
     assert "20" in starts.refused[OLD]
+
+
+async def test_a_start_by_time_is_the_first_record_that_is_not_older_or_else_the_logs_end() -> None:
+    starts = await find(Log({}), {OLD: 1200, NEW: 5000, QUIET: EARLIEST})
+    assert starts.given == {OLD: Position(300), NEW: Position(500), QUIET: Position(100)}
+    assert not starts.chosen, "nothing is to be committed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.unit.wire.broker import Asked, FakeBroker, Reply, Script, Silence, cl
 from tests.unit.wire.messages import blank, blank_response, nested
 
 MEMBER: dict[str, Any] = {"generation": 3, "member_id": "m", "instance_id": None, "timeout": 10.0}
+TOPIC_ID = UUID("a0000000-0000-4000-8000-000000000001")
 T0, T1, T99 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 99)
 
 
@@ -73,6 +75,23 @@ async def test_the_coordinator_is_found_in_every_version(broker: FakeBroker, clu
     node = await coordinator.find()
     assert (node.node_id, node.port) == (7, broker.port)
     assert coordinator.node == node
+
+
+@pytest.mark.parametrize("silent", [Api.API_VERSIONS, Api.FIND_COORDINATOR])
+async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
+) -> None:
+    monkeypatch.setattr("kunicorn.wire.coordinator._LOOK_UP_TIMEOUT", 0.2)
+    async with FakeBroker(8) as frozen, asyncio.timeout(10):
+        broker.lead([broker, frozen], {})
+        cluster = cluster_of(broker, connect_timeout=30.0, request_timeout=30.0)
+        await cluster.refresh(["t"])
+        # Tried later than the frozen one, which is therefore asked first.
+        await cluster.connection(broker.node_id, "control")
+        frozen.script[silent] = lambda _: Silence
+        assert (await Coordinator(cluster, "g").find()).node_id == broker.node_id
+        assert frozen.asked
+        await cluster.close()
 
 
 @versions_of(Api.FIND_COORDINATOR)
@@ -275,6 +294,11 @@ async def test_leaving_tells_the_groups_error_first(broker: FakeBroker, coordina
     assert await coordinator.leave(member_id="m", instance_id=None, reason="stop", timeout=10.0) == 16
 
 
+async def test_without_a_topics_id_offsets_are_committed_by_name(broker: FakeBroker, coordinator: Coordinator) -> None:
+    await coordinator.commit(**MEMBER, offsets={T0: Position(5)}, metadata="", topic_ids={"other": TOPIC_ID})
+    assert broker.asked[-1].version == 9
+
+
 def commits(version: int) -> Script:
     """Answers in another order than asked, with an error for partition 99, and without partition 1."""
 
@@ -282,7 +306,8 @@ def commits(version: int) -> Script:
         topic = nested(RESPONSES[asked.api, version], "topics")
         partition = nested(topic, "partitions")
         rows = (blank(partition, partition_index=99, error_code=3), blank(partition, partition_index=0))
-        return blank_response(asked.api, version, topics=(topic(name="t", partitions=rows),))
+        who = {"topic_id": TOPIC_ID} if version >= 10 else {"name": "t"}
+        return blank_response(asked.api, version, topics=(topic(**who, partitions=rows),))
 
     return answer
 
@@ -294,7 +319,7 @@ async def test_commits_are_answered_by_name_and_not_by_position(
     at_version(broker, Api.OFFSET_COMMIT, version)
     broker.script[Api.OFFSET_COMMIT] = commits(version)
     offsets = {T0: Position(5, 2), T1: Position(6), T99: Position(7)}
-    answer = await coordinator.commit(**MEMBER, offsets=offsets, metadata="here")
+    answer = await coordinator.commit(**MEMBER, offsets=offsets, metadata="here", topic_ids={"t": TOPIC_ID})
     assert answer.errors == {T0: 0, T99: 3}
     sent = broker.asked[-1].message
     assert (sent.generation_id_or_member_epoch, sent.member_id) == (3, "m")

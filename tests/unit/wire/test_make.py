@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.serial import entity_reader
@@ -17,6 +18,7 @@ from kunicorn.wire.make import Fields, make
 from kunicorn.wire.schemas import REQUESTS
 from kunicorn.wire.versions import Api
 
+TOPIC_ID = UUID("a0000000-0000-4000-8000-000000000001")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 SUBSCRIPTIONS = [("cooperative-sticky", Subscription(("t",), (T0,), 4)), ("range", Subscription(("t",)))]
@@ -36,16 +38,21 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
     Api.SYNC_GROUP: lambda _: group_requests.sync("g", 3, "m", "pod-0", "range", {"m": [T0], "n": [T1]}),
     Api.HEARTBEAT: lambda _: group_requests.heartbeat("g", 3, "m", "pod-0"),
     Api.LEAVE_GROUP: lambda version: group_requests.leave(version, "g", "m", "pod-0", "because"),
-    Api.OFFSET_COMMIT: lambda _: group_requests.commit(
-        "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, "x"
+    Api.OFFSET_COMMIT: lambda version: group_requests.commit(
+        version, "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, {"t": TOPIC_ID}, "x"
     ),
     Api.OFFSET_FETCH: lambda version: group_requests.fetch_offsets(version, "g", [T1, T0], require_stable=True),
+    Api.CONSUMER_GROUP_HEARTBEAT: lambda _: group_requests.consumer_heartbeat(
+        "g", "m", 0, "pod-0", group_requests.Wishes(("t",), "(?:^u).*", 300000, "r", "uniform"), ((TOPIC_ID, (0, 1)),)
+    ),
     Api.LIST_OFFSETS: lambda _: {
         "replica_id": -1,
         "isolation_level": 1,
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "current_leader_epoch": 5, "timestamp": -1}]}],
         "timeout": timedelta(seconds=1),
     },
+    Api.DESCRIBE_GROUPS: lambda _: {"groups": ["g"], "include_authorized_operations": False},
+    Api.CONSUMER_GROUP_DESCRIBE: lambda _: {"group_ids": ["g"], "include_authorized_operations": False},
     Api.OFFSET_FOR_LEADER_EPOCH: lambda _: {
         "replica_id": -1,
         "topics": [{"topic": "t", "partitions": [{"partition": 0, "current_leader_epoch": 5, "leader_epoch": 4}]}],

@@ -41,8 +41,12 @@ def test_an_api_that_the_broker_lacks_fails_only_when_it_is_used() -> None:
         negotiated.version(Api.OFFSET_FOR_LEADER_EPOCH)
 
 
-def test_commits_never_use_topic_ids() -> None:
-    assert offers(2, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT) == 9
+def test_a_version_can_be_too_high_for_what_is_to_be_said() -> None:
+    assert offers(2, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT) == 10
+    assert offers(2, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT, at_most=9) == 9
+
+
+def test_offsets_are_fetched_by_topic_name() -> None:
     assert offers(1, 10, Api.OFFSET_FETCH).version(Api.OFFSET_FETCH) == 9
 
 

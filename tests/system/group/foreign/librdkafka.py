@@ -1,56 +1,60 @@
-"""A consumer that is not ours in our group: confluent-kafka's, used as its documentation tells careful users to."""
+"""confluent-kafka's consumer."""
 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import NamedTuple
+from typing import Self
 
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.demo.audit import AuditLog
 from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.group.foreign.client import Desk
+from tests.system.members import Members
 
 
-class _Handled(NamedTuple):
-    """A record as the audit reads it."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
+def _protocol(strategy: str) -> dict[str, str | int]:
+    if strategy == "consumer":
+        return {"group.protocol": "consumer"}
+    return {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 500}
 
 
-class ForeignConsumer:
-    """Polls in a thread until the block ends; commits only in its revoke callback, synchronously.
+class LibrdkafkaConsumer:
+    """Polls in a thread until the block ends; commits only in its revoke callback, synchronously."""
 
-    It writes the same audit as our handlers, so that one judge sees the whole group.
-    """
+    unaudited: Mapping[TopicPartition, Collection[int]] = {}
 
-    def __init__(self, bootstrap: str, group: str, topic: str, strategy: str, audit: Path) -> None:
+    def __init__(self, kafka: KafkaCluster, group: str, topic: str, strategy: str, members: Members) -> None:
+        """`strategy`: an assignor of the classic protocol, or "consumer" for the protocol of that name."""
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": kafka.bootstrap,
                 "group.id": group,
                 "client.id": "foreign",
-                "partition.assignment.strategy": strategy,
+                **_protocol(strategy),
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "heartbeat.interval.ms": 500,
             }
         )
         self._topic = topic
-        self._audit = AuditLog(audit, "foreign")
-        self._next: dict[int, int] = {}
+        self._desk = Desk(members.audit, "foreign")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.owned: set[TopicPartition] = set()
-        """What it owns now; replaced, never changed."""
-        self.handled = 0
 
-    def __enter__(self) -> ForeignConsumer:
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """See `Foreign`."""
+        return self._desk.owned
+
+    @property
+    def handled(self) -> int:
+        """See `Foreign`."""
+        return self._desk.handled
+
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -74,22 +78,14 @@ class ForeignConsumer:
         assert topic is not None
         assert partition is not None
         assert offset is not None
-        record = _Handled(topic, partition, offset, None)
-        self._audit.begin([record])
-        self._audit.end([record])
-        self._next[partition] = offset + 1
-        self.handled += 1
+        self._desk.handle(TopicPartition(topic, partition), offset)
 
     def _assigned(self, _: Consumer, partitions: list[Coordinates]) -> None:
-        self.owned = self.owned | {TopicPartition(each.topic, each.partition) for each in partitions}
+        self._desk.take({TopicPartition(each.topic, each.partition) for each in partitions})
 
     def _revoked(self, consumer: Consumer, partitions: list[Coordinates]) -> None:
-        leaving = {each.partition for each in partitions}
-        offsets = [
-            Coordinates(self._topic, number, self._next.pop(number))
-            for number in sorted(leaving)
-            if number in self._next
-        ]
+        leaving = {TopicPartition(each.topic, each.partition) for each in partitions}
+        offsets = [Coordinates(*tp, offset) for tp, offset in self._desk.clear(leaving).items()]
         if offsets:
             consumer.commit(offsets=offsets, asynchronous=False)
-        self.owned = {tp for tp in self.owned if tp.partition not in leaving}
+        self._desk.let_go(leaving)

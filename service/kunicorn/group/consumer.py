@@ -1,0 +1,387 @@
+"""A member of a group with the consumer protocol (KIP-848, 1082), as a pure state machine.
+
+    commands = member.receive(event, now)
+
+The coordinator decides who owns what and says so in its answers to heartbeats; the member makes it so and reports:
+
+1. Partitions are reconciled one assignment at a time: what is taken away is drained and committed first, and only when
+   it is let go of is the coordinator told what we own; it gives it to others then.
+2. After any error or lost answer the next heartbeat says everything again: what the coordinator knows is in doubt.
+3. Fenced, the member joins again under the same id with epoch 0; its partitions are lost, nothing is committed.
+4. A lost coordinator costs nothing: id, epoch and partitions stay until a coordinator says otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import assert_never
+from uuid import UUID
+
+from kunicorn.group import events as ev
+from kunicorn.group.error_codes import ErrorCode, name_of
+from kunicorn.group.events import Command, Event
+from kunicorn.group.history import History
+from kunicorn.group.holdings import Holdings
+from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
+from kunicorn.group.reactions import Api, Reaction, reaction, remedy
+from kunicorn.group.search import Search
+from kunicorn.group.states import COMMITTING, CONSUMER, OVER, State, Step, take
+from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.topics import TopicPartition
+
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH = 0, -1, -2
+"""`ConsumerGroupHeartbeatRequest.java`."""
+
+_SLOT_PATIENCE = 1.5
+"""Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""
+
+
+class ConsumerMember:
+    """See the module. Not thread-safe; `now` never goes backwards."""
+
+    cooperative = True
+    leader = False
+
+    def __init__(
+        self,
+        member_id: str,
+        timings: Timings,
+        rng: random.Random,
+        instance_id: str | None = None,
+        assignor: str | None = None,
+    ) -> None:
+        """`member_id` is ours to make, and kept as long as the process lives (KIP-1082)."""
+        self.state = State.IDLE
+        self.generation = NO_GENERATION
+        """The member epoch."""
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.assignor = assignor
+        self.joined = False
+        """Has been stable at least once."""
+        self.heartbeat_ok_at: float | None = None
+        self.certain_until: float | None = None
+        self.history = History()
+        self._timings = timings
+        self._pulse = Pulse(timings)
+        self._patience = Patience(timings, rng)
+        self._search = Search(self._patience)
+        self._naming_patience = Patience(timings, rng)
+        self._holdings = Holdings()
+        self._naming: ev.NameTopics | None = None
+        self._heartbeat: ev.SendConsumerHeartbeat | None = None
+        self._request: ev.Revoke | ev.SendConsumerHeartbeat | None = None
+        """The drain that is under way, or the last heartbeat."""
+        self._full = True
+        self._asked = False
+        self._slot_wanted_since: float | None = None
+        self._leave_reason: str | None = None
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What a worker of ours may handle."""
+        return self._holdings.owned
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the broker takes commits of our epoch now."""
+        return self.state in COMMITTING and self.generation != NO_GENERATION
+
+    @property
+    def may_follow(self) -> bool:
+        """Never: the coordinator gives nothing away before all that it takes from us is let go of."""
+        return False
+
+    def deadline(self) -> float:
+        """When the next `Tick` is due; infinity where only an event can help."""
+        if self.state is State.IDLE or self.state in OVER:
+            return float("inf")
+        if not self._search.known:
+            return self._search.deadline()
+        due = max(self._pulse.due, self._patience.until) if self._beats else float("inf")
+        naming_due = self._holdings.unnamed and self._naming is None
+        return min(due, self._naming_patience.until) if naming_due else due
+
+    def receive(self, event: Event, now: float) -> list[Command]:
+        """Advance on one event; return what the driver must do, in order."""
+        return [*self._react(event, now), *self._due(now)]
+
+    # -- one event -------------------------------------------------------------------------------------------
+
+    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911 - an arm an event
+        match event:
+            case ev.JoinWanted():
+                return self._on_join_wanted(now)
+            case ev.CoordinatorFound():
+                self._search.found()
+                self._pulse.due = now
+                return []
+            case ev.CoordinatorRefused(error, why):
+                self._search.refused(now)
+                refused = reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL
+                return self._fail(f"{why} ({name_of(error)}): {remedy(error)}") if refused else []
+            case ev.ConsumerHeartbeatAnswered(request, answer, commit_pending):
+                return self._on_answer(request, answer, commit_pending, now)
+            case ev.TopicsNamed(request, names):
+                return self._on_topics_named(request, names, now)
+            case ev.Unanswered(request, why):
+                return self._on_unanswered(request, why, now)
+            case ev.Released(request):
+                return self._on_released(request, now)
+            case ev.CommitRefused(generation, member_id, error):
+                return self._on_commit_refused(generation, member_id, error, now)
+            case ev.LeaveWanted(reason):
+                return self._on_leave_wanted(reason)
+            case ev.Tick() | ev.TopicsChanged():
+                # The coordinator watches the topics.
+                return []
+            case (
+                ev.Joined() | ev.Planned() | ev.PlanFailed() | ev.Synced() | ev.HeartbeatAnswered() | ev.LeaveAnswered()
+            ):
+                # Answers to a classic member, which this one never was.
+                return []
+            case _:
+                assert_never(event)
+
+    def _due(self, now: float) -> list[Command]:
+        """What is due whatever the event was: look-up, heartbeat, names of topics."""
+        if self.state is State.IDLE or self.state in OVER:
+            return []
+        if not self._search.known:
+            return self._search.due(now)
+        commands: list[Command] = []
+        if self._beats and now >= max(self._pulse.due, self._patience.until):
+            commands.append(self._beat(now))
+        unnamed = self._holdings.unnamed
+        if unnamed and self._naming is None and now >= self._naming_patience.until:
+            self._naming = ev.NameTopics(unnamed)
+            commands.append(self._naming)
+        return commands
+
+    @property
+    def _beats(self) -> bool:
+        # Whoever leaves without ever having been let in has nothing to keep alive.
+        return self._heartbeat is None and (self.state is not State.LEAVING or self.generation != NO_GENERATION)
+
+    def _on_join_wanted(self, now: float) -> list[Command]:
+        if self.state is State.IDLE:  # else told to leave before it could join
+            self.history.disturbed("first join", now)
+            self._step(Step.WANT)
+        return []
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------
+
+    def _beat(self, now: float) -> Command:
+        joining = self.state is State.JOINING
+        owned: TopicPartitions | None = None
+        if joining:
+            owned = ()  # demanded of whoever joins (`GroupMetadataManager.java`)
+        elif self._full or self.state is State.ACKNOWLEDGING:
+            owned = self._holdings.report()
+        self._pulse.sent(now, unsettled=self.state is not State.STABLE or bool(self._holdings.unnamed))
+        epoch = JOIN_EPOCH if joining else self.generation
+        self._heartbeat = ev.SendConsumerHeartbeat(epoch, self.member_id, joining or self._full, owned, now)
+        self._asked = True
+        return self._heartbeat
+
+    def _on_answer(
+        self, request: ev.SendConsumerHeartbeat, answer: ConsumerHeartbeatAnswer, commit_pending: bool, now: float
+    ) -> list[Command]:
+        if request is self._request:
+            return self._gone()  # whatever the answer is: one try
+        if request is not self._heartbeat:
+            return []
+        self._heartbeat = None
+        verdict = reaction(Api.CONSUMER_HEARTBEAT, answer.error)
+        if verdict is not Reaction.PROCEED:
+            return self._refused(verdict, answer, commit_pending, now)
+        self._patience.succeeded()
+        self._slot_wanted_since = None
+        self._full = False
+        self.heartbeat_ok_at = now
+        certain = self._certain(request.sent_at)
+        if answer.epoch > 0:
+            self.generation = answer.epoch
+        if self.state is State.LEAVING:
+            return [certain]
+        if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():
+            self._step(Step.ACCEPT)
+        if answer.assignment is not None:
+            self._holdings.target = answer.assignment
+        elif self.state is State.STABLE and not self.history.open:
+            return [certain]  # the steady case, which has to be cheap with ten thousand partitions
+        return [certain, *self._reconcile(now)]
+
+    def _refused(
+        self, verdict: Reaction, answer: ConsumerHeartbeatAnswer, commit_pending: bool, now: float
+    ) -> list[Command]:
+        self._full = True
+        error = answer.error
+        why = f"{Api.CONSUMER_HEARTBEAT.value} was answered with {name_of(error)} ({error})"
+        match verdict:
+            case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
+                # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
+                # heartbeats with 15. The coordinator is where it was.
+                return []
+            case Reaction.REDISCOVER:
+                return self._search.lost(why, now)
+            case Reaction.RETRY:
+                self._patience.failed(now)
+                return []
+            case Reaction.RESET_GENERATION:
+                return self._evict(why, now)
+            case Reaction.AWAIT_SLOT if self._may_await_slot(now):
+                self._patience.failed(now)
+                return []
+            case Reaction.FALL_BACK if self.generation == NO_GENERATION and not self.joined:
+                return self._fall_back(answer.message or why)
+            case _:
+                return self._fail(f"{why}: {answer.message or 'no reason given'}; {remedy(error)}")
+
+    def _may_await_slot(self, now: float) -> bool:
+        if self._slot_wanted_since is None:
+            self._slot_wanted_since = now
+        return now - self._slot_wanted_since < _SLOT_PATIENCE * self._timings.session_timeout
+
+    def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
+        if request is self._request:
+            return self._gone()
+        if request is not self._heartbeat:
+            return []
+        self._heartbeat = None
+        self._full = True
+        return self._search.lost(why, now)
+
+    def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:
+        if (generation, member_id) != (self.generation, self.member_id):
+            return []
+        match reaction(Api.COMMIT, error):
+            case Reaction.REDISCOVER:
+                self._heartbeat = None
+                self._full = True
+                return self._search.lost(f"a commit was answered with {name_of(error)} ({error})", now)
+            case Reaction.FAIL:
+                return self._fail(f"a commit was answered with {name_of(error)} ({error}): {remedy(error)}")
+            case Reaction.BEAT | Reaction.REJOIN | Reaction.RESET_GENERATION | Reaction.FORGET_MEMBER:
+                # What a commit is refused for the coordinator will tell the next heartbeat, too.
+                self._pulse.due = now
+            case _:
+                pass  # the committer tries again
+        return []
+
+    # -- reconciling -----------------------------------------------------------------------------------------------
+
+    def _reconcile(self, now: float) -> list[Command]:
+        """Take the next step towards the newest assignment; none while one is under way."""
+        if self.state in (State.RECONCILING, State.LEAVING):
+            return []
+        revoked, added = self._holdings.surplus(), self._holdings.take_up()
+        if not revoked and not added:
+            return self._settle(now)
+        self.history.disturbed("the coordinator sent another assignment", now)
+        self._pulse.hurry(now)
+        commands: list[Command] = [ev.Assign(added, self.generation)] if added else []
+        if not revoked:
+            self._step(Step.ASSIGN)
+            return commands
+        self._step(Step.ASSIGN_LESS)
+        return [*commands, self._revoke(revoked)]
+
+    def _settle(self, now: float) -> list[Command]:
+        if self.state is State.JOINING:
+            self._step(Step.ACCEPT)
+        if self.state is State.STABLE and not self._holdings.unnamed and (self.history.open or not self.joined):
+            self.joined = True
+            self.history.settled(self.generation, "completed", now)
+        return []
+
+    def _revoke(self, partitions: tuple[TopicPartition, ...]) -> Command:
+        self._request = ev.Revoke(partitions)
+        return self._request
+
+    def _on_released(self, request: ev.Revoke, now: float) -> list[Command]:
+        if request is not self._request:
+            return []
+        self._request = None
+        self._holdings.release(request.partitions)
+        if self.state is State.LEAVING:
+            return self._part(now)
+        self._step(Step.RELEASE)
+        self._pulse.due = now
+        return self._reconcile(now)
+
+    def _on_topics_named(self, request: ev.NameTopics, names: Mapping[UUID, str], now: float) -> list[Command]:
+        if request is not self._naming:
+            return []
+        self._naming = None
+        self._holdings.name(names)
+        if self._holdings.unnamed:
+            self._naming_patience.failed(now)
+        else:
+            self._naming_patience.succeeded()
+        return self._reconcile(now) if self.state in (State.STABLE, State.ACKNOWLEDGING, State.JOINING) else []
+
+    # -- trouble -------------------------------------------------------------------------------------------------
+
+    def _evict(self, why: str, now: float) -> list[Command]:
+        generation = self.generation
+        lost = self._drop_everything()
+        self.history.disturbed(why, now)
+        if lost:
+            self.history.settled(generation, "lost", now)
+            self.history.disturbed(why, now)
+        self._pulse.hurry(now)
+        self._step(Step.EVICT)
+        return [ev.Lose(lost, why)] if lost else []
+
+    def _fall_back(self, why: str) -> list[Command]:
+        # Nothing was ever granted to this member: it can go without a word.
+        self._drop_everything()
+        self._step(Step.FAIL)
+        return [ev.FallBack(why)]
+
+    def _fail(self, message: str) -> list[Command]:
+        lost = self._drop_everything()
+        self._step(Step.FAIL)
+        return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
+
+    def _drop_everything(self) -> tuple[TopicPartition, ...]:
+        self.generation = NO_GENERATION
+        self.certain_until = None
+        self._heartbeat = self._request = self._naming = None
+        self._full = True
+        return self._holdings.drop()
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    def _on_leave_wanted(self, reason: str) -> list[Command]:
+        if self._leave_reason is not None or self.state in OVER:
+            return []
+        self._leave_reason = reason
+        self._step(Step.LEAVE)
+        return [self._revoke(tuple(sorted(self.owned)))]
+
+    def _part(self, now: float) -> list[Command]:
+        # A first heartbeat that was not answered may have been heard: a leave too many is better than a ghost.
+        if not self._asked or not self._search.known:
+            return self._gone()
+        epoch = LEAVE_EPOCH if self.instance_id is None else LEAVE_KEEPING_SLOT_EPOCH
+        leave = ev.SendConsumerHeartbeat(epoch, self.member_id, False, None, now)
+        self._request = leave
+        return [leave]
+
+    def _gone(self) -> list[Command]:
+        self._drop_everything()
+        self._step(Step.GONE)
+        return []
+
+    # -- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> None:
+        self.state = take(CONSUMER, self.state, step)
+
+    def _certain(self, sent_at: float) -> Command:
+        until = sent_at + self._timings.session_timeout
+        self.certain_until = max(until, self.certain_until or until)
+        return ev.BeCertain(self.certain_until)

@@ -1,0 +1,123 @@
+"""What a classic member's commands become on the wire, and the events their answers are."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kunicorn.errors import PeerError
+from kunicorn.group import events as ev
+from kunicorn.group.assignors import ASSIGNORS
+from kunicorn.group.protocol import Subscription
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.settings import Settings
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.topics import Topics
+from kunicorn.wire.coordinator import Coordinator
+
+log = logs.get("kunicorn.membership")
+
+HEARTBEAT_TIMEOUT = 3.0
+HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
+"""A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
+LEAVE_TIMEOUT = 3.0
+_JOIN_MARGIN = 5.0
+
+
+class ClassicRequests:
+    """Everything raises `PeerError` where the coordinator does not answer; nothing is retried here."""
+
+    def __init__(self, settings: Settings, coordinator: Coordinator, topics: Topics, metrics: Metrics) -> None:
+        self.commits: Commits
+        """Set by the membership."""
+        group = settings.group
+        self._settings = settings
+        self._coordinator = coordinator
+        self._topics = topics
+        self._metrics = metrics
+        self._instance_id = group.group_instance_id
+        self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
+        self._parked = group.max_poll_interval_ms / 1000 + _JOIN_MARGIN
+
+    async def join(self, request: ev.SendJoin) -> ev.Event:
+        """JoinGroup, after the commit in flight (invariant 2)."""
+        await self.commits.quiet()
+        topics = self._topics.subscribe()
+        subscriptions = [
+            (
+                assignor.name,
+                Subscription(
+                    topics=topics,
+                    owned=request.owned,
+                    generation=request.generation,
+                    rack=self._settings.kafka.client_rack,
+                    user_data=assignor.user_data(request.generation, request.assigned),
+                ),
+            )
+            for assignor in self._assignors
+        ]
+        log.info(f"joining: {request.reason}", generation=request.generation, owned=len(request.owned))
+        answer = await self._coordinator.join(
+            member_id=request.member_id,
+            instance_id=self._instance_id,
+            session_timeout_ms=self._settings.group.session_timeout_ms,
+            rebalance_timeout_ms=self._settings.group.max_poll_interval_ms,
+            protocols=subscriptions,
+            reason=request.reason,
+            timeout=max(self._parked, self._settings.kafka.request_timeout_ms / 1000),
+        )
+        return ev.Joined(request, answer)
+
+    async def plan(self, request: ev.MakePlan) -> ev.Event:
+        """The plan for all members, from fresh metadata; made in a thread (invariant 5)."""
+        topics = {topic for member in request.members for topic in member.subscription.topics}
+        try:
+            counts = await self._topics.plan_for(topics)
+        except PeerError as error:
+            return ev.PlanFailed(request, str(error))
+        plan = await asyncio.to_thread(ASSIGNORS[request.assignor].plan, request.members, counts)
+        log.info(
+            f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
+        )
+        return ev.Planned(request, plan)
+
+    async def sync(self, request: ev.SendSync) -> ev.Event:
+        """SyncGroup."""
+        sent_at = clock.now()
+        answer = await self._coordinator.sync(
+            generation=request.generation,
+            member_id=request.member_id,
+            instance_id=self._instance_id,
+            assignor=request.assignor,
+            plan=request.plan,
+            timeout=self._parked,
+        )
+        return ev.Synced(request, answer, sent_at)
+
+    async def heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:
+        """Heartbeat."""
+        beside_commit = self.commits.pending
+        try:
+            error = await self._coordinator.heartbeat(
+                generation=request.generation,
+                member_id=request.member_id,
+                instance_id=self._instance_id,
+                timeout=HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else HEARTBEAT_TIMEOUT,
+            )
+        except PeerError:
+            self._metrics.heartbeats.labels(result="unanswered").inc()
+            raise
+        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
+        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
+        return ev.HeartbeatAnswered(request, error, beside_commit or self.commits.pending)
+
+    async def leave(self, request: ev.SendLeave) -> ev.Event:
+        """LeaveGroup."""
+        error = await self._coordinator.leave(
+            member_id=request.member_id,
+            instance_id=self._instance_id,
+            reason=request.reason,
+            timeout=LEAVE_TIMEOUT,
+        )
+        return ev.LeaveAnswered(request, error)

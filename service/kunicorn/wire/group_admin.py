@@ -1,0 +1,163 @@
+"""What an administrator asks a group's coordinator: who is in the group, and the removal of one static member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kunicorn.topics import TopicPartition
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.consumer_protocol import decode_assignment
+from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.error_codes import ErrorCode, describe
+from kunicorn.wire.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
+from kunicorn.wire.make import Fields
+from kunicorn.wire.metadata import Broker
+from kunicorn.wire.versions import Api
+
+PURPOSE = "admin"
+
+_MOVED = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+_DEAD = "Dead"
+"""The state in which brokers before DescribeGroups v6 show a group that they do not know (`GroupMetadataManager`)."""
+_CLASSIC_TYPE = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """One member as the coordinator has it. `host` is where its connection comes from."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A group; with an `error` there is nothing else. `GROUP_ID_NOT_FOUND`: no group of this kind and name."""
+
+    error: int
+    why: str = ""
+    state: str = ""
+    members: Sequence[DescribedMember] = ()
+
+
+class GroupAdmin:
+    """The requests about one group. Not a member of it. Times are seconds.
+
+    All raise `CoordinatorUnavailable` while the coordinator is not to be had or is another node than was thought (then
+    it is looked up anew), and any other `PeerError` when the transport fails.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str, timeout: float) -> None:
+        """Sends nothing."""
+        self._cluster = cluster
+        self._group_id = group_id
+        self._timeout = timeout
+        self._coordinator = Coordinator(cluster, group_id)
+
+    async def describe(self) -> Described:
+        """The group, whichever protocol its members speak: each kind is unknown to the other kind's API (KIP-848)."""
+        fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
+        classic = classic_group(await self._ask(Api.DESCRIBE_GROUPS, fields), self._group_id)
+        if classic.error != ErrorCode.GROUP_ID_NOT_FOUND:
+            return self._settled(classic)
+        fields = {"group_ids": [self._group_id], "include_authorized_operations": False}
+        try:
+            answer = await self._ask(Api.CONSUMER_GROUP_DESCRIBE, fields)
+        except UnsupportedByBroker:
+            return classic  # Before Kafka 4.0 there is no other kind.
+        return self._settled(consumer_group(answer, self._group_id))
+
+    async def remove(self, member: DescribedMember, reason: str) -> int:
+        """Take the slot of a static member from it (LeaveGroup, KIP-345); the error code.
+
+        Names the member's id beside its instance id: if the instance has joined again meanwhile, under a new id, the
+        broker refuses (FENCED_INSTANCE_ID) instead of removing one that works.
+        """
+        await self._node()
+        error = await self._coordinator.leave(
+            member_id=member.member_id, instance_id=member.instance_id, reason=reason, timeout=self._timeout
+        )
+        self._check_moved(error)
+        return error
+
+    async def _ask(self, api: Api, fields: Fields) -> Any:
+        connection = await self._cluster.connection((await self._node()).node_id, PURPOSE, self._timeout)
+        return await connection.request(api, fields, self._timeout)
+
+    async def _node(self) -> Broker:
+        return self._coordinator.node or await self._coordinator.find(self._timeout)
+
+    def _settled(self, described: Described) -> Described:
+        self._check_moved(described.error)
+        return described
+
+    def _check_moved(self, error: int) -> None:
+        if error in _MOVED:
+            self._coordinator.forget()
+            raise CoordinatorUnavailable(error, f"group {self._group_id!r}: {describe(error)}")
+
+
+def classic_group(message: Any, group_id: str) -> Described:
+    """DescribeGroups, any version."""
+    group = next((each for each in message.groups or () if each.group_id == group_id), None)
+    if group is None:
+        return Described(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the group")
+    error = int(group.error_code)
+    if error:
+        return Described(error, getattr(group, "error_message", None) or "")
+    if group.group_state == _DEAD:
+        return Described(ErrorCode.GROUP_ID_NOT_FOUND)
+    readable = group.protocol_type == _CLASSIC_TYPE
+    members = tuple(
+        DescribedMember(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            _assigned(each.member_assignment) if readable else (),
+        )
+        for each in group.members or ()
+    )
+    return Described(error, "", group.group_state, members)
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    try:
+        return decode_assignment(data)
+    except ProtocolError:
+        return ()  # Another client's own format: the member can be shown without it.
+
+
+def consumer_group(message: Any, group_id: str) -> Described:
+    """ConsumerGroupDescribe, any version."""
+    group = next((each for each in message.groups or () if each.group_id == group_id), None)
+    if group is None:
+        return Described(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the group")
+    if error := int(group.error_code):
+        return Described(error, group.error_message or "")
+    members = tuple(
+        DescribedMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            tuple(
+                TopicPartition(topic.topic_name, int(number))
+                for topic in each.assignment.topic_partitions or ()
+                for number in topic.partitions or ()
+            ),
+        )
+        for each in group.members or ()
+    )
+    return Described(int(ErrorCode.NONE), "", group.group_state, members)

@@ -1,0 +1,67 @@
+"""What tests ask of a foreign consumer, and what those written in Python have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from kunicorn.demo.audit import AuditLog
+from kunicorn.topics import TopicPartition
+
+
+class Foreign(Protocol):
+    """A consumer that is in the group for as long as its block. It commits before it lets go of anything."""
+
+    owned: frozenset[TopicPartition]
+    """What it owns now."""
+    handled: int
+    """Records it has handled so far."""
+    unaudited: Mapping[TopicPartition, Collection[int]]
+    """What it has handled and committed without writing our audit; final when the block has ended."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _Handled(NamedTuple):
+    """A record as the audit reads it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+
+
+class Desk:
+    """Where a consumer written in Python handles its records: it writes the same audit as our handlers, so that one
+    judge sees the whole group."""
+
+    def __init__(self, audit: Path, name: str) -> None:
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.handled = 0
+        self._audit = AuditLog(audit, name)
+        self._next: dict[TopicPartition, int] = {}
+
+    def handle(self, tp: TopicPartition, offset: int) -> None:
+        """One record, handled when it returns."""
+        record = _Handled(*tp, offset, None)
+        self._audit.begin([record])
+        self._audit.end([record])
+        self._next[tp] = offset + 1
+        self.handled += 1
+
+    def take(self, partitions: Collection[TopicPartition]) -> None:
+        """These were assigned."""
+        self.owned |= frozenset(partitions)
+
+    def clear(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """These are being revoked: what there is to commit of them."""
+        return {tp: self._next.pop(tp) for tp in sorted(partitions) if tp in self._next}
+
+    def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """These are committed and no longer its own."""
+        self.owned -= frozenset(partitions)

@@ -1,0 +1,94 @@
+"""A running member's log shrinks: by retention from below, by an unclean election from above (invariant 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from kunicorn.demo.audit import Kind, read_audit
+from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.group.journal import handled_up_to
+from tests.system.group.test_positions_outside_the_log import delete_records, resets, says_where_it_goes_on
+from tests.system.members import Members
+from tests.system.producing import committed_offsets, produce
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def three() -> Iterator[KafkaCluster]:
+    with KafkaCluster(brokers=3) as cluster:
+        yield cluster
+
+
+def handled(members: Members) -> list[int]:
+    """Offsets of partition 0 in the order in which their handling ended."""
+    entries = [entry for file in read_audit(members.audit) for entry in file.entries() if entry.kind == Kind.END]
+    return [entry.offset for entry in sorted(entries, key=lambda entry: entry.time_ns)]
+
+
+def test_retention_that_overtakes_a_slow_member_is_said_and_what_is_left_is_handled(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    """More is produced than a worker fetches ahead, so that it meets the gap in the middle of its work."""
+    end, start = 60_000, 55_000
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, end, value=b"x" * 1_000)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        entrypoint="kunicorn.demo.handlers:handle_batch",
+        settings={"handler": {"mode": "batch", "batch_max_records": 100}},
+        env={"KUNICORN_HANDLER_MS": "20"},
+    )
+    member = members.start()
+    member.wait_running(1)
+    member.wait(lambda: handled_up_to(member) > 200, "its first records")
+    delete_records(kafka, topic, start)
+    member.wait(lambda: resets(member) == 1, "the gap to be met", 60)
+    member.wait(lambda: handled_up_to(member) == end, "the end of the log", 60)
+    assert member.stop() == 0
+    done = handled(members)
+    (gap,) = [at for at in range(1, len(done)) if done[at] != done[at - 1] + 1]
+    assert done[0] == 0
+    assert (done[gap], done[-1]) == (start, end - 1)
+    assert f"position {done[gap - 1] + 1} is not in the log" in member.output()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_after_an_unclean_election_a_running_member_goes_on_where_the_logs_part(
+    three: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    """Neither at the end of the log, which would skip what came since, nor at its start (KIP-320)."""
+    config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[1, 2]], config=config)
+    three.admin().create_topics([wanted])[topic].result(30)
+    leader, follower = three.broker(1), three.broker(2)
+    members = members_of(three.bootstrap, topic, settings={"group": {"auto_offset_reset": "latest"}})
+    member = members.start()
+    member.wait_running(1, within=60)
+    produce(three.bootstrap, topic, 100)
+    three.wait_until_whole()
+    follower.kill()
+    produce(three.bootstrap, topic, 50)
+    member.wait(lambda: handled_up_to(member) == 150, "what only the leader has", 60)
+    leader.kill()
+    follower.start()
+    wait_until(lambda: leader_of(three, topic) == follower.id, "an unclean election", 90, every=0.2)
+    produce(three.bootstrap, topic, 20)
+    member.wait(lambda: says_where_it_goes_on(member, 150, 100), "a word about the truncation", 60)
+    member.wait(lambda: handled_up_to(member) == 120, "what came after the election", 60)
+    assert resets(member) == 1
+    leader.start()
+    three.wait_until_whole()
+    assert member.stop() == 0
+    assert handled(members) == [*range(150), *range(100, 120)]
+    assert committed_offsets(three.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): 120}
+
+
+def leader_of(kafka: KafkaCluster, topic: str) -> int:
+    """Of partition 0; −1 while it has none."""
+    return kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions[0].leader

@@ -1,0 +1,63 @@
+"""A topic that is deleted and created again is another topic: nothing of the old one may count for the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kunicorn.demo.audit import Kind, read_audit
+from kunicorn.pipes.clock import now_ns
+from tests.kafka import KafkaCluster
+from tests.system.group.journal import handled_up_to
+from tests.system.members import MemberProcess, Members
+from tests.system.producing import committed_offsets, end_offsets, produce
+from tests.waiting import wait_until
+
+PARTITIONS = 3
+BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@BOTH
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_a_topic_created_anew_is_consumed_from_its_beginning_whatever_was_committed_on_the_old_one(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str, policy: str
+) -> None:
+    """Invariant 9. The new topic is longer than the old one was: no position is out of range to give it away."""
+    kafka.create_topic(topic, PARTITIONS)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        settings={
+            "kafka": {"metadata_max_age_ms": 2000},
+            "group": {"group_protocol": protocol, "auto_offset_reset": policy, "commit_interval_ms": 500},
+        },
+    )
+    member = members.start()
+    member.wait_running(PARTITIONS)
+    produce(kafka.bootstrap, topic, 300)
+    member.wait(lambda: handled_up_to(member) == 300, "the old topic")
+    kafka.admin().delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=10).topics, "the topic to be gone")
+    kafka.create_topic(topic, PARTITIONS)
+    began = now_ns()
+    produce(kafka.bootstrap, topic, 900)
+    member.wait(lambda: "created anew" in member.output() or adopted(member) > 1, "the new topic to be noticed")
+    member.wait(lambda: len(member.partitions("running")) == PARTITIONS and handled_up_to(member) == 900, "the new", 60)
+    assert member.stop() == 0
+    ends = end_offsets(kafka.bootstrap, topic, PARTITIONS)
+    assert sum(ends.values()) == 900
+    assert committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS) == ends
+    every = {(tp.partition, offset) for tp, end in ends.items() for offset in range(end)}
+    assert handled_since(began, members) == every
+
+
+def adopted(member: MemberProcess) -> int:
+    """How many times all partitions were given to it: twice where the deletion was noticed before the creation."""
+    return member.output().count(f"adds {PARTITIONS} partitions")
+
+
+def handled_since(began: int, members: Members) -> set[tuple[int, int]]:
+    """Partition and offset of what handlers finished after that time."""
+    entries = (entry for file in read_audit(members.audit) for entry in file.entries())
+    return {(entry.partition, entry.offset) for entry in entries if entry.kind == Kind.END and entry.time_ns > began}

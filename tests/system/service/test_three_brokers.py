@@ -1,0 +1,56 @@
+"""One of three brokers dies or is restarted under load: nobody rebalances, nothing is lost or handled twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.kafka import KafkaCluster
+from tests.system.service.under_load import BROKER_SETTINGS, SceneMaker, silence, under_load
+
+Settings = Mapping[str, Mapping[str, Any]]
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param({"group": {"partition_assignment_strategy": ["cooperative-sticky"]}}, id="cooperative-sticky"),
+        pytest.param({"group": {"group_protocol": "consumer"}}, id="consumer", marks=pytest.mark.long),
+    ],
+)
+FENCED = 30.0
+"""Seconds: a dead broker stays the coordinator until its controller session ends (9 s), longer if it was the active
+controller itself."""
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[KafkaCluster]:
+    with KafkaCluster(brokers=3, overrides=BROKER_SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.mark.timeout(300)
+@PROTOCOLS
+def test_a_killed_coordinator_costs_no_rebalance(three: KafkaCluster, scene: SceneMaker, protocol: Settings) -> None:
+    with under_load(scene, three, protocol) as group:
+        victim = group.coordinator()
+        with silence(group, "coordinator killed", FENCED):
+            victim.kill()
+            group.wait_coordinator(other_than=victim)
+        victim.start()
+        group.wait_handled(200)
+        group.assert_no_rebalance()
+
+
+@pytest.mark.timeout(300)
+@PROTOCOLS
+def test_brokers_restarted_one_by_one_cost_no_rebalance(
+    three: KafkaCluster, scene: SceneMaker, protocol: Settings
+) -> None:
+    with under_load(scene, three, protocol) as group:
+        for broker in three.brokers:
+            with silence(group, f"broker {broker.id} restarted", 15.0):
+                broker.stop()
+                broker.start()
+                three.wait_until_whole()
+        group.assert_no_rebalance()

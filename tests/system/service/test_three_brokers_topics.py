@@ -1,0 +1,120 @@
+"""Topics of a running group change on three brokers under load: leaders move, partitions are added, a topic goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Coordinates
+from confluent_kafka.admin import NewPartitions
+
+from kunicorn.demo.check import Audit
+from tests.kafka import KafkaCluster
+from tests.system.group.journal import handled_up_to
+from tests.system.members import Members
+from tests.system.producing import Flow, committed_offsets, end_offsets, held, produce
+from tests.system.service.under_load import BROKER_SETTINGS, PARTITIONS, SceneMaker, silence, under_load
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[KafkaCluster]:
+    with KafkaCluster(brokers=3, overrides=BROKER_SETTINGS) as cluster:
+        yield cluster
+
+
+def leaders(kafka: KafkaCluster, topic: str) -> dict[int, int]:
+    """Each partition's leader."""
+    partitions = kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions
+    return {number: partition.leader for number, partition in partitions.items()}
+
+
+def lead_elsewhere(kafka: KafkaCluster, topic: str, directory: Path) -> None:
+    """Every partition gets the next broker as its leader: its replicas in another order, and an election."""
+    count = len(kafka.brokers)
+    before = leaders(kafka, topic)
+    orders = {
+        number: [(leader + step - 1) % count + 1 for step in range(1, count + 1)] for number, leader in before.items()
+    }
+    plan = directory / "reassignment.json"
+    partitions = [{"topic": topic, "partition": number, "replicas": order} for number, order in orders.items()]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    kafka.tool(REASSIGN, "--bootstrap-server", kafka.bootstrap, "--reassignment-json-file", str(plan), "--execute")
+    every = [Coordinates(topic, number) for number in before]
+    kafka.admin().elect_leaders(ElectionType.PREFERRED, every).result(30)
+    wanted = {number: order[0] for number, order in orders.items()}
+    wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}", 30)
+
+
+def test_partitions_that_get_new_leaders_cost_no_rebalance(
+    three: KafkaCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    with under_load(scene, three) as group:
+        for _ in range(2):
+            with silence(group, "leaders moved", 5.0):
+                lead_elsewhere(three, group.stage.topic, tmp_path)
+            group.wait_handled(400)
+        group.assert_no_rebalance()
+
+
+def test_partitions_added_under_latest_are_handled_from_their_beginning(
+    three: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    three.create_topic(topic, PARTITIONS)
+    settings = {"group": {"auto_offset_reset": "latest"}, "kafka": {"metadata_max_age_ms": 1_000}}
+    members = members_of(three.bootstrap, topic, settings=settings)
+    both = [members.start(), members.start()]
+    for member in both:
+        member.wait_running(PARTITIONS // 2, within=60)
+    grown = 2 * PARTITIONS
+    with Flow(three.bootstrap, topic, 400):
+        three.admin().create_partitions([NewPartitions(topic, grown)])[topic].result(10)
+        for partition in range(PARTITIONS, grown):
+            produce(three.bootstrap, topic, 100, partition=partition)
+        for member in both:
+            member.wait_running(grown // 2)
+        produce(three.bootstrap, topic, 1_000)
+    ends = end_offsets(three.bootstrap, topic, grown)
+    sent = sum(ends.values())
+    both[0].wait(lambda: sum(map(handled_up_to, both)) == sent, f"{sent} handled records", 60)
+    assert [member.stop() for member in both] == [0, 0]
+    report = Audit(members.audit).check(held(ends))
+    assert report.holds, report
+    assert not report.repeated, report
+    assert committed_offsets(three.bootstrap, topic, topic, grown) == ends
+
+
+def test_a_deleted_topic_leaves_the_others_to_go_on(
+    three: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    doomed = f"{topic}-doomed"
+    for name in (topic, doomed):
+        three.create_topic(name, PARTITIONS)
+    settings = {"group": {"topics": [topic, doomed]}, "kafka": {"metadata_max_age_ms": 1_000}}
+    members = members_of(three.bootstrap, topic, settings=settings)
+    both = [members.start(), members.start()]
+    for member in both:
+        member.wait_running(PARTITIONS, within=60)
+    with Flow(three.bootstrap, topic, 400):
+        produce(three.bootstrap, doomed, 1_000)
+        three.admin().delete_topics([doomed])[doomed].result(30)
+        for member in both:
+            member.wait_running(PARTITIONS // 2, within=60)
+            assert {p["topic"] for p in member.partitions()} == {topic}
+        produce(three.bootstrap, topic, 1_000)
+    ends = end_offsets(three.bootstrap, topic, PARTITIONS)
+    both[0].wait(lambda: sum(map(handled_up_to, both)) == sum(ends.values()), "the end of the flow", 60)
+    assert all(member.get("/livez")[0] == 200 for member in both)
+    assert [member.stop() for member in both] == [0, 0]
+    report = Audit(members.audit).check(held(ends))
+    assert {record.topic for record in report.unexpected} <= {doomed}, report
+    assert report.faults().keys() <= {"unexpected"}, report
+    assert not report.repeated, report
+    assert committed_offsets(three.bootstrap, topic, topic, PARTITIONS) == ends

@@ -1,0 +1,399 @@
+"""A member with the consumer protocol, told events one by one: what it orders, and what it refuses to do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from kunicorn.group import events as ev
+from kunicorn.group.consumer import ConsumerMember
+from kunicorn.group.protocol import ConsumerHeartbeatAnswer
+from kunicorn.group.states import CONSUMER, IllegalStep, State, Step, take
+from kunicorn.group.timing import Timings
+from kunicorn.topics import TopicPartition
+
+T = TypeVar("T")
+ORDERS = UUID("00000000-0000-4000-8000-000000000001")
+ORDERS_ANEW = UUID("00000000-0000-4000-8000-000000000002")
+NAMES = {ORDERS: "orders", ORDERS_ANEW: "orders"}
+NOT_AVAILABLE, NOT_COORDINATOR, LOADING, UNKNOWN_MEMBER, FENCED_INSTANCE = 15, 16, 14, 25, 82
+FENCED_EPOCH, UNRELEASED, STALE_EPOCH, UNSUPPORTED_VERSION = 110, 111, 113, 35
+SESSION = Timings().session_timeout
+
+
+def tps(*numbers: int) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition("orders", number) for number in numbers)
+
+
+def owned(*numbers: int, topic_id: UUID = ORDERS) -> tuple[tuple[UUID, tuple[int, ...]], ...]:
+    return ((topic_id, numbers),) if numbers else ()
+
+
+class Conversation:
+    """A member, a clock, and everything the member ordered since one last looked."""
+
+    def __init__(self, *, instance_id: str | None = None, names: Mapping[UUID, str] = NAMES) -> None:
+        self.member = ConsumerMember("me", Timings(), random.Random(1), instance_id)
+        self.names = names
+        self.now = 100.0
+        self.ordered: list[ev.Command] = []
+        self.beat: ev.SendConsumerHeartbeat | None = None
+        self.epoch = 1
+
+    def tell(self, event: ev.Event, after: float = 0.0) -> list[ev.Command]:
+        """Names of topics are answered at once."""
+        self.now += after
+        self.ordered = []
+        events = [event]
+        while events:
+            commands = self.member.receive(events.pop(), self.now)
+            self.ordered += commands
+            for command in commands:
+                self.beat = command if isinstance(command, ev.SendConsumerHeartbeat) else self.beat
+                if isinstance(command, ev.NameTopics) and self.names:
+                    known = {each: self.names[each] for each in command.topic_ids if each in self.names}
+                    events.append(ev.TopicsNamed(command, known))
+        return self.ordered
+
+    def order(self, kind: type[T]) -> T:
+        found = [command for command in self.ordered if isinstance(command, kind)]
+        assert len(found) == 1, f"expected one {kind.__name__} in {self.ordered}"
+        return found[0]
+
+    def kinds(self) -> set[str]:
+        return {type(command).__name__ for command in self.ordered}
+
+    def next_beat(self) -> ev.SendConsumerHeartbeat:
+        """The heartbeat that is out, or the next one."""
+        if self.beat is None:
+            self.tell(ev.Tick(), after=max(0.0, self.member.deadline() - self.now))
+        assert self.beat is not None
+        return self.beat
+
+    def answer(
+        self,
+        assignment: Sequence[tuple[UUID, tuple[int, ...]]] | None = None,
+        *,
+        error: int = 0,
+        epoch: int | None = None,
+        message: str = "",
+        commit_pending: bool = False,
+    ) -> list[ev.Command]:
+        """Answer the heartbeat that is out, or the next one."""
+        beat, self.beat = self.next_beat(), None
+        self.epoch = self.epoch if epoch is None else epoch
+        target = None if assignment is None else tuple(assignment)
+        answer = ConsumerHeartbeatAnswer(error, message, 0 if error else self.epoch, target)
+        return self.tell(ev.ConsumerHeartbeatAnswered(beat, answer, commit_pending))
+
+    def state(self) -> State:
+        return self.member.state
+
+    # -- whole stretches of a conversation
+
+    def find(self) -> ev.SendConsumerHeartbeat:
+        self.tell(ev.JoinWanted())
+        self.order(ev.FindCoordinator)
+        self.tell(ev.CoordinatorFound())
+        return self.order(ev.SendConsumerHeartbeat)
+
+    def settle(self, *numbers: int) -> None:
+        """Become stable with these partitions."""
+        self.find()
+        self.answer(owned(*numbers), epoch=2)
+        self.answer()
+        assert self.member.state is State.STABLE
+
+
+def test_a_new_member_joins_with_epoch_0_its_own_id_and_an_empty_list_of_partitions() -> None:
+    join = Conversation().find()
+    assert (join.epoch, join.member_id, join.full, join.owned) == (0, "me", True, ())
+
+
+def test_what_is_assigned_is_taken_up_and_acknowledged_at_once() -> None:
+    talk = Conversation()
+    talk.find()
+    talk.answer(owned(0, 1), epoch=2)
+    assert talk.order(ev.Assign).partitions == tps(0, 1)
+    acknowledgement = talk.order(ev.SendConsumerHeartbeat)
+    assert (acknowledgement.epoch, acknowledgement.owned) == (2, owned(0, 1))
+    talk.answer()
+    assert talk.member.state is State.STABLE
+    assert talk.member.joined
+
+
+def test_a_member_without_partitions_is_stable_and_ready() -> None:
+    talk = Conversation()
+    talk.find()
+    talk.answer((), epoch=2)
+    assert talk.member.state is State.STABLE
+    assert talk.member.joined
+    assert talk.member.history.count == 1
+
+
+def test_a_steady_heartbeat_says_nothing_but_who_we_are() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    beat = talk.next_beat()
+    assert (beat.epoch, beat.full, beat.owned) == (2, False, None)
+
+
+def test_partitions_that_are_taken_away_are_drained_before_the_coordinator_hears_of_it() -> None:
+    talk = Conversation()
+    talk.settle(0, 1, 2)
+    talk.answer(owned(0), epoch=3)
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(1, 2)
+    assert talk.member.may_commit
+    for _ in range(3):
+        assert talk.next_beat().owned is None, "while partitions drain nothing is reported"
+        talk.answer()
+    talk.tell(ev.Released(revoke), after=2)
+    assert talk.order(ev.SendConsumerHeartbeat).owned == owned(0)
+    talk.answer()
+    assert talk.member.state is State.STABLE
+
+
+def test_a_heartbeat_that_was_sent_before_the_drain_ended_does_not_count_as_the_acknowledgement() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.answer(owned(0), epoch=3)
+    revoke = talk.order(ev.Revoke)
+    talk.next_beat()
+    talk.tell(ev.Released(revoke))
+    talk.answer()
+    assert talk.state() is State.ACKNOWLEDGING
+    talk.answer()
+    assert talk.state() is State.STABLE
+
+
+def test_a_newer_assignment_waits_until_the_drain_for_the_older_one_is_over() -> None:
+    talk = Conversation()
+    talk.settle(0, 1, 2)
+    talk.answer(owned(0), epoch=3)
+    revoke = talk.order(ev.Revoke)
+    talk.answer(owned(5), epoch=4)
+    assert not talk.kinds() & {"Assign", "Revoke"}
+    talk.tell(ev.Released(revoke))
+    assert talk.order(ev.Assign).partitions == tps(5)
+    assert talk.order(ev.Revoke).partitions == tps(0)
+
+
+def test_a_fenced_member_loses_its_partitions_and_joins_again_at_once_under_the_same_id() -> None:
+    for error in (FENCED_EPOCH, UNKNOWN_MEMBER):
+        talk = Conversation()
+        talk.settle(0, 1)
+        talk.answer(error=error)
+        assert talk.order(ev.Lose).partitions == tps(0, 1)
+        join = talk.order(ev.SendConsumerHeartbeat)
+        assert (join.epoch, join.member_id, join.full, join.owned) == (0, "me", True, ())
+        assert not talk.member.may_commit
+
+
+def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.answer(owned(0), epoch=3)
+    revoke = talk.order(ev.Revoke)
+    talk.answer(error=FENCED_EPOCH)
+    talk.tell(ev.Released(revoke))
+    assert talk.ordered == []
+    assert talk.member.state is State.JOINING
+
+
+def test_the_same_assignment_is_taken_up_again_after_a_fencing() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.answer(error=FENCED_EPOCH)
+    talk.answer(owned(0, 1), epoch=5)
+    assert talk.order(ev.Assign).partitions == tps(0, 1)
+
+
+def test_after_a_lost_answer_the_next_heartbeat_says_everything_and_nothing_is_given_up() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    beat, talk.beat = talk.next_beat(), None
+    talk.tell(ev.Unanswered(beat, "timed out"))
+    talk.order(ev.ForgetCoordinator)
+    talk.tell(ev.Tick(), after=1)
+    talk.order(ev.FindCoordinator)
+    talk.tell(ev.CoordinatorFound())
+    again = talk.order(ev.SendConsumerHeartbeat)
+    assert (again.epoch, again.full, again.owned) == (2, True, owned(0))
+    talk.answer(owned(0))
+    assert not talk.kinds() & {"Assign", "Revoke", "Lose"}
+
+
+def test_a_lost_acknowledgement_is_repeated() -> None:
+    talk = Conversation()
+    talk.find()
+    talk.answer(owned(0), epoch=2)
+    beat, talk.beat = talk.beat, None
+    assert beat is not None
+    talk.tell(ev.Unanswered(beat, "timed out"))
+    talk.tell(ev.Tick(), after=1)
+    talk.tell(ev.CoordinatorFound())
+    assert talk.next_beat().owned == owned(0)
+    talk.answer(owned(0))
+    assert talk.member.state is State.STABLE
+
+
+@pytest.mark.parametrize("error", [NOT_AVAILABLE, NOT_COORDINATOR])
+def test_a_coordinator_that_moved_costs_neither_epoch_nor_partitions(error: int) -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(error=error)
+    talk.order(ev.ForgetCoordinator)
+    assert talk.member.owned == frozenset(tps(0))
+    assert talk.member.generation == 2
+
+
+def test_error_15_beside_a_commit_means_the_same_node_again() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(error=NOT_AVAILABLE, commit_pending=True)
+    assert "ForgetCoordinator" not in talk.kinds()
+
+
+def test_a_coordinator_that_loads_is_asked_again_after_a_pause() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(error=LOADING)
+    assert talk.ordered == []
+    assert talk.now < talk.member.deadline() < talk.now + 2
+
+
+def test_nothing_is_adopted_from_an_answer_with_an_error_or_a_negative_epoch() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(owned(7), error=LOADING)
+    assert talk.member.owned == frozenset(tps(0))
+    talk.answer(epoch=-7)
+    assert talk.member.generation == 2
+
+
+def test_a_topic_without_a_name_is_asked_for_until_it_has_one_while_the_rest_goes_on() -> None:
+    talk = Conversation(names={})
+    talk.find()
+    talk.answer(owned(0, 1), epoch=2)
+    naming = talk.order(ev.NameTopics)
+    assert naming.topic_ids == {ORDERS}
+    assert talk.member.state is State.STABLE
+    assert not talk.member.joined
+    talk.tell(ev.TopicsNamed(naming, {}))
+    talk.tell(ev.Tick(), after=1)
+    again = talk.order(ev.NameTopics)
+    talk.tell(ev.TopicsNamed(again, NAMES))
+    assert talk.order(ev.Assign).partitions == tps(0, 1)
+
+
+def test_a_topic_created_anew_under_the_same_name_is_let_go_of_before_it_is_taken_up() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(owned(0, topic_id=ORDERS_ANEW), epoch=3)
+    revoke = talk.order(ev.Revoke)
+    assert "Assign" not in talk.kinds()
+    talk.tell(ev.Released(revoke))
+    assert talk.order(ev.Assign).partitions == tps(0)
+
+
+def test_membership_is_certain_from_the_send_time_of_the_last_good_heartbeat() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    sent = talk.next_beat().sent_at
+    talk.now += 3
+    talk.answer()
+    assert talk.order(ev.BeCertain).until == sent + SESSION
+    talk.answer(error=LOADING)
+    assert "BeCertain" not in talk.kinds()
+
+
+def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_member_holds_it() -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.find()
+    began = talk.now
+    while talk.now < began + SESSION + 1:
+        talk.answer(error=UNRELEASED)
+        assert "Fail" not in talk.kinds()
+    while "Fail" not in talk.kinds():
+        talk.answer(error=UNRELEASED)
+    assert "group_instance_id" in talk.order(ev.Fail).message
+    assert talk.now < began + 2 * SESSION
+
+
+def test_a_fenced_instance_is_fatal() -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.settle(0)
+    talk.answer(error=FENCED_INSTANCE)
+    assert "group_instance_id" in talk.order(ev.Fail).message
+    assert talk.order(ev.Lose).partitions == tps(0)
+
+
+def test_a_broker_without_the_protocol_turns_a_member_that_never_joined_into_a_classic_one() -> None:
+    talk = Conversation()
+    talk.find()
+    talk.answer(error=UNSUPPORTED_VERSION, message="not here")
+    assert talk.order(ev.FallBack).why == "not here"
+
+
+def test_a_member_that_has_joined_does_not_fall_back() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(error=UNSUPPORTED_VERSION)
+    talk.order(ev.Fail)
+
+
+@pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("pod-0", -2)])
+def test_leaving_drains_everything_first_and_a_static_member_keeps_its_slot(
+    instance_id: str | None, epoch: int
+) -> None:
+    talk = Conversation(instance_id=instance_id)
+    talk.settle(0, 1)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(0, 1)
+    talk.answer()
+    assert talk.next_beat().epoch == 2, "heartbeats go on during the drain"
+    talk.tell(ev.Released(revoke), after=3)
+    leave = talk.order(ev.SendConsumerHeartbeat)
+    assert leave.epoch == epoch
+    talk.tell(ev.ConsumerHeartbeatAnswered(leave, ConsumerHeartbeatAnswer(UNKNOWN_MEMBER), False))
+    assert talk.member.state is State.LEFT
+
+
+def test_a_member_that_leaves_before_its_first_answer_leaves_all_the_same() -> None:
+    talk = Conversation()
+    talk.find()
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    assert talk.order(ev.SendConsumerHeartbeat).epoch == -1
+
+
+def test_a_member_that_never_asked_is_gone_at_once() -> None:
+    talk = Conversation()
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    talk.tell(ev.Released(talk.order(ev.Revoke)))
+    assert talk.member.state is State.LEFT
+
+
+def test_a_commit_under_a_stale_epoch_asks_for_a_heartbeat_at_once() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer()
+    talk.tell(ev.CommitRefused(2, "me", STALE_EPOCH))
+    talk.order(ev.SendConsumerHeartbeat)
+    assert talk.member.owned == frozenset(tps(0))
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("step", Step)
+def test_a_step_is_in_the_table_or_refused(state: State, step: Step) -> None:
+    if (state, step) in CONSUMER:
+        assert take(CONSUMER, state, step) is CONSUMER[state, step]
+    else:
+        with pytest.raises(IllegalStep):
+            take(CONSUMER, state, step)

@@ -1,0 +1,47 @@
+"""What is owned by topic id, against what is assigned."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kunicorn.group.holdings import Holdings
+from kunicorn.topics import TopicPartition
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+def test_partitions_of_a_topic_without_a_name_wait_for_it() -> None:
+    holdings = Holdings()
+    holdings.target = ((OLD, (0, 1)),)
+    assert (holdings.take_up(), holdings.unnamed) == ((), frozenset({OLD}))
+    holdings.name({OLD: "orders"})
+    assert holdings.take_up() == (TopicPartition("orders", 0), TopicPartition("orders", 1))
+    assert holdings.take_up() == (), "once"
+
+
+def test_a_topic_created_anew_is_surplus_first_and_new_afterwards() -> None:
+    holdings = Holdings()
+    holdings.name({OLD: "orders", NEW: "orders"})
+    holdings.target = ((OLD, (0,)),)
+    zero = holdings.take_up()
+    holdings.target = ((NEW, (0,)),)
+    assert (holdings.surplus(), holdings.take_up()) == (zero, ())
+    holdings.release(zero)
+    assert (holdings.surplus(), holdings.take_up()) == ((), zero)
+
+
+def test_the_report_names_each_topic_once_in_order() -> None:
+    holdings = Holdings()
+    holdings.name({OLD: "orders", NEW: "refunds"})
+    holdings.target = ((NEW, (3,)), (OLD, (1, 0)))
+    holdings.take_up()
+    assert holdings.report() == ((OLD, (0, 1)), (NEW, (3,)))
+
+
+def test_dropping_tells_what_was_owned_and_forgets_the_assignment() -> None:
+    holdings = Holdings()
+    holdings.name({OLD: "orders"})
+    holdings.target = ((OLD, (0,)),)
+    owned = holdings.take_up()
+    assert holdings.drop() == owned
+    assert (holdings.owned, holdings.take_up()) == (frozenset(), ())
