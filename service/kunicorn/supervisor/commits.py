@@ -169,10 +169,14 @@ class Commits:
                 self._committed(tp, position.offset)
                 accepted(tp)
             elif verdict is Reaction.GIVE_UP:
-                # Of a start offset only this try is given up: the broker may not know a new topic yet.
+                # Of a start offset only this try is given up: the broker may not know a new topic yet. Not so without
+                # the right to read: the fetch is refused next, and the partition halts with that for its reason.
                 log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
                 self._committed(tp, position.offset)
-                given_up = True
+                if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    accepted(tp)
+                else:
+                    given_up = True
             else:
                 worst = error if error is not None else -1
         if worst == 0:
