@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.settings import Settings
-from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
+from kunicorn.visits import REQUEST_TIMEOUT, open_cluster
 from kunicorn.wire.error_codes import ErrorCode, describe
-from kunicorn.wire.errors import BrokersUnreachable, CoordinatorUnavailable
+from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
 from kunicorn.wire.group_admin import Described, DescribedMember, GroupAdmin
 
 T = TypeVar("T")
@@ -51,6 +51,8 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
             error = runner.run(_patiently(lambda: admin.remove(member, "removed by kunicorn leave")))
     except BrokersUnreachable as failure:
         raise ConfigError(f"{failure}; correct kafka.bootstrap_servers, or start them") from failure
+    except AuthenticationFailed as failure:
+        raise ConfigError(str(failure)) from failure
     except CoordinatorUnavailable as failure:
         raise _refused(failure.error, group_id, str(failure)) from failure
     except PeerError as failure:
@@ -63,7 +65,7 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
 @contextmanager
 def _opened(settings: Settings, runner: asyncio.Runner) -> Iterator[GroupAdmin]:
     kafka = settings.kafka
-    cluster = open_cluster(kafka, runner.run(fetch_token(kafka)))
+    cluster = runner.run(open_cluster(kafka))
     try:
         yield GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
     finally:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kunicorn.errors import PeerError
+from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.topics import Position, TopicPartition
-from kunicorn.wire.error_codes import ErrorCode, describe
 
 log = logs.get("kunicorn.commits")
 
@@ -169,10 +169,14 @@ class Commits:
                 self._committed(tp, position.offset)
                 accepted(tp)
             elif verdict is Reaction.GIVE_UP:
-                # Of a start offset only this try is given up: the broker may not know a new topic yet.
+                # Of a start offset only this try is given up: the broker may not know a new topic yet. Not so without
+                # the right to read: the fetch is refused next, and the partition halts with that for its reason.
                 log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
                 self._committed(tp, position.offset)
-                given_up = True
+                if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    accepted(tp)
+                else:
+                    given_up = True
             else:
                 worst = error if error is not None else -1
         if worst == 0:
@@ -193,6 +197,7 @@ class Commits:
 
 
 def _explained(error: int | None, tp: TopicPartition) -> str:
+    told = f"{name_of(error or 0)} ({error})"
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
-    return describe(error or 0)
+        return f"{told}: this user needs READ on topic {tp.topic!r}"
+    return told

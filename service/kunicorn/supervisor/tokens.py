@@ -100,7 +100,10 @@ class Tokens:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
-                self._helper = pid = _start_helper(theirs)
+                try:
+                    self._helper = pid = _start_helper(theirs)
+                except OSError as error:
+                    raise NoToken(f"the process that fetches it cannot be started: {error}") from error
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             watch_exit(os.pidfd_open(pid), lambda how: None if ended.done() else ended.set_result(how))
             try:
@@ -130,6 +133,11 @@ class Tokens:
         if answer.expires_at <= time.time():
             raise NoToken(f"the one that came has expired already, {time.time() - answer.expires_at:.0f} s ago")
         return answer
+
+
+async def fetch_once(request: FetchToken) -> Token:
+    """For a command that is over long before the token is. Raises `PeerError`."""
+    return await Tokens(request, lambda _: None).fetch()
 
 
 def _start_helper(sock: socket.socket) -> int:

@@ -121,9 +121,9 @@ class Cluster:
     async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], connect_timeout: float | None = None) -> T:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
 
-        `ask` raises `PeerError` to have the next node asked. Raises `AuthenticationFailed` where a node refused us and
-        no other answered: what to correct must not drown in a list; else `BrokersUnreachable` with every reason.
-        `connect_timeout` shortens the cluster's, for each node.
+        `ask` raises `PeerError` to have the next node asked; `connect_timeout` shortens the cluster's, for each node.
+        Raises `AuthenticationFailed` where a node refused us and no other answered: what to correct must not drown in
+        a list; else `BrokersUnreachable` with every reason.
         """
         tried: list[str] = []
         refusal: AuthenticationFailed | None = None

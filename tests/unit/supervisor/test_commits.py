@@ -169,3 +169,17 @@ async def test_an_error_that_concerns_membership_is_told_to_the_member(error: in
 async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> None:
     broker, consumed = Broker(*[PeerError("down")] * 50), Consumed(p0=10)
     assert not await committer(broker, consumed).settle([ZERO], clock.now() + 0.3)
+
+
+async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_the_fetch_tells_the_rest() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 29})), Consumed()
+    commits = committer(broker, consumed)
+    assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert len(broker.requests) == 1
+
+
+async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tried_again() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 3})), Consumed()
+    commits = committer(broker, consumed)
+    assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert len(broker.requests) == 2

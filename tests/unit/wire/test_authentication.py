@@ -130,7 +130,8 @@ async def test_nothing_is_in_flight_and_nothing_else_is_sent_while_a_session_is_
     await broker.wait_for(Api.HEARTBEAT)
     # Longer than the session's part after which it is renewed.
     _, still = await asyncio.wait({asyncio.create_task(renewing.wait())}, timeout=0.3)
-    assert still, "renewed beside a request that is still to be answered"
+    assert still
+    assert connection.in_flight == 1, "renewed behind a request that is still to be answered"
     joined.set()
     await waiting
     await renewing.wait()
