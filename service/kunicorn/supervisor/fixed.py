@@ -86,6 +86,8 @@ class FixedAssignment:
         try:
             while not self._told_to_leave.is_set() and not await self._through():
                 await self._wait(_LOOK_INTERVAL)
+                if watching.done():
+                    watching.result()  # It never ends by itself: a bug, which is to be seen.
             await self._drain()
         finally:
             watching.cancel()
