@@ -2,8 +2,8 @@
 
     python bench/assignors.py
 
-"fresh" starts a group, "grown" adds a tenth more members to a running one, "narrow" and "wide" are subscriptions
-that differ from member to member: to a few topics each, or to half of them.
+"fresh" starts a group, "grown" adds a tenth more members to a running one, "racks" does so where racks matter.
+"narrow" and "wide" are subscriptions that differ from member to member: to a few topics each, or to half of them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kunicorn.group.assignors import ASSIGNORS
+from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.protocol import Member, Plan, Subscription
 from kunicorn.group.sharing import share
 from kunicorn.topics import TopicPartition
 
 SIZES = ((10, 1_000), (50, 5_000), (200, 20_000))
+RACKS = ("a", "b", "c")
 TOPIC_COUNTS = (1, 100, 20_000)
 """Topics of a group; never more than it has partitions."""
 
@@ -52,22 +55,40 @@ def _next_generation(members: Sequence[Member], plan: Plan, name: str) -> list[M
     ]
 
 
-def _seconds(name: str, members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[float, Plan]:
+def _in_racks(members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[list[Member], PartitionRacks]:
+    """Members and two replicas of each partition spread over three racks."""
+    pairs = [frozenset(RACKS) - {rack} for rack in RACKS]
+    racks = {TopicPartition(topic, n): pairs[n % 3] for topic, count in partitions.items() for n in range(count)}
+    return [
+        replace(member, subscription=replace(member.subscription, rack=RACKS[rank % 3]))
+        for rank, member in enumerate(members)
+    ], racks
+
+
+def _seconds(
+    name: str, members: Sequence[Member], partitions: Mapping[str, int], racks: PartitionRacks | None = None
+) -> tuple[float, Plan]:
     began = time.process_time()
-    plan = ASSIGNORS[name].plan(members, partitions)
+    plan = ASSIGNORS[name].plan(members, partitions, racks)
     return time.process_time() - began, plan
 
 
 def _print_plans() -> None:
-    print(f"{'assignor':20}{'members':>8}{'partitions':>11}{'topics':>7}  {'spread':8}{'fresh':>8}{'grown':>8}")
+    print(
+        f"{'assignor':20}{'members':>8}{'partitions':>11}{'topics':>7}  "
+        f"{'spread':8}{'fresh':>8}{'grown':>8}{'racks':>8}"
+    )
     for members, count in SIZES:
         for topics in dict.fromkeys(min(number, count) for number in TOPIC_COUNTS):
             for spread in ("equal", "narrow", "wide") if topics > 1 else ("equal",):
                 for name in ASSIGNORS:
                     everyone, partitions = _group(members, count, topics, spread)
                     fresh, plan = _seconds(name, everyone[: -members // 10], partitions)
-                    grown, _ = _seconds(name, _next_generation(everyone, plan, name), partitions)
-                    print(f"{name:20}{members:8}{count:11}{topics:7}  {spread:8}{fresh:8.3f}{grown:8.3f}")
+                    again = _next_generation(everyone, plan, name)
+                    grown, _ = _seconds(name, again, partitions)
+                    racked_members, racks = _in_racks(again, partitions)
+                    racked, _ = _seconds(name, racked_members, partitions, racks)
+                    print(f"{name:20}{members:8}{count:11}{topics:7}  {spread:8}{fresh:8.3f}{grown:8.3f}{racked:8.3f}")
 
 
 def _print_shares() -> None:

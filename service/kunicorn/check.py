@@ -8,21 +8,21 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from kunicorn.clients import consumer_properties, security_for_a_while
+from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.settings.security import without_secrets
 from kunicorn.topics import TopicPartition
-from kunicorn.wire.cluster import Cluster
+from kunicorn.visits import fetch_token, open_cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, CoordinatorUnavailable
@@ -30,8 +30,6 @@ from kunicorn.wire.metadata import Metadata, TopicInfo
 
 IMPORT_TIMEOUT = 60.0
 """Seconds the handler's module may take to import."""
-_CONNECT_TIMEOUT = 5.0
-_REQUEST_TIMEOUT = 10.0
 _PATIENCE = 15.0
 """Seconds for a coordinator: a new cluster creates __consumer_offsets when it is first asked for one."""
 _PAUSE = 0.5
@@ -159,21 +157,14 @@ def _client(settings: Settings) -> Finding:
 async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
     kafka = settings.kafka
     try:
-        security = await security_for_a_while(kafka)
+        token = await fetch_token(kafka)
     except PeerError as error:
         yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
         return
-    except ConfigError as error:
-        yield Finding("security", str(error), ExitCode.CONFIGURATION)
-        return
-    cluster = Cluster(
-        kafka.bootstrap_servers,
-        client_id=kafka.client_id,
-        security=security,
-        request_timeout=_REQUEST_TIMEOUT,
-        connect_timeout=_CONNECT_TIMEOUT,
-        rng=random.Random(),
-    )
+    if token is not None:
+        left = token.expires_at - time.time()
+        yield Finding("token", f"OAUTHBEARER token of {token.principal!r}, valid for {left:.0f} s")
+    cluster = open_cluster(kafka, token)
     try:
         topics = settings.assign.wanted.topics or settings.group.topics
         patterns = any(topic.startswith("^") for topic in topics)

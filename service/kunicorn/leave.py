@@ -7,23 +7,19 @@ on purpose. Whoever scales a StatefulSet down for good frees the partitions with
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from kunicorn.clients import security_for_a_while
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.settings import Settings
-from kunicorn.wire.cluster import Cluster
+from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
 from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
 from kunicorn.wire.group_admin import Described, DescribedMember, GroupAdmin
 
 T = TypeVar("T")
 
-_CONNECT_TIMEOUT = 5.0
-_REQUEST_TIMEOUT = 10.0
 _PATIENCE = 15.0
 """Seconds for a coordinator that moves or loads its offsets."""
 _PAUSE = 0.5
@@ -69,16 +65,9 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
 @contextmanager
 def _opened(settings: Settings, runner: asyncio.Runner) -> Iterator[GroupAdmin]:
     kafka = settings.kafka
-    cluster = Cluster(
-        kafka.bootstrap_servers,
-        client_id=kafka.client_id,
-        security=runner.run(security_for_a_while(kafka)),
-        request_timeout=_REQUEST_TIMEOUT,
-        connect_timeout=_CONNECT_TIMEOUT,
-        rng=random.Random(),
-    )
+    cluster = open_cluster(kafka, runner.run(fetch_token(kafka)))
     try:
-        yield GroupAdmin(cluster, settings.group.id, _REQUEST_TIMEOUT)
+        yield GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
     finally:
         runner.run(cluster.close())
 

@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common."""
+"""What every section of the settings is."""
 
 from __future__ import annotations
 

@@ -73,10 +73,12 @@ class ClassicRequests:
         """The plan for all members, from fresh metadata; made in a thread (invariant 5)."""
         topics = {topic for member in request.members for topic in member.subscription.topics}
         try:
-            counts = await self._topics.plan_for(topics)
+            by_rack = any(member.subscription.rack for member in request.members)
+            ground = await self._topics.plan_for(topics, by_rack=by_rack)
         except PeerError as error:
             return ev.PlanFailed(request, str(error))
-        plan = await asyncio.to_thread(ASSIGNORS[request.assignor].plan, request.members, counts)
+        assignor = ASSIGNORS[request.assignor]
+        plan = await asyncio.to_thread(assignor.plan, request.members, ground.counts, ground.racks)
         log.info(
             f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
         )

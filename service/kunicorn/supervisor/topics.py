@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from kunicorn.errors import PeerError
+from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.topics import TopicPartition
@@ -17,6 +19,14 @@ log = logs.get("kunicorn.topics")
 
 _HURRY = 1.0
 """Seconds between refreshes when somebody has reason to doubt the metadata."""
+
+
+class PlanGround(NamedTuple):
+    """What a plan stands on."""
+
+    counts: Mapping[str, int]
+    """Partitions by topic, of those topics that exist."""
+    racks: PartitionRacks
 
 
 class Topics:
@@ -39,6 +49,8 @@ class Topics:
         self._last_ids: dict[str, UUID] = {}
         self._ground: dict[str, int] = {}
         """What our subscription and our plan stood on when they were made."""
+        self._by_rack = False
+        self._racks: PartitionRacks = {}
 
     def subscribed(self) -> tuple[str, ...]:
         """The topics to subscribe to now, sorted."""
@@ -104,12 +116,15 @@ class Topics:
         await self._cluster.refresh(wanted)
         self._note_ids()
 
-    async def plan_for(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Fresh partition counts for a plan; from now on these topics are watched, too. Raises `PeerError`."""
-        self._planned = frozenset(topics)
+    async def plan_for(self, topics: Collection[str], *, by_rack: bool) -> PlanGround:
+        """Fresh partition counts for a plan, and racks if members name theirs; watched from now on.
+
+        Raises `PeerError`.
+        """
+        self._planned, self._by_rack = frozenset(topics), by_rack
         await self.refresh()
-        self._ground = self._current()
-        return self.counts(topics)
+        self._ground, self._racks = self._current(), self._planned_racks()
+        return PlanGround(self.counts(topics), self._racks)
 
     def subscribe(self) -> tuple[str, ...]:
         """The topics to join with; what changes from here on asks for another join."""
@@ -118,7 +133,7 @@ class Topics:
 
     def stop_leading(self) -> None:
         """Another member watches its plan's topics."""
-        self._planned = frozenset()
+        self._planned, self._by_rack, self._racks = frozenset(), False, {}
 
     def doubt(self) -> None:
         """Something did not fit the metadata: refresh soon."""
@@ -140,8 +155,14 @@ class Topics:
                 self.doubt()
                 continue
             before, self._ground = self._ground, self._current()
+            racks, self._racks = self._racks, self._planned_racks()
             if before != self._ground:
                 return _difference(before, self._ground)
+            if racks != self._racks:
+                return "replicas moved to other racks"
+
+    def _planned_racks(self) -> PartitionRacks:
+        return self._cluster.metadata.racks(self._planned) if self._by_rack else {}
 
     def _note_ids(self) -> None:
         changed = False

@@ -34,11 +34,12 @@ T = TypeVar("T")
 _METADATA = "metadata"
 """The purpose of the connections for questions that any broker can answer."""
 
-_MOST_REFUSALS = 100
-"""Of which each is told once; texts that never repeat must not fill log and memory."""
 _METADATA_TIMEOUT = 10.0
 """Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
 which waits for this."""
+
+_MOST_REFUSALS = 100
+"""Of which each is told once; texts that never repeat must not fill log and memory."""
 
 _CLOSED = "the cluster's connections were closed on our side"
 
@@ -120,9 +121,9 @@ class Cluster:
     async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], connect_timeout: float | None = None) -> T:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
 
-        `ask` raises `PeerError` to have the next node asked; `connect_timeout` shortens the cluster's, for each node.
-        Raises `AuthenticationFailed` where a node refused us and no other answered: what to correct must not drown in
-        a list; else `BrokersUnreachable` with every reason.
+        `ask` raises `PeerError` to have the next node asked. Raises `AuthenticationFailed` where a node refused us and
+        no other answered: what to correct must not drown in a list; else `BrokersUnreachable` with every reason.
+        `connect_timeout` shortens the cluster's, for each node.
         """
         tried: list[str] = []
         refusal: AuthenticationFailed | None = None

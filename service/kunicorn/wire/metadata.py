@@ -37,6 +37,8 @@ class PartitionInfo:
     leader: int
     leader_epoch: int = NO_EPOCH
     error: int = 0
+    replicas: tuple[int, ...] = ()
+    """Node ids, in sync or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,23 @@ class Metadata:
         info = topic.partitions.get(partition.partition) if topic else None
         return (info.leader, info.leader_epoch) if info else (NO_LEADER, NO_EPOCH)
 
+    def racks(self, topics: Collection[str]) -> Mapping[TopicPartition, frozenset[str]]:
+        """In which racks each partition of these topics has replicas (KIP-881); nothing where no broker names one."""
+        of_broker = {node_id: broker.rack for node_id, broker in self.brokers.items() if broker.rack}
+        if not of_broker:
+            return {}
+        # Partitions share few sets of replicas, and many share the racks.
+        of_replicas: dict[tuple[int, ...], frozenset[str]] = {}
+        racks: dict[TopicPartition, frozenset[str]] = {}
+        for topic in topics:
+            for number, info in self.topics[topic].partitions.items() if topic in self.topics else ():
+                known = of_replicas.get(info.replicas)
+                if known is None:
+                    known = frozenset(of_broker[node] for node in info.replicas if node in of_broker)
+                    of_replicas[info.replicas] = known
+                racks[TopicPartition(topic, number)] = known
+        return racks
+
 
 def metadata_from(message: Any) -> Metadata:
     """A Metadata answer of any version, in our terms."""
@@ -85,7 +104,9 @@ def _topic(topic: Any) -> TopicInfo:
         topic_id=getattr(topic, "topic_id", None),
         error=int(topic.error_code),
         partitions={
-            int(each.partition_index): PartitionInfo(int(each.leader_id), int(each.leader_epoch), int(each.error_code))
+            int(each.partition_index): PartitionInfo(
+                int(each.leader_id), int(each.leader_epoch), int(each.error_code), each.replica_nodes or ()
+            )
             for each in topic.partitions or ()
         },
     )

@@ -32,7 +32,7 @@ class KafkaPlans {
         for (JsonNode member : group.get("members")) {
             Subscription subscription = new Subscription(
                 topics(member), withUserData ? bytes(member.get("user_data")) : null, owned(member),
-                member.get("generation").asInt(), Optional.empty());
+                member.get("generation").asInt(), Optional.ofNullable(member.path("rack").textValue()));
             if (!member.get("instance_id").isNull())
                 subscription.setGroupInstanceId(Optional.of(member.get("instance_id").asText()));
             subscriptions.put(member.get("member_id").asText(), subscription);
@@ -59,11 +59,17 @@ class KafkaPlans {
 
     static Cluster cluster(JsonNode group) {
         List<PartitionInfo> partitions = new ArrayList<>();
+        List<Node> nodes = new ArrayList<>();
         group.get("partitions").fields().forEachRemaining(topic -> {
-            for (int number = 0; number < topic.getValue().asInt(); number++)
-                partitions.add(new PartitionInfo(topic.getKey(), number, null, new Node[0], new Node[0]));
+            for (int number = 0; number < topic.getValue().asInt(); number++) {
+                List<Node> replicas = new ArrayList<>();
+                for (JsonNode rack : group.path("replica_racks").path(topic.getKey()).path(number))
+                    replicas.add(new Node(nodes.size() + replicas.size(), "host", 9092, rack.textValue()));
+                nodes.addAll(replicas);
+                partitions.add(new PartitionInfo(topic.getKey(), number, null, replicas.toArray(new Node[0]), new Node[0]));
+            }
         });
-        return new Cluster("cluster", List.of(), partitions, Set.of(), Set.of());
+        return new Cluster("cluster", nodes, partitions, Set.of(), Set.of());
     }
 
     static List<String> topics(JsonNode member) {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.assignors.userdata import pack_assignment
 from kunicorn.group.protocol import NO_GENERATION, Member, Plan, Subscription
 from kunicorn.topics import TopicPartition
@@ -24,6 +25,7 @@ class Group:
 
     members: tuple[Member, ...]
     partitions: dict[str, int]
+    racks: PartitionRacks = field(default_factory=dict)
 
     @property
     def wanted(self) -> frozenset[TopicPartition]:
@@ -42,11 +44,12 @@ def member(
     owned: Iterable[TopicPartition] = (),
     generation: int = NO_GENERATION,
     instance_id: str | None = None,
+    rack: str | None = None,
 ) -> Member:
     """A member that tells what it owned in both places, so that every assignor finds it where it looks."""
     claim = tuple(owned)
     user_data = pack_assignment(claim, generation) if claim else None
-    return Member(member_id, Subscription(tuple(topics), claim, generation, None, user_data), instance_id)
+    return Member(member_id, Subscription(tuple(topics), claim, generation, rack, user_data), instance_id)
 
 
 def of(topic: str, *numbers: int) -> list[TopicPartition]:
@@ -57,10 +60,26 @@ def of(topic: str, *numbers: int) -> list[TopicPartition]:
 def after(group: Group, plan: Plan, generation: int) -> Group:
     """The same group when it rejoins, every member owning what `plan` gave it in `generation`."""
     members = [
-        member(m.member_id, m.subscription.topics, plan.get(m.member_id, ()), generation, m.instance_id)
+        member(
+            m.member_id,
+            m.subscription.topics,
+            plan.get(m.member_id, ()),
+            generation,
+            m.instance_id,
+            m.subscription.rack,
+        )
         for m in group.members
     ]
     return replace(group, members=tuple(members))
+
+
+def near(group: Group, plan: Plan) -> int:
+    """How many partitions `plan` gives to a member that names a rack with a replica in it."""
+    return sum(
+        group.member(member_id).subscription.rack in group.racks.get(partition, ())
+        for member_id, partitions in plan.items()
+        for partition in partitions
+    )
 
 
 def moved(group: Group, plan: Plan) -> int:
@@ -77,9 +96,16 @@ claims = st.lists(st.builds(TopicPartition, st.sampled_from((*TOPICS, "gone")), 
 """Partitions that may not exist, may be claimed by several members, and more than once by the same one."""
 
 
+RACKS = ("a", "b", "c")
+replica_racks = st.frozensets(st.sampled_from(RACKS), max_size=2)
+
+
 @st.composite
-def groups(draw: st.DrawFn, *, alike: bool = False, claiming: bool = True, min_members: int = 0) -> Group:
-    """Any group. `alike`: all members subscribe to the same topics. `claiming`: they bring a past, true or not."""
+def groups(
+    draw: st.DrawFn, *, alike: bool = False, claiming: bool = True, min_members: int = 0, racked: bool = False
+) -> Group:
+    """Any group. `alike`: all members subscribe to the same topics. `claiming`: they bring a past, true or not.
+    `racked`: members and replicas are in racks, some in none."""
     shared = draw(subscriptions) if alike else None
     members = []
     for number in range(draw(st.integers(min_members, 6))):
@@ -90,9 +116,13 @@ def groups(draw: st.DrawFn, *, alike: bool = False, claiming: bool = True, min_m
             draw(claims) if claiming else (),
             draw(st.integers(-1, 3)) if claiming else NO_GENERATION,
             instance,
+            draw(st.sampled_from((*RACKS, None, ""))) if racked else None,
         )
         members.append(drawn)
-    return Group(tuple(members), draw(partition_counts))
+    counts = draw(partition_counts)
+    everything = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+    racks = {partition: draw(replica_racks) for partition in everything} if racked else {}
+    return Group(tuple(members), counts, racks)
 
 
 def loads(plan: Plan) -> Sequence[int]:

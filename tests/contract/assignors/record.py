@@ -19,7 +19,9 @@ from tests.kafka.artifacts import distribution
 
 KAFKA = "4.3.1"
 RECORDING = Path(__file__).with_name("kafka_plans.jsonl")
+RECORDING_WITH_RACKS = Path(__file__).with_name("kafka_rack_plans.jsonl")
 _SEED = 54
+_SEED_OF_RACKS = 881
 _GROUPS = 100
 
 
@@ -65,15 +67,38 @@ class _Groups:
                     self.rng.choice(subscribers)["owned"].append([topic, number])
 
 
+def _with_racks(group: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Members and replicas in racks, some in none; now and then all topics are co-partitioned."""
+    partitions = group["partitions"]
+    if rng.random() < 0.4 and not any(member["owned"] for member in group["members"]):
+        count = rng.randint(2, 9)
+        group["partitions"] = partitions = dict.fromkeys(partitions, count)
+    racks = ["a", "b", "c", "d"][: rng.randint(1, 4)]
+    copies = rng.randint(1, 3)
+    group["replica_racks"] = {
+        topic: [rng.sample([*racks, None], min(copies, len(racks))) for _ in range(count)]
+        for topic, count in partitions.items()
+    }
+    for member in group["members"]:
+        member["rack"] = rng.choice([*racks, *racks, "elsewhere", None])
+    return group
+
+
 def main() -> None:
-    """Write the recording."""
-    kafka = distribution(KAFKA)
+    """Write the recordings."""
     drawn = _Groups(random.Random(_SEED))
-    groups = "\n".join(json.dumps(drawn.next()) for _ in range(_GROUPS))
+    _record([drawn.next() for _ in range(_GROUPS)], RECORDING)
+    drawn, rng = _Groups(random.Random(_SEED_OF_RACKS)), random.Random(_SEED_OF_RACKS)
+    _record([_with_racks(drawn.next(), rng) for _ in range(_GROUPS)], RECORDING_WITH_RACKS)
+
+
+def _record(drawn: list[dict[str, Any]], recording: Path) -> None:
+    kafka = distribution(KAFKA)
+    groups = "\n".join(map(json.dumps, drawn))
     source = Path(__file__).with_name("KafkaPlans.java")
     command = [kafka.java.command, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", kafka.classpath, str(source)]
     answer = subprocess.run(command, input=groups, stdout=subprocess.PIPE, text=True, check=True).stdout
-    RECORDING.write_text(answer)
+    recording.write_text(answer)
 
 
 if __name__ == "__main__":

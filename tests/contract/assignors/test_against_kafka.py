@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.assignors.userdata import unpack_assignment
 from kunicorn.group.protocol import Plan
 from kunicorn.topics import TopicPartition
-from tests.contract.assignors.groups import Group, member, moved
-from tests.contract.assignors.record import RECORDING
+from tests.contract.assignors.groups import Group, member, moved, near
+from tests.contract.assignors.record import RECORDING, RECORDING_WITH_RACKS
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,22 @@ def _partitions(pairs: list[Any]) -> list[TopicPartition]:
     return sorted(TopicPartition(topic, number) for topic, number in pairs)
 
 
+def _racks(told: Mapping[str, list[list[str | None]]]) -> dict[TopicPartition, frozenset[str]]:
+    return {
+        TopicPartition(topic, number): frozenset(rack for rack in racks if rack is not None)
+        for topic, partitions in told.items()
+        for number, racks in enumerate(partitions)
+    }
+
+
 def _recorded(line: str) -> Recorded:
     told = json.loads(line)
     members = [
-        member(m["member_id"], m["topics"], _partitions(m["owned"]), m["generation"], m["instance_id"])
+        member(m["member_id"], m["topics"], _partitions(m["owned"]), m["generation"], m["instance_id"], m.get("rack"))
         for m in told["members"]
     ]
     return Recorded(
-        Group(tuple(members), told["partitions"]),
+        Group(tuple(members), told["partitions"], _racks(told.get("replica_racks", {}))),
         {
             name: {member_id: _partitions(pairs) for member_id, pairs in plan.items()}
             for name, plan in told["plans"].items()
@@ -47,6 +55,11 @@ def _recorded(line: str) -> Recorded:
 
 
 RECORDED = [_recorded(line) for line in RECORDING.read_text().splitlines()]
+RACKED = [_recorded(line) for line in RECORDING_WITH_RACKS.read_text().splitlines()]
+
+
+def _plan(name: str, group: Group) -> Plan:
+    return ASSIGNORS[name].plan(group.members, group.partitions, group.racks)
 
 
 def _unevenness(plan: Plan) -> int:
@@ -79,6 +92,28 @@ def test_with_unequal_subscriptions_sticky_moves_no_more_than_kafka_in_all() -> 
     by_us = sum(moved(case.group, plan) for case, plan in zip(RECORDED, ours, strict=True))
     by_kafka = sum(moved(case.group, case.plans["sticky"]) for case in RECORDED)
     assert by_us <= by_kafka
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+def test_with_racks_range_and_roundrobin_plan_exactly_what_kafka_plans(name: str) -> None:
+    """KIP-881; co-partitioned topics among them. Racks decide something in most of these groups."""
+    changed = sum(_plan(name, replace(case.group, racks={})) != case.plans[name] for case in RACKED)
+    assert changed > 20 or name == "roundrobin"
+    for case in RACKED:
+        assert _plan(name, case.group) == case.plans[name]
+
+
+def test_with_racks_sticky_places_as_near_as_kafka_within_two_percent_as_evenly_and_moves_less() -> None:
+    """Not exactly as near: who gets one partition more is settled before racks are looked at, so that it stays so."""
+    ours = [_plan("sticky", case.group) for case in RACKED]
+    for case, plan in zip(RACKED, ours, strict=True):
+        assert _unevenness(plan) <= _unevenness(case.plans["sticky"])
+    by_kafka = sum(near(case.group, case.plans["sticky"]) for case in RACKED)
+    regardless = sum(near(case.group, _plan("sticky", replace(case.group, racks={}))) for case in RACKED)
+    assert sum(near(case.group, plan) for case, plan in zip(RACKED, ours, strict=True)) >= 0.98 * by_kafka
+    assert by_kafka > 1.3 * regardless, "racks decide little in these groups"
+    moves = sum(moved(case.group, plan) for case, plan in zip(RACKED, ours, strict=True))
+    assert moves <= sum(moved(case.group, case.plans["sticky"]) for case in RACKED)
 
 
 def test_the_user_data_of_kafkas_sticky_members_is_understood() -> None:

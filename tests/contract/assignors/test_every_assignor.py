@@ -13,50 +13,52 @@ from hypothesis import strategies as st
 from kunicorn.group.assignors import ASSIGNORS, Assignor
 from kunicorn.group.protocol import Member, Subscription
 from kunicorn.topics import TopicPartition
-from tests.contract.assignors.groups import Group, after, groups, member, of, steady
+from tests.contract.assignors.groups import RACKS, Group, after, groups, member, of, steady
 
 pytestmark = pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS.keys())
 
 
 @steady
-@given(group=groups())
+@given(group=groups(racked=True))
 def test_every_member_has_an_entry_and_nobody_else(assignor: Assignor, group: Group) -> None:
-    plan = assignor.plan(group.members, group.partitions)
+    plan = assignor.plan(group.members, group.partitions, group.racks)
     assert plan.keys() == {member.member_id for member in group.members}
 
 
 @steady
-@given(group=groups())
+@given(group=groups(racked=True))
 def test_nobody_gets_what_does_not_exist_or_what_it_does_not_subscribe_to(assignor: Assignor, group: Group) -> None:
-    for member_id, partitions in assignor.plan(group.members, group.partitions).items():
+    for member_id, partitions in assignor.plan(group.members, group.partitions, group.racks).items():
         topics = group.member(member_id).subscription.topics
         assert all(p.topic in topics and 0 <= p.partition < group.partitions[p.topic] for p in partitions)
 
 
 @steady
-@given(group=groups())
+@given(group=groups(racked=True))
 def test_no_partition_is_given_twice(assignor: Assignor, group: Group) -> None:
-    given_out = [p for partitions in assignor.plan(group.members, group.partitions).values() for p in partitions]
+    given_out = [
+        p for partitions in assignor.plan(group.members, group.partitions, group.racks).values() for p in partitions
+    ]
     assert len(given_out) == len(set(given_out))
 
 
 @steady
-@given(group=groups(claiming=False))
+@given(group=groups(claiming=False, racked=True))
 def test_a_group_that_starts_gets_every_partition(assignor: Assignor, group: Group) -> None:
-    plan = assignor.plan(group.members, group.partitions)
+    plan = assignor.plan(group.members, group.partitions, group.racks)
     assert {p for partitions in plan.values() for p in partitions} == group.wanted
 
 
 @steady
-@given(group=groups())
+@given(group=groups(racked=True))
 def test_only_what_must_be_revoked_first_is_left_out(assignor: Assignor, group: Group) -> None:
-    plan = assignor.plan(group.members, group.partitions)
+    plan = assignor.plan(group.members, group.partitions, group.racks)
     claimed = {p for member in group.members for p in member.subscription.owned} if assignor.cooperative else set()
     assert group.wanted - {p for partitions in plan.values() for p in partitions} <= claimed
 
 
 @steady
-@given(group=groups(), data=st.data())
+@given(group=groups(racked=True), data=st.data())
 def test_the_same_group_gets_the_same_plan_in_whatever_order_it_is_told(
     assignor: Assignor, group: Group, data: st.DataObject
 ) -> None:
@@ -68,13 +70,17 @@ def test_the_same_group_gets_the_same_plan_in_whatever_order_it_is_told(
         for m in shuffled(group.members)
     ]
     partitions = dict(shuffled(group.partitions.items()))
-    assert assignor.plan(members, partitions) == assignor.plan(group.members, group.partitions)
+    assert assignor.plan(members, partitions, group.racks) == assignor.plan(
+        group.members, group.partitions, group.racks
+    )
 
 
 @steady
-@given(group=groups())
+@given(group=groups(racked=True))
 def test_every_entry_is_sorted(assignor: Assignor, group: Group) -> None:
-    assert all(list(mine) == sorted(mine) for mine in assignor.plan(group.members, group.partitions).values())
+    assert all(
+        list(mine) == sorted(mine) for mine in assignor.plan(group.members, group.partitions, group.racks).values()
+    )
 
 
 @steady
@@ -88,10 +94,10 @@ def test_user_data_of_a_strangers_making_does_no_harm(
 
 
 @steady
-@given(group=groups(claiming=False, min_members=1))
+@given(group=groups(claiming=False, min_members=1, racked=True))
 def test_a_group_in_which_nothing_changes_keeps_its_plan(assignor: Assignor, group: Group) -> None:
-    first = assignor.plan(group.members, group.partitions)
-    assert assignor.plan(after(group, first, 1).members, group.partitions) == first
+    first = assignor.plan(group.members, group.partitions, group.racks)
+    assert assignor.plan(after(group, first, 1).members, group.partitions, group.racks) == first
 
 
 @steady
@@ -114,17 +120,26 @@ def test_unknown_and_empty_topics_are_passed_over(assignor: Assignor) -> None:
     assert plan == {"m": of("orders", 0)}
 
 
+@pytest.mark.parametrize("racked", [False, True], ids=["", "racks"])
 @pytest.mark.parametrize("subscribed", [100, 50], ids=["equal", "unequal"])
 def test_200_members_with_20_000_partitions_are_planned_within_three_seconds(
-    assignor: Assignor, subscribed: int
+    assignor: Assignor, subscribed: int, racked: bool
 ) -> None:
     names = [f"t{number:03}" for number in range(100)]
     members = [
-        member(f"m{rank:03}", [names[(rank * 7 + step) % 100] for step in range(subscribed)]) for rank in range(200)
+        member(
+            f"m{rank:03}",
+            [names[(rank * 7 + step) % 100] for step in range(subscribed)],
+            rack=RACKS[rank % 3] if racked else None,
+        )
+        for rank in range(200)
     ]
     partitions = dict.fromkeys(names, 200)
-    running = after(Group(tuple(members), partitions), assignor.plan(members[:150], partitions), 1)
+    pairs = [frozenset(RACKS) - {rack} for rack in RACKS]
+    racks = {TopicPartition(name, number): pairs[number % 3] for name in names for number in range(200)}
+    group = Group(tuple(members), partitions, racks if racked else {})
+    running = after(group, assignor.plan(members[:150], partitions, group.racks), 1)
     began = time.process_time()
-    plan = assignor.plan(running.members, partitions)
+    plan = assignor.plan(running.members, partitions, group.racks)
     assert time.process_time() - began < 3
     assert set().union(*plan.values()) <= {TopicPartition(name, number) for name in names for number in range(200)}

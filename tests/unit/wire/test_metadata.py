@@ -32,6 +32,7 @@ def test_an_answer_of_every_version_is_understood(version: int) -> None:
     schema = RESPONSES[Api.METADATA, version]
     rows = nested(schema, "topics")
     partition = blank(nested(rows, "partitions"), partition_index=3, leader_id=2, leader_epoch=7, error_code=9)
+    partition = replace(partition, replica_nodes=(2, 1))
     ids = {"topic_id": ONE} if version >= 10 else {}
     message = blank_response(
         Api.METADATA,
@@ -42,7 +43,7 @@ def test_an_answer_of_every_version_is_understood(version: int) -> None:
     )
     metadata = metadata_from(message)
     assert metadata.brokers == {2: BROKERS[2]}
-    assert metadata.topics == {"t": TopicInfo("t", ids.get("topic_id"), 5, {3: PartitionInfo(2, 7, 9)})}
+    assert metadata.topics == {"t": TopicInfo("t", ids.get("topic_id"), 5, {3: PartitionInfo(2, 7, 9, (2, 1))})}
     assert metadata.cluster_id == "cluster"
     assert metadata.leader(TopicPartition("t", 3)) == (2, 7)
 
@@ -116,3 +117,23 @@ def test_partitions_added_to_a_topic_appear() -> None:
 def test_an_address_prints_as_it_is_written() -> None:
     assert str(Broker(1, "a", 9092).address) == "a:9092"
     assert str(Address("::1", 9092)) == "[::1]:9092"
+
+
+def test_the_racks_of_a_partition_are_those_of_the_brokers_that_hold_it() -> None:
+    brokers = {**BROKERS, 3: Broker(3, "c", 9092, "other")}
+    partitions = {
+        0: PartitionInfo(1, 1, 0, (1, 2)),
+        1: PartitionInfo(2, 1, 0, (2, 3)),
+        2: PartitionInfo(1, 1, 0, (1, 9)),
+    }
+    metadata = Metadata(brokers, {"t": TopicInfo("t", ONE, 0, partitions)})
+    assert metadata.racks(["t", "unknown"]) == {
+        TopicPartition("t", 0): frozenset({"rack"}),
+        TopicPartition("t", 1): frozenset({"rack", "other"}),
+        TopicPartition("t", 2): frozenset(),
+    }
+
+
+def test_without_racks_there_is_nothing_to_plan_by() -> None:
+    metadata = Metadata({1: BROKERS[1]}, {"t": TopicInfo("t", ONE, 0, {0: PartitionInfo(1, 1, 0, (1,))})})
+    assert metadata.racks(["t"]) == {}

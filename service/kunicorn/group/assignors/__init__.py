@@ -1,7 +1,8 @@
 """Assignors: how the group's leader decides which member gets which partitions. Pure, and the same input always gives
 the same plan, whatever order the members arrive in.
 
-Racks (KIP-881) play no part: partitions are placed as if no member named one.
+Members that name a rack get partitions with a replica there first, where that makes a difference (KIP-881): all
+assignors but roundrobin, as Kafka's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.assignors.range import RangeAssignor
 from kunicorn.group.assignors.roundrobin import RoundRobinAssignor
 from kunicorn.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
@@ -28,10 +30,13 @@ class Assignor(Protocol):
         """Partitions that stay go on running while the group rebalances; what is revoked is given to its new owner
         only in a second round, so whoever revokes something must rejoin at once (KIP-429)."""
 
-    def plan(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Plan:
+    def plan(
+        self, members: Sequence[Member], partitions: Mapping[str, int], racks: PartitionRacks | None = None
+    ) -> Plan:
         """The partitions of each member; every member has an entry, sorted.
 
-        `partitions` is the number of partitions by topic; a subscribed topic missing there is skipped. Never raises
+        `partitions` is the number of partitions by topic; a subscribed topic missing there is skipped. `racks`:
+        where each partition's replicas are, as far as known. Never raises
         on what members claim: nonsense (unknown partitions, unreadable user data) counts as not claimed.
         Caller: supervisor, in a thread: twenty thousand partitions take a tenth of a second, two with as many topics.
         """

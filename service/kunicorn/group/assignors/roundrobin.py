@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.assignors.roster import Roster
 from kunicorn.group.protocol import Member, Plan
 from kunicorn.topics import TopicPartition
@@ -18,8 +19,10 @@ class RoundRobinAssignor:
     name = "roundrobin"
     cooperative = False
 
-    def plan(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Plan:
-        """See `Assignor.plan`."""
+    def plan(
+        self, members: Sequence[Member], partitions: Mapping[str, int], racks: PartitionRacks | None = None
+    ) -> Plan:
+        """See `Assignor.plan`; racks play no part, as in Kafka's."""
         roster = Roster.of(members, partitions)
         hands: list[list[TopicPartition]] = [[] for _ in roster.members]
         turn = 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 from kunicorn.group.assignors.claims import Claim, Ownership
+from kunicorn.group.assignors.nearby import hand_out_near
 from kunicorn.group.assignors.pools import hand_out, pools_of
 from kunicorn.group.assignors.quotas import quotas
+from kunicorn.group.assignors.racks import PartitionRacks, Racks
 from kunicorn.group.assignors.roster import Roster
 from kunicorn.group.assignors.userdata import pack_assignment, pack_generation, unpack_assignment, unpack_generation
 from kunicorn.group.protocol import NO_GENERATION, Member, Plan
@@ -21,9 +24,11 @@ class StickyAssignor:
     name = "sticky"
     cooperative = False
 
-    def plan(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Plan:
+    def plan(
+        self, members: Sequence[Member], partitions: Mapping[str, int], racks: PartitionRacks | None = None
+    ) -> Plan:
         """See `Assignor.plan`."""
-        return _sorted_plan(*_assign(members, partitions, _claim_in_user_data)[:2])
+        return _sorted_plan(*_assign(members, partitions, racks or {}, _claim_in_user_data)[:2])
 
     def user_data(self, generation: int, previous: Collection[TopicPartition] = ()) -> bytes | None:
         """StickyAssignorUserData; None for a member that comes without a past."""
@@ -41,9 +46,11 @@ class CooperativeStickyAssignor:
     name = "cooperative-sticky"
     cooperative = True
 
-    def plan(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Plan:
+    def plan(
+        self, members: Sequence[Member], partitions: Mapping[str, int], racks: PartitionRacks | None = None
+    ) -> Plan:
         """See `Assignor.plan`. Partitions that are still to be revoked are in nobody's entry."""
-        roster, assigned, ownership = _assign(members, partitions, _claim_in_fields)
+        roster, assigned, ownership = _assign(members, partitions, racks or {}, _claim_in_fields)
         claimants = Counter(partition for member in roster.members for partition in set(member.subscription.owned))
         granted: list[list[TopicPartition]] = []
         for rank, member in enumerate(roster.members):
@@ -77,7 +84,7 @@ def _claim_in_fields(member: Member) -> Claim:
 
 
 def _assign(
-    members: Sequence[Member], partitions: Mapping[str, int], claim: Callable[[Member], Claim]
+    members: Sequence[Member], partitions: Mapping[str, int], known: PartitionRacks, claim: Callable[[Member], Claim]
 ) -> tuple[Roster, list[list[TopicPartition]], Ownership]:
     """The sticky assignment by rank: first how many of each pool, then which."""
     roster = Roster.of(members, partitions)
@@ -92,9 +99,12 @@ def _assign(
     for rank, counts in enumerate(quotas(sizes, [pool.subscribers for pool in pools], owned)):
         for number, count in counts.items():
             quota[number][rank] = count
+    everything = chain.from_iterable(pool.partitions for pool in pools)
+    racks = Racks.that_matter(roster.members, range(len(roster.members)), everything, known)
     assigned: list[list[TopicPartition]] = [[] for _ in roster.members]
     for pool, of_pool in zip(pools, quota, strict=True):
-        for partition, rank in hand_out(pool, of_pool, ownership):
+        given = hand_out_near(pool, of_pool, ownership, racks) if racks else hand_out(pool, of_pool, ownership)
+        for partition, rank in given:
             assigned[rank].append(partition)
     return roster, assigned, ownership
 
