@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.settings.security import without_secrets
 from kunicorn.topics import TopicPartition
-from kunicorn.visits import open_cluster
+from kunicorn.visits import fetch_token, open_cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, CoordinatorUnavailable
@@ -156,13 +157,14 @@ def _client(settings: Settings) -> Finding:
 async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
     kafka = settings.kafka
     try:
-        cluster = await open_cluster(kafka)
+        token = await fetch_token(kafka)
     except PeerError as error:
         yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
         return
-    except ConfigError as error:
-        yield Finding("security", str(error), ExitCode.CONFIGURATION)
-        return
+    if token is not None:
+        left = token.expires_at - time.time()
+        yield Finding("token", f"OAUTHBEARER token of {token.principal!r}, valid for {left:.0f} s")
+    cluster = open_cluster(kafka, token)
     try:
         topics = settings.assign.wanted.topics or settings.group.topics
         patterns = any(topic.startswith("^") for topic in topics)

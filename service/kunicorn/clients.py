@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from kunicorn.pipes.client import client_properties
 from kunicorn.pipes.messages import FetchToken
 from kunicorn.settings import KafkaSettings, Settings
-from kunicorn.supervisor.tokens import fetch_once
 from kunicorn.wire.auth import Security
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
@@ -77,14 +76,6 @@ def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) 
             password=lambda: kafka.secret("sasl_password") or "",
         )
     return Security(kafka.security_protocol, tls, sasl)
-
-
-async def security_for_a_while(kafka: KafkaSettings) -> Security:
-    """For a command that ends long before its token does. Raises `ConfigError`; `PeerError` if there is no token."""
-    if not kafka.uses_tokens:
-        return security_of(kafka, None)
-    token = await fetch_once(token_request(kafka))
-    return security_of(kafka, lambda: BearerToken(token.value, token.extensions))
 
 
 def token_request(kafka: KafkaSettings) -> FetchToken:

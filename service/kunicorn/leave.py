@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.settings import Settings
-from kunicorn.visits import REQUEST_TIMEOUT, open_cluster
+from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
 from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
 from kunicorn.wire.group_admin import Described, DescribedMember, GroupAdmin
@@ -65,7 +65,7 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
 @contextmanager
 def _opened(settings: Settings, runner: asyncio.Runner) -> Iterator[GroupAdmin]:
     kafka = settings.kafka
-    cluster = runner.run(open_cluster(kafka))
+    cluster = open_cluster(kafka, runner.run(fetch_token(kafka)))
     try:
         yield GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
     finally:

@@ -1,27 +1,34 @@
-"""The cluster for commands that ask a few questions and end: the service's own settings, without its processes."""
+"""Connections of commands that ask a few questions and end: with the service's own settings, without its processes."""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 
-from kunicorn.clients import security_for_a_while
+from kunicorn.clients import security_of, token_request
+from kunicorn.pipes.messages import Token
 from kunicorn.settings.sections import KafkaSettings
+from kunicorn.supervisor.tokens import Tokens
 from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.sasl import BearerToken
 
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
 """Seconds."""
 
 
-async def open_cluster(kafka: KafkaSettings) -> Cluster:
-    """Nothing is sent to a broker yet; the caller closes it.
+async def fetch_token(kafka: KafkaSettings) -> Token | None:
+    """The OAUTHBEARER token that the settings ask for, if they do. Raises `PeerError`, `ConfigError`."""
+    return await Tokens(token_request(kafka), lambda _: None).fetch() if kafka.uses_tokens else None
 
-    Raises `ConfigError`; `PeerError` where the settings ask for a token and there is none.
-    """
+
+def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
+    """The cluster, nothing sent yet; the caller closes it. Raises `ConfigError`."""
+    bearer = None if token is None else partial(BearerToken, token.value, token.extensions)
     return Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=await security_for_a_while(kafka),
+        security=security_of(kafka, bearer),
         request_timeout=REQUEST_TIMEOUT,
         connect_timeout=CONNECT_TIMEOUT,
         rng=random.Random(),

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kunicorn.errors import PeerError
-from kunicorn.group.error_codes import ErrorCode, name_of
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.topics import Position, TopicPartition
+from kunicorn.wire.error_codes import ErrorCode, describe
 
 log = logs.get("kunicorn.commits")
 
@@ -197,7 +198,6 @@ class Commits:
 
 
 def _explained(error: int | None, tp: TopicPartition) -> str:
-    told = f"{name_of(error or 0)} ({error})"
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return f"{told}: this user needs READ on topic {tp.topic!r}"
-    return told
+        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
+    return describe(error or 0)

@@ -135,11 +135,6 @@ class Tokens:
         return answer
 
 
-async def fetch_once(request: FetchToken) -> Token:
-    """For a command that is over long before the token is. Raises `PeerError`."""
-    return await Tokens(request, lambda _: None).fetch()
-
-
 def _start_helper(sock: socket.socket) -> int:
     """Exec it, with nothing of ours but `sock`; its pid. Takes milliseconds."""
     return os.posix_spawn(

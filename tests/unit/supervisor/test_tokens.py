@@ -36,7 +36,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOKEN_SECONDS", "4")
+    monkeypatch.setenv("TOKEN_SECONDS", "30")
+    monkeypatch.setattr(tokens, "_RENEW_AT", 0.05)
     shared: asyncio.Queue[Token] = asyncio.Queue()
     keeper = Tokens(request("provide"), shared.put_nowait)
     keeping = asyncio.create_task(keeper.keep())
