@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kunicorn.errors import PeerError
-from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
