@@ -13,6 +13,10 @@ from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.log_offsets import IsolationLevel, epoch_ends, list_offsets
 
+_ENDS_TIMEOUT = 5.0
+"""Seconds; a leader knows where its log begins and ends, only times have to be searched for. One that is frozen keeps
+its connections, and start offsets led by the others wait for its answer, too."""
+
 
 class Brokers:
     """Implements `starts.Offsets`."""
@@ -37,7 +41,9 @@ class Brokers:
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
         """See `Offsets`."""
-        answer = await list_offsets(self._cluster, queries, self._isolation_level, self._timeout)
+        searched = any(at >= 0 for at in queries.values())
+        timeout = self._timeout if searched else min(self._timeout, _ENDS_TIMEOUT)
+        answer = await list_offsets(self._cluster, queries, self._isolation_level, timeout)
         if any(found.error for found in answer.values()):
             self._topics.doubt()
         return answer
