@@ -1,0 +1,100 @@
+"""What the subscription and the plan stand on, and what of it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+from kunicorn.supervisor.topics import Topics
+from kunicorn.topics import TopicPartition
+from kunicorn.wire.cluster import Cluster
+from kunicorn.wire.metadata import Broker, Metadata, PartitionInfo, TopicInfo
+
+MAX_AGE = 0.01
+"""Seconds: refresh at once."""
+
+
+class Brokers(Cluster):
+    """A cluster whose answers are written down here; nothing is connected to."""
+
+    def __init__(self, *topics: TopicInfo) -> None:
+        self.metadata = Metadata()
+        self.now(*topics)
+        self.asked: list[Collection[str] | None] = []
+
+    def now(self, *topics: TopicInfo) -> None:
+        nodes = {node: Broker(node, "127.0.0.1", 9092, f"rack-{node}") for node in (1, 2)}
+        self.next = Metadata(nodes, {topic.name: topic for topic in topics})
+
+    async def refresh(self, topics: Collection[str] | None) -> Metadata:
+        self.asked.append(topics)
+        self.metadata = self.next
+        return self.metadata
+
+    async def name_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        self.metadata = self.next
+        return {t.topic_id: name for name, t in self.metadata.topics.items() if t.topic_id in topic_ids and t.topic_id}
+
+
+def topic(name: str, partitions: int = 1, identity: int = 1, node: int = 1) -> TopicInfo:
+    info = PartitionInfo(leader=node, leader_epoch=0, replicas=(node,))
+    return TopicInfo(name, UUID(int=identity), partitions=dict.fromkeys(range(partitions), info))
+
+
+async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
+    brokers = Brokers(topic("orders"))
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    topics.subscribe()
+    brokers.now(topic("orders", 3))
+    assert await topics.changes(MAX_AGE) == "topics changed: orders: 1 to 3 partitions"
+
+
+async def test_a_leader_watches_the_topics_of_all_members() -> None:
+    brokers = Brokers(topic("orders"), topic("refunds"))
+    topics = Topics(["orders"], brokers)
+    await topics.plan_for(["orders", "refunds"], by_rack=False)
+    brokers.now(topic("orders"), topic("refunds", 2))
+    assert "refunds: 1 to 2" in await topics.changes(MAX_AGE)
+
+
+async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_name_their_racks() -> None:
+    for by_rack in (True, False):
+        brokers = Brokers(topic("orders"))
+        topics = Topics(["orders"], brokers)
+        ground = await topics.plan_for(["orders"], by_rack=by_rack)
+        assert ground.racks == ({TopicPartition("orders", 0): frozenset({"rack-1"})} if by_rack else {})
+        brokers.now(topic("orders", node=2))
+        waiting = asyncio.create_task(topics.changes(MAX_AGE))
+        done, _ = await asyncio.wait({waiting}, timeout=5 if by_rack else 0.2)
+        waiting.cancel()
+        assert bool(done) is by_rack
+
+
+async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> None:
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers)
+    told: list[bool] = []
+    topics.another_of_that_name = lambda: told.append(True)
+    await topics.refresh()
+    assert not topics.created_anew("orders")
+    brokers.now(topic("orders", identity=2))
+    await topics.refresh()
+    await topics.refresh()
+    assert told == [True]
+    assert topics.created_anew("orders")
+    assert topics.topic_id("orders") == UUID(int=2)
+
+
+async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> None:
+    brokers = Brokers(topic("refunds-eu", identity=7))
+    topics = Topics(["orders", "^refunds-", "^returns$"], brokers, brokers_match=True)
+    await topics.refresh()
+    assert brokers.asked == [{"orders"}]
+    assert topics.pattern == "(?:^refunds-).*|(?:^returns$).*"
+    assert await topics.name([UUID(int=7)]) == {UUID(int=7): "refunds-eu"}
+    assert topics.subscribed() == ("orders", "refunds-eu")
+    topics.brokers_match = False
+    await topics.refresh()
+    assert brokers.asked[-1] is None
