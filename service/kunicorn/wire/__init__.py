@@ -8,3 +8,14 @@ returns plain data with Kafka's error codes as integers, or raises a `PeerError`
 2. Answers are never matched with requests by position: brokers reorder topics and partitions, and leave some out.
 3. Versions are negotiated anew on every connection: brokers are upgraded one by one.
 """
+
+from __future__ import annotations
+
+import sys
+
+if "hypothesis" not in sys.modules:
+    # kio registers its types with this testing library wherever that is installed: a third of the CPU time of a start.
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    import kio.static.primitive  # noqa: F401
+
+    del sys.modules["hypothesis"]
