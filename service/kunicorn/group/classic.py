@@ -22,6 +22,7 @@ from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import History
+from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
 from kunicorn.group.search import Search
@@ -47,10 +48,7 @@ class ClassicMember:
         self.generation = NO_GENERATION
         self.member_id = ""
         self.instance_id = instance_id
-        self.owned: frozenset[TopicPartition] = frozenset()
-        self._held: frozenset[TopicPartition] = frozenset()
-        """Owned ones that the last plan took away and that still drain: a plan may give them back meanwhile."""
-        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._ownership = Ownership()
         self.leader = False
         self.assignor: str | None = None
         self.joined = False
@@ -68,6 +66,11 @@ class ClassicMember:
         self._rejoin_reason = "first join"
         self._leave_reason: str | None = None
         self._stale: str | None = None
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """All that a worker of ours may still handle."""
+        return self._ownership.owned
 
     @property
     def may_commit(self) -> bool:
@@ -171,7 +174,7 @@ class ClassicMember:
         self._step(Step.ASK)
         self._stale = None
         owned = tuple(sorted(self.owned))
-        assigned = tuple(sorted(self._assigned))
+        assigned = tuple(sorted(self._ownership.assigned))
         request = ev.SendJoin(self.generation, self.member_id, owned, assigned, self._rejoin_reason)
         self._request = request
         return request
@@ -227,14 +230,10 @@ class ClassicMember:
         return [self._certain(sent_at), *self._adopt(frozenset(answer.partitions), now)]
 
     def _adopt(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
-        self._assigned = assigned
         if self._leave_reason is not None:
             self.history.settled(self.generation, "completed", now)
             return self._leave()
-        # One that still drains is as good as new to those who fetch: they have to be told to take it up again.
-        revoked, added = self.owned - assigned, assigned - (self.owned - self._held)
-        self.owned |= added
-        self._held -= added
+        added, revoked = self._ownership.adopt(assigned)
         commands: list[Command] = [ev.Assign(tuple(sorted(added)), self.generation)]
         if revoked:
             self._step(Step.ASSIGN_LESS)
@@ -312,8 +311,7 @@ class ClassicMember:
         if request is not self._request:
             return []
         self._request = None
-        self._held = held
-        self.owned -= frozenset(request.partitions) - held
+        self._ownership.release(request.partitions, held)
         if self.state is not State.LEAVING:
             self._step(Step.RELEASE)
             return []
@@ -371,8 +369,7 @@ class ClassicMember:
         return self._leave() if self._leave_reason is not None else []
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
-        lost, self.owned, self._held = tuple(sorted(self.owned)), frozenset(), frozenset()
-        self._assigned = frozenset()
+        lost = self._ownership.drop()
         if lost:
             self._disturb(why, now)
             self.history.settled(self.generation, "lost", now)
@@ -388,7 +385,7 @@ class ClassicMember:
         return commands
 
     def _fail(self, message: str) -> list[Command]:
-        lost, self.owned, self._held = tuple(sorted(self.owned)), frozenset(), frozenset()
+        lost = self._ownership.drop()
         self._request = self._heartbeat = None
         self._step(Step.FAIL)
         return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]

@@ -7,20 +7,16 @@ Times are seconds of `clock.now`, the clock of the workers' lease.
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import assert_never
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group import events as ev
-from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.protocol import NO_GENERATION, CommitAnswer
 from kunicorn.group.states import OVER, State
-from kunicorn.group.timing import Timings
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
@@ -30,6 +26,7 @@ from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.consumer_requests import ConsumerRequests
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.handover import Handover, shown
+from kunicorn.supervisor.member import Member, classic_member, member_for
 from kunicorn.supervisor.topics import Topics
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.coordinator import Coordinator
@@ -37,22 +34,7 @@ from kunicorn.wire.errors import CoordinatorUnavailable
 
 log = logs.get("kunicorn.membership")
 
-Member = ClassicMember | ConsumerMember
-
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-
-
-def timings(settings: Settings) -> Timings:
-    """The member's times, from the settings' milliseconds."""
-    group, kafka = settings.group, settings.kafka
-    return Timings(
-        session_timeout=group.session_timeout_ms / 1000,
-        rebalance_timeout=group.max_poll_interval_ms / 1000,
-        heartbeat_interval=group.heartbeat_interval_ms / 1000,
-        fast_period=group.drain_timeout_ms / 1000 + 2.0,
-        retry_backoff=kafka.retry_backoff_ms / 1000,
-        retry_backoff_max=kafka.retry_backoff_max_ms / 1000,
-    )
 
 
 class Membership:
@@ -72,7 +54,7 @@ class Membership:
         self.handover: Handover
         """Set by the service: it and the membership need one another."""
         self._settings = settings
-        self.member: Member = _consumer(settings) if settings.group.group_protocol == "consumer" else _classic(settings)
+        self.member: Member = member_for(settings)
         self._coordinator = coordinator
         self._topics = topics
         topics.another_of_that_name = self._renew
@@ -217,7 +199,7 @@ class Membership:
 
     def _fall_back(self, why: str) -> None:
         log.warning(f'the brokers do not speak the consumer protocol, going on with group_protocol = "classic": {why}')
-        self.member = _classic(self._settings)
+        self.member = classic_member(self._settings)
         self._topics.brokers_match = False
         self._events.put_nowait(ev.JoinWanted())
 
@@ -297,21 +279,3 @@ class Membership:
             )
         if before is not member.state:
             log.debug(f"member is {member.state.value}, was {before.value}", generation=member.generation)
-
-
-def _classic(settings: Settings) -> ClassicMember:
-    group = settings.group
-    assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
-    return ClassicMember(
-        {assignor.name: assignor.cooperative for assignor in assignors},
-        timings(settings),
-        random.Random(),
-        group.group_instance_id,
-    )
-
-
-def _consumer(settings: Settings) -> ConsumerMember:
-    group = settings.group
-    return ConsumerMember(
-        str(uuid.uuid4()), timings(settings), random.Random(), group.group_instance_id, group.group_remote_assignor
-    )
