@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 from kunicorn.group import partitions, states
 
@@ -22,7 +23,7 @@ _COMMON = 4
 
 def states_page() -> str:
     """docs/states.md."""
-    tables: tuple[tuple[str, Mapping[tuple[Enum, Enum], Enum]], ...] = (
+    tables: tuple[tuple[str, Mapping[Any, Enum]], ...] = (
         ("A member with the classic protocol", states.CLASSIC),
         ("A member with the consumer protocol (KIP-848)", states.CONSUMER),
         ("A partition", partitions.TRANSITIONS),
@@ -30,7 +31,8 @@ def states_page() -> str:
     return _HEAD + "".join(f"\n## {title}\n\n{_drawn(table)}" for title, table in tables)
 
 
-def _drawn(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
+def _drawn(table: Mapping[Any, Enum]) -> str:
+    """The keys are pairs of state and step."""
     sources: dict[tuple[Enum, Enum], list[Enum]] = defaultdict(list)
     for (state, step), after in table.items():
         sources[step, after].append(state)
