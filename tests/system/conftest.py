@@ -16,11 +16,20 @@ from tests.system.members import Members, group_settings
 
 _numbers = count(1)
 
+SHORT_SESSIONS = {"group.consumer.min.session.timeout.ms": 6000, "group.consumer.session.timeout.ms": 6000}
+"""With the consumer protocol the brokers decide after how long a silent member is missed; classic members say so."""
+
+
+def _asked_for(config: pytest.Config) -> dict[str, Any]:
+    """The brokers that the command line asks for."""
+    consumer = config.getoption("--group-protocol") == "consumer"
+    return {"version": config.getoption("--kafka-version"), "overrides": SHORT_SESSIONS if consumer else {}}
+
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
     """One broker for all tests; whoever stops or freezes brokers asks `kafka_factory` for some of its own."""
-    with KafkaCluster(version=pytestconfig.getoption("--kafka-version")) as cluster:
+    with KafkaCluster(**_asked_for(pytestconfig)) as cluster:
         yield cluster
 
 
@@ -28,8 +37,20 @@ def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
 def kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., KafkaCluster]]:
     """Starts clusters that live until the test ends: `kafka_factory(brokers=3, overrides={...})`."""
     with ExitStack() as clusters:
-        version = {"version": pytestconfig.getoption("--kafka-version")}
-        yield lambda *args, **kwargs: clusters.enter_context(KafkaCluster(*args, **(version | kwargs)))
+        asked_for = _asked_for(pytestconfig)
+
+        def make(
+            brokers: int = 1, *, overrides: Mapping[str, object] | None = None, version: str | None = None
+        ) -> KafkaCluster:
+            return clusters.enter_context(
+                KafkaCluster(
+                    brokers,
+                    version=version or asked_for["version"],
+                    overrides={**asked_for["overrides"], **(overrides or {})},
+                )
+            )
+
+        yield make
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.system.conftest import SHORT_SESSIONS
 from tests.system.group.foreign import Foreign, JavaConsumer, LibrdkafkaConsumer
 from tests.system.group.journal import handled_up_to, judgement, own
 from tests.system.members import MemberProcess, Members
@@ -118,9 +119,7 @@ def test_partitions_are_lost_by_a_member_that_was_frozen_for_too_long_and_won_ag
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: MembersOf
 ) -> None:
     """Invariants 3 and 4: the frozen member's workers pause when its session is over, and repeat nothing."""
-    kafka = kafka_factory(
-        overrides={"group.consumer.min.session.timeout.ms": 6000, "group.consumer.session.timeout.ms": 6000}
-    )
+    kafka = kafka_factory(overrides=SHORT_SESSIONS)
     kafka.create_topic(topic, PARTITIONS)
     settings = {
         "group": {"group_protocol": "consumer", "session_timeout_ms": 6000, "allow_short_session_timeout": True}

@@ -23,6 +23,9 @@ PARTITIONS = 12
 RECORDS_A_SECOND = 5_000
 SLOW_BATCHES = {"mode": "batch", "batch_max_records": 5_000}
 """A call takes 0 to 200 ms whatever it is called with, so large batches keep up with the flow."""
+pytestmark = pytest.mark.classic
+"""A member is frozen while others join, which a consumer group does not wait for."""
+
 SHORT = pytest.param(4, marks=pytest.mark.timeout(240))
 LONG = pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
 

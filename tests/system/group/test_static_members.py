@@ -134,6 +134,7 @@ def test_a_static_member_that_restarts_within_its_session_moves_nothing(pods: Po
     assert len(own(first)) == PARTITIONS // 2
 
 
+@pytest.mark.classic
 def test_a_static_leader_that_restarts_goes_on_leading(kafka: KafkaCluster, topic: str, pods: Pods) -> None:
     """KIP-814: it is told to skip the assignment, and still watches the topics for the group."""
     members, first, second = pods()
