@@ -200,6 +200,15 @@ WORKER_RESTARTS = Declared(
     "kunicorn_worker_restarts", C, "Workers that died and were replaced, by what ended them.",
     "SIGKILL: out of memory, most likely. SIGSEGV: an extension module. No rebalance follows from either.", ("reason",),
 )  # fmt: skip
+WORKER_RECYCLES = Declared(
+    "kunicorn_worker_recycles", C, "Workers that were replaced in order: records, age, rss, or reload.",
+    "rss every few minutes: the handler leaks fast, or [workers] max_rss_mb is near what it needs.", ("reason",),
+)  # fmt: skip
+RELOADS = Declared(
+    "kunicorn_reloads", C, "Reloads of settings and handler (SIGHUP): completed, failed, incomplete.",
+    "failed: nothing was changed; incomplete: two versions of the handler run. /status and the log say why.",
+    ("result",),
+)  # fmt: skip
 TEMPLATE_RESTARTS = Declared(
     "kunicorn_template_restarts", C, "Template processes that died and were replaced.",
     "Living workers go on; importing the handler may need more memory than there is.",

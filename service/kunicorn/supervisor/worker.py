@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import random
 import signal
 from enum import Enum
 
@@ -31,7 +33,7 @@ class WorkerState(Enum):
 class WorkerProcess:
     """A living worker: pidfd, channel, ledger, and the latest evidence of its progress."""
 
-    def __init__(self, number: int, pid: int, pidfd: int, ledger: Ledger, now: float) -> None:
+    def __init__(self, number: int, pid: int, pidfd: int, ledger: Ledger, now: float, revision: int = 0) -> None:
         self.number = number
         self.pid = pid
         self.pidfd = pidfd
@@ -44,6 +46,18 @@ class WorkerProcess:
         self.runner_moved_at = now
         """When the runner's own counter was last seen to have grown."""
         self.killed_by_us: str | None = None
+        self.revision = revision
+        """Which reload's code and settings it runs."""
+        self.jitter = random.random()
+        """Spreads what is due for all workers that were started together."""
+        self.retired: str | None = None
+        """Why it was replaced in order: its exit is no death."""
+        self.refusal: str | None = None
+        """Why it says that it cannot serve."""
+        self.on_trial = False
+        """It was started to replace another one, and was not ready yet: its failure is not the service's."""
+        self.settled = asyncio.Event()
+        """It has been ready, or is dead."""
         self._ping: int = 0
         self._freed: list[int] = []
         self._untouched = 0
@@ -54,6 +68,11 @@ class WorkerProcess:
     def is_dead(self) -> bool:
         """Whether its pidfd has spoken. A method, as it changes behind any await."""
         return self.state is WorkerState.DEAD
+
+    @property
+    def handled(self) -> int:
+        """Records it has finished, as far as it told."""
+        return self.pong.handled if self.pong is not None else 0
 
     @property
     def takes_partitions(self) -> bool:

@@ -123,8 +123,10 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
-    Control(channel, ledger, fetcher, runner, login, lambda: written.dropped).start()
+    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped)
+    control.start()
     runner.run()
+    control.say_last()
     _tear_down(handler, calls)
     return ExitCode.CLEAN
 
