@@ -56,6 +56,11 @@ RETRIES = Declared(
     "kunicorn_handler_retries", C, "Handler calls that were repeated after an exception.",
     "Many retries and few halts: something behind the handler is flaky, and pays in lag.", ("topic",),
 )  # fmt: skip
+HANDLER_TIMEOUTS = Declared(
+    "kunicorn_handler_timeouts", C, "Handler calls that took longer than handler_timeout_ms.",
+    "The log names each record and the rung that ended it; a worker that had to be aborted has dumped its stacks.",
+    ("topic",),
+)  # fmt: skip
 INFLIGHT = Declared(
     "kunicorn_inflight_records", G, "Partitions whose record (or batch) the handler has in hand.",
     "0 while lag grows: nothing is being handled; look at partitions by state.", ("group",),

@@ -55,6 +55,7 @@ class Metrics:
         self.consumed = self._counter(c.CONSUMED)
         self.failures = self._counter(c.FAILURES)
         self.retries = self._counter(c.RETRIES)
+        self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
         self.process_seconds = HandlerDurations()
         self._registry.register(self.process_seconds)
         self.heartbeats = self._counter(c.HEARTBEATS)

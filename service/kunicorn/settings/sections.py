@@ -169,6 +169,12 @@ class HandlerSettings(Section):
     )
     retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
     retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
+    handler_timeout_ms: Milliseconds | None = Field(
+        None,
+        examples=[60_000],
+        description="A call of the handler that takes longer is interrupted, and the try has failed; if that does not "
+        "end it, its worker is killed, which counts for max_crashes.",
+    )
     options: Mapping[str, Any] = Field(
         default={},
         examples=[{"currency": "EUR"}],

@@ -38,6 +38,7 @@ from kunicorn.supervisor.resolver import Resolver
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.templates import Templates
+from kunicorn.supervisor.timeouts import Timeouts
 from kunicorn.supervisor.tokens import Tokens
 from kunicorn.supervisor.topics import Topics
 from kunicorn.wire.backoff import Backoff
@@ -112,6 +113,7 @@ class Service:
             self._fatal,
         )
         self._replacer = Replacer(self._pool, self._fetchers, self._metrics, group.drain_timeout_ms / 1000)
+        self._timeouts = Timeouts(self._pool, self._fetchers, self._metrics, settings.handler.handler_timeout_ms)
         self._recycler = Recycler(self._pool, self._replacer, settings.workers)
         self._reloader = Reloader(
             settings,
@@ -173,6 +175,7 @@ class Service:
         await self._templates.current()
         self._start(
             self._pool.watch(),
+            self._timeouts.watch(),
             self._recycler.watch(),
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
@@ -253,6 +256,7 @@ class Service:
         self._settings = settings
         self._fetchers.max_crashes = settings.workers.max_crashes
         self._recycler.limits = settings.workers
+        self._timeouts.handler_timeout_ms = settings.handler.handler_timeout_ms
         self._snapshot.show(settings)
         logs.adjust(settings.log.level, settings.log.format)
 

@@ -262,6 +262,10 @@ class Fetchers:
         """See `PoolListener`."""
         self.distribute()
 
+    def in_hand_of(self, worker: WorkerProcess) -> Partition | None:
+        """The partition of which that worker has a record in hand, as its ledger says; looks at all it holds."""
+        return next((p for p in self._held.get(worker, {}).values() if p.busy), None)
+
     def worker_retires(self, worker: WorkerProcess) -> None:
         """See `PoolListener`."""
         for partition in self._held[worker].values():
@@ -314,7 +318,7 @@ class Fetchers:
             in_hand = partition.reading.in_hand
             self._end(partition, None)
             anything |= in_hand != NO_OFFSET
-            if in_hand != NO_OFFSET and worker.killed_by_us is None:
+            if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
                 partition.deaths[in_hand] += 1
             partition.meet(PartitionEvent.LET_GO, "its worker died")
             if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self.max_crashes > 0:

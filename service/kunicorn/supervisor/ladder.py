@@ -50,7 +50,7 @@ async def press(
     )
     for what, climb, patience in rungs:
         if until() or process.is_dead():
-            return
+            break
         log.warning(f"{process} {reason}: {what}", worker=process.number, worker_pid=process.pid)
         process.killed_by_us = reason
         climb()

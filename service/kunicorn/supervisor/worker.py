@@ -10,8 +10,9 @@ from enum import Enum
 
 from kunicorn.pipes.channel import Channel
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Ping, Pong, ToWorker
+from kunicorn.pipes.messages import Ping, Pong, TimedOut, ToWorker
 from kunicorn.supervisor.processes import kill_group, send_signal
+from kunicorn.topics import TopicPartition
 
 LEDGER_SLOTS = 65_536
 """Far more than one worker can be given; the ledger is sparse, untouched slots cost nothing."""
@@ -46,6 +47,10 @@ class WorkerProcess:
         self.runner_moved_at = now
         """When the runner's own counter was last seen to have grown."""
         self.killed_by_us: str | None = None
+        self.blamed: TopicPartition | None = None
+        """The partition whose record it was killed for."""
+        self.unanswered = 0
+        """How many times in a row it was to be asked again, but had not answered yet."""
         self.revision = revision
         """Which reload's code and settings it runs."""
         self.jitter = random.random()
@@ -97,17 +102,23 @@ class WorkerProcess:
 
     def ping(self) -> None:
         """Ask for evidence, unless the last question is still open: a frozen worker's pipe must not fill up."""
-        if self.pong is None or self.pong.sequence == self._ping:
-            self._ping += 1
-            self.send(Ping(self._ping))
+        if self._ping and (self.pong is None or self.pong.sequence != self._ping):
+            self.unanswered += 1
+            return
+        self._ping += 1
+        self.send(Ping(self._ping))
 
     def heard(self, pong: Pong, now: float) -> int:
         """Note the evidence; return how many log lines the worker has dropped since the last one."""
         dropped = pong.logs_dropped - (self.pong.logs_dropped if self.pong is not None else 0)
         if self.pong is None or pong.runner != self.pong.runner:
             self.runner_moved_at = now
-        self.pong, self.pong_at = pong, now
+        self.pong, self.pong_at, self.unanswered = pong, now, 0
         return dropped
+
+    def time_out(self, grant: int, offset: int) -> None:
+        """Raise `HandlerTimeout` in the runner, if it still has that record in hand."""
+        self.send(TimedOut(grant, offset))
 
     # -- the ladder for a worker that does not stop, rung by rung ----------------------------------------------
 

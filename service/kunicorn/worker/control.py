@@ -24,6 +24,7 @@ from kunicorn.pipes.messages import (
     Pong,
     StartFetcher,
     StopFetcher,
+    TimedOut,
     Token,
     ToWorker,
 )
@@ -92,6 +93,8 @@ class Control(threading.Thread):
                 self._fetcher.start(partitions)
             case StopFetcher(grants=grants):
                 self._fetcher.stop(grants)
+            case TimedOut(grant=grant, offset=offset):
+                self._runner.time_out(grant, offset)
             case Ping(sequence=sequence):
                 self._channel.send(self._evidence(sequence))
             case Drain():

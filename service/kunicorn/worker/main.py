@@ -118,7 +118,7 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     retries = RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms)
     batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
     runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records, login)
-    signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_drain_deadline())
+    signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
