@@ -22,6 +22,7 @@ from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
+from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers
@@ -147,8 +148,9 @@ class Service:
         self._ended = asyncio.get_running_loop().create_future()
         become_subreaper()
         self._on_signals()
-        for warning in self._settings.kafka.warnings():
-            log.warning(warning)
+        for warning in (*self._settings.kafka.warnings(), overcommitted(self._settings.workers, memory_limit())):
+            if warning is not None:
+                log.warning(warning)
         self._start(self._templates.keep(), self._sweep(), self._feel_the_loop())
         if self._tokens is not None:
             self._start(self._tokens.keep())
