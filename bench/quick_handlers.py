@@ -36,3 +36,9 @@ class Delays:
 
 
 note_delay = Delays()
+
+
+def never_return(record: Record) -> None:
+    """Have the first record in hand for ever."""
+    while True:
+        time.sleep(60)

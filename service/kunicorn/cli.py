@@ -72,14 +72,15 @@ def run(config: Config = Path("config.toml")) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
 
     Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
-    A second signal stops at once, without waiting for records in hand.
+    A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the
+    handler anew and replaces one worker after the other, without a rebalance.
     """
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
     from kunicorn.supervisor.app import run as run_service
 
-    raise typer.Exit(run_service(settings))
+    raise typer.Exit(run_service(settings, lambda: load(config, os.environ)))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")

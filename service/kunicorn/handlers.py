@@ -29,6 +29,13 @@ class DrainDeadline(BaseException):
     """
 
 
+class HandlerTimeout(BaseException):
+    """Raised inside a handler that has had its record (or batch) for longer than `handler_timeout_ms`: `finally` blocks
+    run, and the try has failed. Not an `Exception`, for the same reason as `DrainDeadline`; a handler that waits in
+    `async def` is cancelled likewise.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A loaded handler."""

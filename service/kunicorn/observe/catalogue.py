@@ -56,6 +56,11 @@ RETRIES = Declared(
     "kunicorn_handler_retries", C, "Handler calls that were repeated after an exception.",
     "Many retries and few halts: something behind the handler is flaky, and pays in lag.", ("topic",),
 )  # fmt: skip
+HANDLER_TIMEOUTS = Declared(
+    "kunicorn_handler_timeouts", C, "Handler calls that took longer than handler_timeout_ms.",
+    "The log names each record and the rung that ended it; a worker that had to be aborted has dumped its stacks.",
+    ("topic",),
+)  # fmt: skip
 INFLIGHT = Declared(
     "kunicorn_inflight_records", G, "Partitions whose record (or batch) the handler has in hand.",
     "0 while lag grows: nothing is being handled; look at partitions by state.", ("group",),
@@ -199,6 +204,15 @@ WORKERS_PAUSED = Declared(
 WORKER_RESTARTS = Declared(
     "kunicorn_worker_restarts", C, "Workers that died and were replaced, by what ended them.",
     "SIGKILL: out of memory, most likely. SIGSEGV: an extension module. No rebalance follows from either.", ("reason",),
+)  # fmt: skip
+WORKER_RECYCLES = Declared(
+    "kunicorn_worker_recycles", C, "Workers that were replaced in order: records, age, rss, or reload.",
+    "rss every few minutes: the handler leaks fast, or [workers] max_rss_mb is near what it needs.", ("reason",),
+)  # fmt: skip
+RELOADS = Declared(
+    "kunicorn_reloads", C, "Reloads of settings and handler (SIGHUP): completed, failed, incomplete.",
+    "failed: nothing was changed; incomplete: two versions of the handler run. /status and the log say why.",
+    ("result",),
 )  # fmt: skip
 TEMPLATE_RESTARTS = Declared(
     "kunicorn_template_restarts", C, "Template processes that died and were replaced.",

@@ -35,6 +35,7 @@ class _Output:
         self.threshold = logging.WARNING
         self.process = "unconfigured"
         self.render = as_text
+        self.fd = _STDERR
         self.writer: LogWriter | None = None
 
     def emit(self, level: str, logger: str, event: EventDict) -> None:
@@ -57,18 +58,25 @@ def configure(level: str, format: str, process: str, fd: int = _STDOUT) -> LogWr
     Caller: each process once, first thing; again after a fork. `level`: debug, info, warning, error. `format`: text,
     json, or auto (text on a terminal). `process` names the process in every line: supervisor, template, worker-3.
     """
-    if format == "auto":
-        format = "text" if os.isatty(fd) else "json"
     if _output.writer is not None:
         _output.writer.close(_FLUSH_AT_EXIT)
-    _output.threshold = _LEVELS[level]
     _output.process = process
-    _output.render = _RENDERERS[format]
+    _output.fd = fd
+    adjust(level, format)
     writer = _output.writer = LogWriter(fd, _say_dropped)
     # Also for a process that ends by an exception nobody expected: its last lines say why.
     atexit.register(writer.close, _FLUSH_AT_EXIT)
     _take_over_standard_logging()
     return writer
+
+
+def adjust(level: str, format: str) -> None:
+    """Write other levels, or in another format, from now on; see `configure`."""
+    if format == "auto":
+        format = "text" if os.isatty(_output.fd) else "json"
+    _output.threshold = _LEVELS[level]
+    _output.render = _RENDERERS[format]
+    logging.getLogger().setLevel(_output.threshold)
 
 
 def get(name: str) -> FilteringBoundLogger:
@@ -129,5 +137,4 @@ def _take_over_standard_logging() -> None:
     for handler in list(root.handlers):
         root.removeHandler(handler)
     root.addHandler(_Standard())
-    root.setLevel(_output.threshold)
     logging.captureWarnings(True)

@@ -55,6 +55,7 @@ class Metrics:
         self.consumed = self._counter(c.CONSUMED)
         self.failures = self._counter(c.FAILURES)
         self.retries = self._counter(c.RETRIES)
+        self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
         self.process_seconds = HandlerDurations()
         self._registry.register(self.process_seconds)
         self.heartbeats = self._counter(c.HEARTBEATS)
@@ -67,6 +68,8 @@ class Metrics:
         self.offset_resets = self._counter(c.OFFSET_RESETS)
         self.drain_seconds = self._histogram(c.DRAIN_SECONDS, _SLOW)
         self.worker_restarts = self._counter(c.WORKER_RESTARTS)
+        self.worker_recycles = self._counter(c.WORKER_RECYCLES)
+        self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
         self.worker_lines_dropped = 0

@@ -42,6 +42,10 @@ class WorkerStatus:
     pid: int | None
     state: str
     """starting, ready, draining, backing-off, idle."""
+    revision: int | None
+    """Which reload's code and settings it runs; 1 are those of the service's start."""
+    predecessor: int | None
+    """Pid of the process that still hands its partitions over to this one."""
     partitions: int
     handled: int
     """Records finished by all the incarnations of this worker."""
@@ -119,6 +123,21 @@ class CommitStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadStatus:
+    """The last reload of settings and handler, or the one that runs."""
+
+    result: str
+    """running, completed, failed (nothing was changed) or incomplete (some workers run the revision before)."""
+    revision: int
+    """The one in force; 1 is that of the start."""
+    message: str
+    """What was changed, or why it failed."""
+    kept: tuple[str, ...]
+    """Settings whose new value takes effect with the next start only."""
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The whole service at one instant."""
 
@@ -134,6 +153,8 @@ class Status:
     """What keeps the service from working at all, in plain words: no broker, refused group."""
     template: str
     """starting, ready, backing-off."""
+    reload: ReloadStatus | None
+    """None before the first."""
     group_id: str
     """What our clients carry as `group.id`, whether or not we are a member."""
     group: GroupStatus | None

@@ -111,6 +111,16 @@ class StopFetcher(_Message, frozen=True):
     lost: bool = False
 
 
+class TimedOut(_Message, frozen=True):
+    """Interrupt the handler if it still has this record in hand; by now it may have another one.
+
+    `offset`: the first unfinished one, as the ledger says.
+    """
+
+    grant: int
+    offset: int
+
+
 class Ping(_Message, frozen=True):
     """Asks for evidence; answered by the control thread whatever the runner does."""
 
@@ -289,7 +299,7 @@ class TokenFailed(_Message, frozen=True):
     error: str
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | Ping | Drain | Token | Password
+ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | Ping | Drain | Token | Password
 FromWorker = Ready | FetcherStopped | Pong | Failed | WorkerFailed
 ToTemplate = Preload | Fork
 FromTemplate = TemplateReady | TemplateFailed | Forked

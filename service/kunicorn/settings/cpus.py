@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-_UNLIMITED = "max"
+from kunicorn.settings.cgroups import UNLIMITED, ancestry, lines
 
 
 def available_cpus(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -25,39 +25,30 @@ def available_cpus(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
     """The quota of every cgroup from ours up to the root, in CPUs: a parent's limit binds its children."""
-    for line in _lines(membership):
+    for line in lines(membership):
         hierarchy, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
         if hierarchy == "0":
-            for folder in _ancestry(cgroups, name):
+            for folder in ancestry(cgroups, name):
                 yield from _quota_v2(folder / "cpu.max")
         elif "cpu" in controllers.split(","):
             for mount in (cgroups / controllers, cgroups / "cpu"):
-                for folder in _ancestry(mount, name):
+                for folder in ancestry(mount, name):
                     yield from _quota_v1(folder)
-
-
-def _ancestry(mount: Path, name: str) -> Iterator[Path]:
-    # In a cgroup namespace of its own a container sees "/"; without one, a path of the host that is not mounted
-    # here: then only the mount itself exists, and it is the container's own group.
-    own = PurePosixPath(name.strip().lstrip("/"))
-    if ".." not in own.parts:
-        for step in (own, *own.parents):
-            yield mount / step
 
 
 def _quota_v2(file: Path) -> Iterator[float]:
     """`cpu.max`: quota (or "max") and period in microseconds."""
-    for line in _lines(file):
+    for line in lines(file):
         quota, _, period = line.partition(" ")
-        if quota != _UNLIMITED:
+        if quota != UNLIMITED:
             yield from _ratio(quota, period)
 
 
 def _quota_v1(folder: Path) -> Iterator[float]:
     """`cpu.cfs_quota_us` (−1: no limit) and `cpu.cfs_period_us`."""
-    for quota in _lines(folder / "cpu.cfs_quota_us"):
-        for period in _lines(folder / "cpu.cfs_period_us"):
+    for quota in lines(folder / "cpu.cfs_quota_us"):
+        for period in lines(folder / "cpu.cfs_period_us"):
             yield from _ratio(quota, period)
 
 
@@ -68,10 +59,3 @@ def _ratio(quota: str, period: str) -> Iterator[float]:
         return
     if cpus > 0:
         yield cpus
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []

@@ -74,6 +74,15 @@ RETRY_RULES = (
     ),
 )
 
+WORKER_RULES = (
+    Rule(
+        "max_rss_mb",
+        lambda s: s.max_rss_mb is None or s.max_rss_mb >= s.memory_per_worker_mb,
+        "below memory_per_worker_mb = {s.memory_per_worker_mb}, which fetch buffers are sized for, so that workers "
+        "would be replaced for using what they were given; raise it, or lower that",
+    ),
+)
+
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _TLS_ONLY = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
 _OAUTHBEARER_ONLY = (

@@ -23,7 +23,7 @@ from kunicorn.settings.checks import (
     librdkafka_properties,
 )
 from kunicorn.settings.cpus import available_cpus
-from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.section import Section
 from kunicorn.settings.security import SecuritySettings
 
@@ -171,6 +171,12 @@ class HandlerSettings(Section):
     )
     retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
     retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
+    handler_timeout_ms: Milliseconds | None = Field(
+        None,
+        examples=[60_000],
+        description="A call of the handler that takes longer is interrupted, and the try has failed; if that does not "
+        "end it, its worker is killed, which counts for max_crashes.",
+    )
     options: Mapping[str, Any] = Field(
         default={},
         examples=[{"currency": "EUR"}],
@@ -199,6 +205,31 @@ class WorkerSettings(Section):
     max_crashes: int = Field(
         2, ge=1, description="After so many worker deaths with the same record in hand its partition halts."
     )
+    max_records: int | None = Field(
+        None,
+        ge=1,
+        examples=[1_000_000],
+        description="A worker that has handled so many records is replaced, without a rebalance; for handlers that "
+        "leak.",
+    )
+    max_age_s: int | None = Field(
+        None,
+        ge=1,
+        examples=[86_400],
+        description="A worker is replaced after so many seconds, or up to a tenth earlier, so that workers do not "
+        "take turns all at once.",
+    )
+    max_rss_mb: int | None = Field(
+        None,
+        ge=32,
+        examples=[512],
+        description="A worker whose resident memory is larger is replaced; leave room above memory_per_worker_mb "
+        "for what the handler itself needs.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "workers", WORKER_RULES)
 
 
 class HttpSettings(Section):

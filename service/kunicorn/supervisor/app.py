@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
 import socket
-import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import uvloop
 
-from kunicorn.clients import consumer_properties, security_of, token_request
+from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
@@ -21,20 +20,26 @@ from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Configure, Password, Preload, Token
+from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
+from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
+from kunicorn.supervisor.outfitting import configure, preload
 from kunicorn.supervisor.passwords import watch_password
-from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.pool import Blueprint, Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
+from kunicorn.supervisor.recycling import Recycler
+from kunicorn.supervisor.reload import Reloader
+from kunicorn.supervisor.replacing import Replacer
 from kunicorn.supervisor.resolver import Resolver
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.templates import Templates
+from kunicorn.supervisor.timeouts import Timeouts
 from kunicorn.supervisor.tokens import Tokens
 from kunicorn.supervisor.topics import Topics
 from kunicorn.wire.backoff import Backoff
@@ -51,12 +56,15 @@ _EXIT_GRACE = 5.0
 _CONNECT_TIMEOUT = 5.0
 
 
-def run(settings: Settings) -> int:
-    """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process."""
+def run(settings: Settings, reread: Callable[[], Settings]) -> int:
+    """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
+
+    `reread` loads the settings again, for a reload; it raises `ConfigError`.
+    """
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings).run()))
+            return int(runner.run(Service(settings, reread).run()))
     except ServiceError as error:
         log.error(str(error))
         return int(error.exit_code)
@@ -67,7 +75,7 @@ def run(settings: Settings) -> int:
 class Service:
     """One supervisor. `run` is its whole life."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
         """Only puts the parts together; nothing starts before `run`."""
         self._settings = settings
         kafka, group = settings.kafka, settings.group
@@ -95,16 +103,34 @@ class Service:
         self._topics = Topics(topics, self._cluster, brokers_match=group.group_protocol == "consumer")
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
-        self._templates = Templates(self._preload(), self._metrics, self._fatal)
+        self._templates = Templates(preload(settings), self._metrics, self._fatal)
         self._fetchers = Fetchers(settings.workers.max_crashes, self._metrics)
         self._pool = Pool(
-            settings.workers.count, self._templates, self._configure, self._fetchers, self._metrics, self._fatal
+            settings.workers.count,
+            self._templates,
+            Blueprint(1, self._templates.current, partial(self._configure, settings)),
+            self._fetchers,
+            self._metrics,
+            self._fatal,
+        )
+        self._replacer = Replacer(self._pool, self._fetchers, self._metrics, group.drain_timeout_ms / 1000)
+        self._timeouts = Timeouts(self._pool, self._fetchers, self._metrics, settings.handler.handler_timeout_ms)
+        self._recycler = Recycler(self._pool, self._replacer, settings.workers)
+        self._reloader = Reloader(
+            settings,
+            reread,
+            self._configure,
+            self._put_in_force,
+            self._templates,
+            self._pool,
+            self._replacer,
+            self._metrics,
         )
         self._fetchers.pool, self._fetchers.topic_id = self._pool, self._topics.topic_id
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
-        self._snapshot = Snapshot(settings, self._source, self._fetchers, self._pool, self._templates)
+        self._snapshot = Snapshot(settings, self._source, self._fetchers, self._pool, self._templates, self._reloader)
         self._http = Server(settings.http, self.status, self._metrics)
 
     def _source_of_partitions(self, coordinator: Coordinator) -> Source:
@@ -122,8 +148,9 @@ class Service:
         self._ended = asyncio.get_running_loop().create_future()
         become_subreaper()
         self._on_signals()
-        for warning in self._settings.kafka.warnings():
-            log.warning(warning)
+        for warning in (*self._settings.kafka.warnings(), overcommitted(self._settings.workers, memory_limit())):
+            if warning is not None:
+                log.warning(warning)
         self._start(self._templates.keep(), self._sweep(), self._feel_the_loop())
         if self._tokens is not None:
             self._start(self._tokens.keep())
@@ -148,7 +175,14 @@ class Service:
         self._problem = None
         self._pool.want(1)
         await self._templates.current()
-        self._start(self._pool.watch(), lag.watch(self._brokers, self._fetchers), *self._source.works())
+        self._start(
+            self._pool.watch(),
+            self._timeouts.watch(),
+            self._recycler.watch(),
+            self._reloader.watch(),
+            lag.watch(self._brokers, self._fetchers),
+            *self._source.works(),
+        )
         self._serving = True
         await self._source.run()
 
@@ -215,34 +249,18 @@ class Service:
 
     # -- what the workers get --------------------------------------------------------------------------------------
 
-    def _preload(self) -> Preload:
-        settings = self._settings
-        return Preload(
-            entrypoint=settings.handler.entrypoint,
-            path=[os.getcwd(), *sys.path],
-            supervisor=os.getpid(),
-            log_level=settings.log.level,
-            log_format=settings.log.format,
-        )
+    def _configure(self, settings: Settings, worker: int) -> Configure:
+        token = self._tokens.latest if self._tokens is not None else None
+        return configure(settings, worker, self._topics.subscribed(), token)
 
-    def _configure(self, worker: int) -> Configure:
-        settings = self._settings
-        kafka, handler = settings.kafka, settings.handler
-        return Configure(
-            worker=worker,
-            entrypoint=handler.entrypoint,
-            mode=handler.mode,
-            options=dict(handler.options),
-            client=dict(consumer_properties(settings, f"{kafka.client_id}-worker-{worker}")),
-            token=self._tokens.latest if self._tokens is not None else None,
-            topics=list(self._topics.subscribed()),
-            batch_max_records=handler.batch_max_records,
-            retry_attempts=handler.max_attempts,
-            retry_backoff_ms=handler.retry_backoff_ms,
-            retry_backoff_max_ms=handler.retry_backoff_max_ms,
-            log_level=settings.log.level,
-            log_format=settings.log.format,
-        )
+    def _put_in_force(self, settings: Settings) -> None:
+        """After a reload: what of it the supervisor itself goes by."""
+        self._settings = settings
+        self._fetchers.max_crashes = settings.workers.max_crashes
+        self._recycler.limits = settings.workers
+        self._timeouts.handler_timeout_ms = settings.handler.handler_timeout_ms
+        self._snapshot.show(settings)
+        logs.adjust(settings.log.level, settings.log.format)
 
     def _tell_workers(self, login: Token | Password) -> None:
         for process in self._pool.processes():
@@ -254,7 +272,13 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop, number)
-        loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP is ignored: restart the service to reload"))
+        loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+
+    def _told_to_reload(self) -> None:
+        if self._stopping or not self._serving:
+            log.warning(f"SIGHUP is ignored: the service {'stops' if self._stopping else 'has not begun yet'}")
+        else:
+            self._reloader.ask()
 
     def _told_to_stop(self, number: signal.Signals) -> None:
         if self._stopping:

@@ -50,7 +50,7 @@ class Fetchers:
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
         self.topic_id: Callable[[str], UUID | None] = lambda _: None
         """Set by the service: the id of the topic that has this name now, as far as is known."""
-        self._max_crashes = max_crashes
+        self.max_crashes = max_crashes
         self._metrics = metrics
         self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
         self._last_grant = 0
@@ -262,6 +262,17 @@ class Fetchers:
         """See `PoolListener`."""
         self.distribute()
 
+    def in_hand_of(self, worker: WorkerProcess) -> Partition | None:
+        """The partition of which that worker has a record in hand, as its ledger says; looks at all it holds."""
+        return next((p for p in self._held.get(worker, {}).values() if p.busy), None)
+
+    def worker_retires(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        for partition in self._held[worker].values():
+            if partition.state in _OPEN:
+                partition.look()
+                partition.meet(PartitionEvent.MOVE, f"moving to the successor of {worker}")
+
     def worker_reported(self, worker: WorkerProcess) -> None:
         """See `PoolListener`. Whoever wants the position of one that runs looks for itself: with a thousand partitions,
         looking at all of them twice a second is most of what an idle supervisor would do."""
@@ -307,10 +318,10 @@ class Fetchers:
             in_hand = partition.reading.in_hand
             self._end(partition, None)
             anything |= in_hand != NO_OFFSET
-            if in_hand != NO_OFFSET and worker.killed_by_us is None:
+            if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
                 partition.deaths[in_hand] += 1
             partition.meet(PartitionEvent.LET_GO, "its worker died")
-            if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self._max_crashes > 0:
+            if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self.max_crashes > 0:
                 self.halt(
                     partition.tp, f"{partition.deaths[in_hand]} workers died ({how}) with offset {in_hand} in hand"
                 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from kunicorn.errors import ConfigError, HandlerLoadError, WorkersDyingError
 from kunicorn.observe import logs
@@ -16,8 +15,11 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.channel import Channel
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Drain, Failed, FetcherStopped, FromWorker, Pong, Ready, WorkerFailed
+from kunicorn.supervisor.ladder import Stirring, press
+from kunicorn.supervisor.listener import PoolListener
+from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.processes import watch_exit
-from kunicorn.supervisor.template import TemplateDied
+from kunicorn.supervisor.template import Template, TemplateDied
 from kunicorn.supervisor.templates import Templates
 from kunicorn.supervisor.worker import LEDGER_SLOTS, WorkerProcess, WorkerState
 
@@ -25,6 +27,7 @@ log = logs.get("kunicorn.pool")
 
 PING_INTERVAL = 0.5
 _BACKOFF, _BACKOFF_MAX = 0.1, 5.0
+_CLEAN = "exit 0"
 _REAPING = 2.0
 """Seconds that the kernel may take to tear a killed worker down."""
 _BARREN_DEATHS = 10
@@ -32,42 +35,14 @@ _BARREN_DEATHS = 10
 is not in a record, and a restart elsewhere may help."""
 
 
-class PoolListener(Protocol):
-    """Who deals in partitions."""
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What workers are made from: the code and the settings of one revision."""
 
-    def worker_ready(self, worker: WorkerProcess) -> None:
-        """It takes partitions now."""
-
-    def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
-        """Grants it let go of."""
-
-    def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
-        """A grant that ended by itself."""
-
-    def worker_reported(self, worker: WorkerProcess) -> None:
-        """Fresh evidence: a good moment to look into its ledger."""
-
-    def worker_died(self, worker: WorkerProcess, how: str) -> bool:
-        """It is dead and its ledger final; returns whether it had something in hand."""
-
-
-@dataclass(slots=True)
-class Place:
-    """A worker's place, 0 … count−1, which outlives its processes."""
-
-    number: int
-    process: WorkerProcess | None = None
-    restarts: int = 0
-    handled_before: int = 0
-    barren: int = 0
-    backing_off: bool = False
-    last_exit: str | None = None
-
-    @property
-    def handled(self) -> int:
-        """Records finished by all its processes, as far as they told."""
-        now = self.process.pong.handled if self.process is not None and self.process.pong is not None else 0
-        return self.handled_before + now
+    revision: int
+    template: Callable[[], Awaitable[Template]]
+    configure: Callable[[int], Configure]
+    """Makes the first message for the worker of that number."""
 
 
 class Pool:
@@ -77,31 +52,32 @@ class Pool:
         self,
         count: int,
         templates: Templates,
-        configure: Callable[[int], Configure],
+        blueprint: Blueprint,
         listener: PoolListener,
         metrics: Metrics,
         fatal: Callable[[Exception], None],
     ) -> None:
-        """`configure` makes the first message for a worker; `fatal` takes what ends the service."""
+        """`fatal` takes what ends the service."""
+        self.blueprint = blueprint
+        """Of those that are started from now on."""
         self.places = [Place(number) for number in range(count)]
         self.forking = 0
         """Forks under way: the newborn's pid is not known yet, so nobody may reap strangers."""
         self._templates = templates
-        self._configure = configure
         self._listener = listener
         self._metrics = metrics
         self._fatal = fatal
         self._lease_ns = 0
         self._wanted = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
-        self._moved = asyncio.Event()
+        self.stopping = False
+        self.stirring = Stirring()
 
     # -- what others see -----------------------------------------------------------------------------------------
 
     def processes(self) -> list[WorkerProcess]:
-        """The living processes, by number."""
-        return [place.process for place in self.places if place.process is not None]
+        """The living processes, by number; of a place that is being handed over there are two."""
+        return [process for place in self.places for process in place.processes()]
 
     def expected(self) -> list[int]:
         """Numbers of the workers that take partitions now or in a moment."""
@@ -125,7 +101,7 @@ class Pool:
     def want(self, workers: int) -> None:
         """Start workers until so many live; those that live already stay, idle ones cost little."""
         self._wanted = max(self._wanted, min(workers, len(self.places)))
-        while not self._stopping and len(self._tasks) < self._wanted:
+        while not self.stopping and len(self._tasks) < self._wanted:
             place = self.places[len(self._tasks)]
             self._tasks.append(asyncio.create_task(self._keep(place), name=f"worker-{place.number}"))
 
@@ -143,53 +119,38 @@ class Pool:
                     process.ping()
             await asyncio.sleep(PING_INTERVAL)
 
-    async def press(self, process: WorkerProcess, reason: str, until: Callable[[], bool]) -> None:
-        """The ladder for a worker that does not let go: interrupt its handler, abort it, kill it. Returns once
-        `until` holds or the kill was sent; SIGKILL sent is not death, that is told by the pidfd."""
-        rungs = (
-            ("interrupting its handler", process.interrupt_handler, 1.0),
-            ("aborting it, its stacks follow on stderr", process.abort, 1.0),
-            ("killing it and what it started", process.kill, 0.0),
-        )
-        for what, climb, patience in rungs:
-            if until() or process.is_dead():
-                return
-            log.warning(f"{process} {reason}: {what}", worker=process.number, worker_pid=process.pid)
-            process.killed_by_us = reason
-            climb()
-            await self._wait(lambda: until() or process.is_dead(), clock.now() + patience)
-        if until() and not process.is_dead():
-            process.killed_by_us = None
+    async def press(
+        self,
+        process: WorkerProcess,
+        reason: str,
+        until: Callable[[], bool],
+        interrupt: Callable[[], None] | None = None,
+    ) -> None:
+        """The ladder for a worker that does not let go; see `ladder.press`."""
+        await press(process, reason, until, self.stirring, interrupt)
 
     async def stop(self, deadline: float) -> None:
         """Let every worker exit until `deadline` (seconds of `clock.now`), then kill. Partitions are drained before."""
-        self._stopping = True
+        self.stopping = True
         for process in self.processes():
             process.state = WorkerState.DRAINING
             process.send(Drain(deadline))
-        await self._wait(lambda: not self.processes(), deadline)
+        await self.stirring.until(lambda: not self.processes(), deadline)
         for process in self.processes():
             process.killed_by_us = "did not exit in time"
             log.warning(f"{process} did not exit in time: killing it", worker=process.number, worker_pid=process.pid)
             process.kill()
-        await self._wait(lambda: not self.processes(), clock.now() + _REAPING)
+        await self.stirring.until(lambda: not self.processes(), clock.now() + _REAPING)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _wait(self, condition: Callable[[], bool], deadline: float) -> None:
-        """Until the condition holds or `deadline`; looked at whenever a worker lets go of something, or dies."""
-        while not condition() and (left := deadline - clock.now()) > 0:
-            self._moved.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), left)
-
     # -- one place -----------------------------------------------------------------------------------------------
 
     async def _keep(self, place: Place) -> None:
-        while not self._stopping:
+        while not self.stopping:
             try:
-                process, death = await self._spawn(place)
+                await self.spawn(place, self.blueprint, on_trial=False)
             except TemplateDied as error:
                 log.warning(f"worker {place.number} could not be forked: {error}", worker=place.number)
                 await asyncio.sleep(_BACKOFF)
@@ -197,13 +158,13 @@ class Pool:
             except Exception as error:
                 self._fatal(error)
                 return
-            how = await death
-            self._bury(place, process, how)
-            if not self._stopping:
+            await place.vacant()
+            if not self.stopping:
                 await self._back_off(place)
 
-    async def _spawn(self, place: Place) -> tuple[WorkerProcess, asyncio.Future[str]]:
-        template = await self._templates.current()
+    async def spawn(self, place: Place, blueprint: Blueprint, *, on_trial: bool) -> WorkerProcess:
+        """Fork the place's process, or with `on_trial` its successor. Raises `TemplateDied`."""
+        template = await blueprint.template()
         ours, theirs = socket.socketpair()
         ledger = Ledger.create(LEDGER_SLOTS)
         ledger.lease_ns = self._lease_ns
@@ -217,29 +178,40 @@ class Pool:
             raise
         finally:
             self.forking -= 1
-        process = WorkerProcess(place.number, pid, pidfd, ledger, clock.now())
-        place.process = process
-        death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        watch_exit(pidfd, death.set_result)
+        process = WorkerProcess(place.number, pid, pidfd, ledger, clock.now(), blueprint.revision)
+        process.on_trial = on_trial
+        if on_trial:
+            place.successor = process
+        else:
+            place.process = process
+        watch_exit(pidfd, lambda how: self._bury(place, process, how))
         process.channel = await Channel.open(
             ours, lambda message: self._hear(process, message), lambda why: self._nonsense(process, why)
         )
-        process.send(self._configure(place.number))
-        return process, death
+        if process.is_dead():
+            process.channel.close()
+        process.send(blueprint.configure(place.number))
+        return process
 
     def _bury(self, place: Place, process: WorkerProcess, how: str) -> None:
         process.state = WorkerState.DEAD
-        place.process = None
-        place.last_exit = (process.killed_by_us and f"{how}: {process.killed_by_us}") or how
-        handled = process.pong.handled if process.pong is not None else 0
+        place.remove(process)
         in_hand = self._listener.worker_died(process, how)
-        place.handled_before += handled
         process.release()
-        self._moved.set()
-        if self._stopping:
+        process.settled.set()
+        self.stirring.stir()
+        orderly = process.retired is not None and how == _CLEAN
+        place.last_exit = process.retired if orderly else _ending(process, how)
+        if self.stopping:
             return
+        if orderly:
+            log.info(f"{process} has left, {place.last_exit}", worker=place.number, worker_pid=process.pid)
+        else:
+            self._count_death(place, process, how, in_hand)
+
+    def _count_death(self, place: Place, process: WorkerProcess, how: str, in_hand: bool) -> None:
         place.restarts += 1
-        place.barren = 0 if handled or in_hand else place.barren + 1
+        place.barren = 0 if process.handled or in_hand else place.barren + 1
         self._metrics.worker_restarts.labels(reason=how).inc()
         log.warning(
             f"{process} died: {place.last_exit}", worker=place.number, worker_pid=process.pid, restarts=place.restarts
@@ -263,9 +235,7 @@ class Pool:
             return
         match message:
             case Ready():
-                process.state = WorkerState.DRAINING if self._stopping else WorkerState.READY
-                log.info(f"{process} is ready", worker=process.number, worker_pid=process.pid)
-                self._listener.worker_ready(process)
+                self._welcome(process)
             case Pong():
                 self._metrics.worker_lines_dropped += process.heard(message, clock.now())
                 for deltas in message.deltas:
@@ -273,15 +243,32 @@ class Pool:
                 self._listener.worker_reported(process)
             case FetcherStopped():
                 self._listener.worker_stopped(process, message)
-                self._moved.set()
+                self.stirring.stir()
             case Failed():
                 self._listener.worker_failed(process, message)
-                self._moved.set()
+                self.stirring.stir()
             case WorkerFailed(stage, error):
-                self._fatal(HandlerLoadError(error) if stage == "handler" else ConfigError(error))
+                process.refusal = error
+                if not process.on_trial:
+                    self._fatal(HandlerLoadError(error) if stage == "handler" else ConfigError(error))
+
+    def _welcome(self, process: WorkerProcess) -> None:
+        process.state = WorkerState.DRAINING if self.stopping else WorkerState.READY
+        log.info(f"{process} is ready", worker=process.number, worker_pid=process.pid)
+        process.on_trial = False
+        process.settled.set()
+        self.stirring.stir()
+        if self.stopping:
+            process.send(Drain(clock.now()))
+        elif self.places[process.number].process is process:
+            self._listener.worker_ready(process)
 
     def _nonsense(self, process: WorkerProcess, why: str) -> None:
         log.error(f"{process} does not keep to the protocol of the pipe ({why}): killing it", worker=process.number)
         process.killed_by_us = "did not keep to the protocol of the pipe"
         with contextlib.suppress(OSError):
             process.kill()
+
+
+def _ending(process: WorkerProcess, how: str) -> str:
+    return f"{how}: {process.killed_by_us}" if process.killed_by_us is not None else how

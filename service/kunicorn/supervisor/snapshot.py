@@ -11,7 +11,9 @@ from kunicorn.pipes import clock
 from kunicorn.settings import Settings, shown
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.pool import Place, Pool
+from kunicorn.supervisor.place import Place
+from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.reload import Reloader
 from kunicorn.supervisor.source import Source, commit_status
 from kunicorn.supervisor.templates import Templates
 from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP
@@ -27,13 +29,19 @@ class Snapshot:
         fetchers: Fetchers,
         pool: Pool,
         templates: Templates,
+        reloader: Reloader,
     ) -> None:
         self._settings = settings
         self._source = source
         self._fetchers = fetchers
         self._pool = pool
         self._templates = templates
+        self._reloader = reloader
         self._started_at = clock.now()
+        self._shown = shown(settings)
+
+    def show(self, settings: Settings) -> None:
+        """These are in force from now on."""
         self._shown = shown(settings)
 
     def take(self, unreached: str | None, refused: str | None, stopping: bool, loop_lag: float) -> Status:
@@ -54,6 +62,7 @@ class Snapshot:
             brokers_reached=unreached is None,
             problem=refused if refused is not None else unreached,
             template=self._templates.state,
+            reload=self._reloader.status(now),
             group_id=self._settings.group.id,
             group=self._source.group(now),
             assign=self._source.assign(),
@@ -73,6 +82,8 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         worker=place.number,
         pid=process.pid if process is not None else None,
         state=process.state.value if process is not None else idle,
+        revision=process.revision if process is not None else None,
+        predecessor=place.predecessor.pid if place.predecessor is not None else None,
         partitions=partitions,
         handled=place.handled,
         restarts=place.restarts,

@@ -87,6 +87,11 @@ class Template:
         """Let it go: it reads EOF and exits; its workers stay."""
         self._sock.close()
 
+    async def retire(self) -> None:
+        """Let it go when the fork that it is busy with is done."""
+        async with self._one_at_a_time:
+            self.close()
+
     def kill(self) -> None:
         """For a template that does not answer."""
         if not self.dead.is_set():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kunicorn.errors import HandlerLoadError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes.messages import Preload
+from kunicorn.pipes.messages import Preload, TemplateReady
 from kunicorn.supervisor.template import Template, TemplateDied
 
 log = logs.get("kunicorn.template")
@@ -26,12 +26,13 @@ class Templates:
         self._metrics = metrics
         self._fatal = fatal
         self._template: Template | None = None
+        self._living: list[Template] = []
         self._ready = asyncio.Event()
         self.state = "starting"
 
     def owns(self, pid: int) -> bool:
-        """Whether that process is the template."""
-        return self._template is not None and self._template.pid == pid
+        """Whether that process is a template."""
+        return any(template.pid == pid for template in self._living)
 
     async def current(self) -> Template:
         """A template that has imported the handler; waits for it."""
@@ -39,11 +40,33 @@ class Templates:
         assert self._template is not None
         return self._template
 
+    async def prepare(self, preload: Preload) -> Template:
+        """A second template, of the code as it is on the disk now. Raises `HandlerLoadError`; the first one stays."""
+        template = self._start(preload)
+        try:
+            answer = await template.ready()
+        except HandlerLoadError:
+            template.close()
+            raise
+        except TemplateDied:
+            await template.dead.wait()
+            template.close()
+            raise HandlerLoadError(_ends_the_process(preload.entrypoint, template)) from None
+        _tell(template, answer)
+        return template
+
+    async def adopt(self, template: Template, preload: Preload) -> None:
+        """Fork from that one, made by `prepare`, from now on; the one before exits when its last fork is done."""
+        before, self._template, self._preload = self._template, template, preload
+        self._in_use()
+        if before is not None:
+            await before.retire()
+
     async def keep(self) -> None:
         """Have one, for ever."""
         failures, loaded_before = 0, False
         while True:
-            self._template = template = Template.start(self._preload)
+            self._template = template = self._start(self._preload)
             try:
                 answer = await template.ready()
             except HandlerLoadError as error:
@@ -57,33 +80,54 @@ class Templates:
                 failures += 1
                 log.warning(f"the template died while importing the handler: {template.how_it_ended}")
                 if not loaded_before and failures >= _TRIES_AT_START:
-                    handler = self._preload.entrypoint
-                    self._fatal(HandlerLoadError(
-                        f"importing the handler {handler!r} ends the process ({template.how_it_ended}, {failures} "
-                        f"times): import it by hand to see why"))  # fmt: skip
+                    self._fatal(HandlerLoadError(_ends_the_process(self._preload.entrypoint, template)))
                     return
             else:
                 failures, loaded_before = 0, True
-                self._announce(template, answer.preloaded, answer.note, answer.seconds)
-                await template.dead.wait()
-                self._ready.clear()
-                self._metrics.template_restarts.inc()
-                log.warning(
-                    f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts"
-                )
+                if template is self._template:
+                    _tell(template, answer)
+                    self._in_use()
+            if self._ready.is_set():
+                await self._until_dead()
             template.close()
             self.state = "backing-off" if failures else "starting"
             if failures:
                 await asyncio.sleep(min(_BACKOFF * 2.0**failures, _BACKOFF_MAX))
+
+    async def _until_dead(self) -> None:
+        """Until the template in use has died: the one that `keep` started, or that was adopted since."""
+        while True:
+            template = self._template
+            assert template is not None
+            await template.dead.wait()
+            if template is self._template:
+                break
+        self._ready.clear()
+        self._metrics.template_restarts.inc()
+        log.warning(f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts")
+
+    def _start(self, preload: Preload) -> Template:
+        template = Template.start(preload)
+        self._living = [*(other for other in self._living if not other.dead.is_set()), template]
+        return template
 
     def stop(self) -> None:
         """Let the template exit."""
         if self._template is not None:
             self._template.close()
 
-    def _announce(self, template: Template, preloaded: bool, note: str, seconds: float) -> None:
+    def _in_use(self) -> None:
         self.state = "ready"
-        log.info(f"template ready after {seconds:.2f} s", template_pid=template.pid, preloaded=preloaded)
-        if note:
-            log.warning(note)
         self._ready.set()
+
+
+def _tell(template: Template, answer: TemplateReady) -> None:
+    log.info(f"template ready after {answer.seconds:.2f} s", template_pid=template.pid, preloaded=answer.preloaded)
+    if answer.note:
+        log.warning(answer.note)
+
+
+def _ends_the_process(entrypoint: str, template: Template) -> str:
+    return (
+        f"importing the handler {entrypoint!r} ends the process ({template.how_it_ended}): import it by hand to see why"
+    )

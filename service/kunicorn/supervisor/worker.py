@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import random
 import signal
 from enum import Enum
 
 from kunicorn.pipes.channel import Channel
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Ping, Pong, ToWorker
+from kunicorn.pipes.messages import Ping, Pong, TimedOut, ToWorker
 from kunicorn.supervisor.processes import kill_group, send_signal
+from kunicorn.topics import TopicPartition
 
 LEDGER_SLOTS = 65_536
 """Far more than one worker can be given; the ledger is sparse, untouched slots cost nothing."""
@@ -31,7 +34,7 @@ class WorkerState(Enum):
 class WorkerProcess:
     """A living worker: pidfd, channel, ledger, and the latest evidence of its progress."""
 
-    def __init__(self, number: int, pid: int, pidfd: int, ledger: Ledger, now: float) -> None:
+    def __init__(self, number: int, pid: int, pidfd: int, ledger: Ledger, now: float, revision: int = 0) -> None:
         self.number = number
         self.pid = pid
         self.pidfd = pidfd
@@ -44,6 +47,22 @@ class WorkerProcess:
         self.runner_moved_at = now
         """When the runner's own counter was last seen to have grown."""
         self.killed_by_us: str | None = None
+        self.blamed: TopicPartition | None = None
+        """The partition whose record it was killed for."""
+        self.unanswered = 0
+        """How many times in a row it was to be asked again, but had not answered yet."""
+        self.revision = revision
+        """Which reload's code and settings it runs."""
+        self.jitter = random.random()
+        """Spreads what is due for all workers that were started together."""
+        self.retired: str | None = None
+        """Why it was replaced in order: its exit is no death."""
+        self.refusal: str | None = None
+        """Why it says that it cannot serve."""
+        self.on_trial = False
+        """It was started to replace another one, and was not ready yet: its failure is not the service's."""
+        self.settled = asyncio.Event()
+        """It has been ready, or is dead."""
         self._ping: int = 0
         self._freed: list[int] = []
         self._untouched = 0
@@ -54,6 +73,11 @@ class WorkerProcess:
     def is_dead(self) -> bool:
         """Whether its pidfd has spoken. A method, as it changes behind any await."""
         return self.state is WorkerState.DEAD
+
+    @property
+    def handled(self) -> int:
+        """Records it has finished, as far as it told."""
+        return self.pong.handled if self.pong is not None else 0
 
     @property
     def takes_partitions(self) -> bool:
@@ -78,17 +102,23 @@ class WorkerProcess:
 
     def ping(self) -> None:
         """Ask for evidence, unless the last question is still open: a frozen worker's pipe must not fill up."""
-        if self.pong is None or self.pong.sequence == self._ping:
-            self._ping += 1
-            self.send(Ping(self._ping))
+        if self._ping and (self.pong is None or self.pong.sequence != self._ping):
+            self.unanswered += 1
+            return
+        self._ping += 1
+        self.send(Ping(self._ping))
 
     def heard(self, pong: Pong, now: float) -> int:
         """Note the evidence; return how many log lines the worker has dropped since the last one."""
         dropped = pong.logs_dropped - (self.pong.logs_dropped if self.pong is not None else 0)
         if self.pong is None or pong.runner != self.pong.runner:
             self.runner_moved_at = now
-        self.pong, self.pong_at = pong, now
+        self.pong, self.pong_at, self.unanswered = pong, now, 0
         return dropped
+
+    def time_out(self, grant: int, offset: int) -> None:
+        """Raise `HandlerTimeout` in the runner, if it still has that record in hand."""
+        self.send(TimedOut(grant, offset))
 
     # -- the ladder for a worker that does not stop, rung by rung ----------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import uvloop
 from confluent_kafka import Message
 
-from kunicorn.handlers import DrainDeadline, Handler
+from kunicorn.handlers import Handler
 from kunicorn.records import Batch, Record
 
 
@@ -25,8 +25,8 @@ class Calls(Protocol):
     ) -> None:
         """Handle the messages; `following[i]` goes into `cells[at]` once `messages[i]` is handled."""
 
-    def interrupt(self) -> None:
-        """From a signal handler, with a call running: raise `DrainDeadline` in the handler."""
+    def interrupt(self, error: BaseException) -> None:
+        """From a signal handler, with a call running: raise `error` in the handler."""
 
     def run(self, returned: Any) -> None:
         """Await what `setup` or `teardown` returned, if it is to be awaited."""
@@ -48,9 +48,9 @@ class PlainCalls:
     def __init__(self, handle: Callable[[Any], Any]) -> None:
         self._handle = handle
 
-    def interrupt(self) -> None:
+    def interrupt(self, error: BaseException) -> None:
         """See `Calls`. The handler's own frame is on top of the stack, or a system call that gives way (PEP 475)."""
-        raise DrainDeadline
+        raise error
 
     def run(self, returned: Any) -> None:
         """See `Calls`."""
@@ -100,34 +100,34 @@ class AsyncCalls:
         self._chunk = self._records if one_by_one else self._batch
         self._loop = uvloop.new_event_loop()
         self._task: asyncio.Task[None] | None = None
-        self._deadline_passed = False
+        self._interruption: BaseException | None = None
         asyncio.set_event_loop(self._loop)
 
     def __call__(
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
     ) -> None:
         """See `Calls`."""
-        self._deadline_passed = False
+        self._interruption = None
         self._task = self._loop.create_task(self._chunk(messages, following, cells, at, interrupts))
         try:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:
-            if self._deadline_passed:
-                raise DrainDeadline from None
+            if self._interruption is not None:
+                raise self._interruption from None
             raise
         finally:
             self._task = None
 
-    def interrupt(self) -> None:
+    def interrupt(self, error: BaseException) -> None:
         """See `Calls`. A handler that computes is interrupted where it is; one that waits is cancelled.
 
         uvloop swallows what a signal handler raises while the loop itself waits.
         """
         task = self._task
-        self._deadline_passed = True
+        self._interruption = error
         if task is None or asyncio.current_task(self._loop) is task:
-            raise DrainDeadline
-        self._loop.call_soon_threadsafe(task.cancel, "the drain budget is over")
+            raise error
+        self._loop.call_soon_threadsafe(task.cancel, "the handler is interrupted by kunicorn")
 
     def run(self, returned: Any) -> None:
         """See `Calls`."""

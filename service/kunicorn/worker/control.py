@@ -24,6 +24,7 @@ from kunicorn.pipes.messages import (
     Pong,
     StartFetcher,
     StopFetcher,
+    TimedOut,
     Token,
     ToWorker,
 )
@@ -74,6 +75,10 @@ class Control(threading.Thread):
         except BaseException:
             _die(f"worker {os.getpid()}: the control thread broke, exiting\n{traceback.format_exc()}")
 
+    def say_last(self) -> None:
+        """Report what was counted since the last Ping. Caller: the runner's thread, when everything is drained."""
+        self._channel.send(self._evidence(0))
+
     def _patience(self) -> float:
         """Seconds until the lease runs out; it is usually extended long before, and nobody is woken for that."""
         left = self._ledger.lease_ns - now_ns()
@@ -88,6 +93,8 @@ class Control(threading.Thread):
                 self._fetcher.start(partitions)
             case StopFetcher(grants=grants):
                 self._fetcher.stop(grants)
+            case TimedOut(grant=grant, offset=offset):
+                self._runner.time_out(grant, offset)
             case Ping(sequence=sequence):
                 self._channel.send(self._evidence(sequence))
             case Drain():

@@ -63,6 +63,10 @@ class Grant:
         cells[at + HAND_SINCE] = now
         cells[at + HAND_COUNT] = count
 
+    def in_hand(self, cells: memoryview) -> int:
+        """The first unfinished offset of what the handler has."""
+        return int(max(cells[self.at + HAND_OFFSET], cells[self.at + CONSUMED]))
+
     def put_down(self, cells: memoryview, finished: int) -> None:
         """The handler has returned; `finished` records are done with."""
         cells[self.at + HANDLED] += finished

@@ -118,13 +118,15 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     retries = RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms)
     batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
     runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records, login)
-    signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_drain_deadline())
+    signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
-    Control(channel, ledger, fetcher, runner, login, lambda: written.dropped).start()
+    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped)
+    control.start()
     runner.run()
+    control.say_last()
     _tear_down(handler, calls)
     return ExitCode.CLEAN
 

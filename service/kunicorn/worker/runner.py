@@ -11,13 +11,15 @@ from __future__ import annotations
 import heapq
 import logging
 import random
+import signal
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
-from kunicorn.handlers import DrainDeadline
+from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import TopicPartition
@@ -54,7 +56,10 @@ class Runner:
         batch_max_records: int | None,
         login: Login,
     ) -> None:
-        """`batch_max_records`: most records of one call; None: the handler takes one record at a time."""
+        """`batch_max_records`: most records of one call; None: the handler takes one record at a time.
+
+        Caller: the main thread, as `run`.
+        """
         self.progress = 0
         self.paused_by_lease = False
         self._consumer = consumer
@@ -70,6 +75,9 @@ class Runner:
         """Heap of (when to try again, grant's number, grant)."""
         self._interruptible: Grant | None = None
         """The grant whose records the handler has right now."""
+        self._timed_out: tuple[int, int] | None = None
+        """Grant and offset of the record that was in hand for too long."""
+        self._thread = threading.get_ident()
         self._now = now_ns()
         self._logged_at = 0
 
@@ -86,15 +94,30 @@ class Runner:
             else:
                 self._now = now_ns()
 
-    def on_drain_deadline(self) -> None:
-        """Raise `DrainDeadline` in the handler, if what it has in hand is to be given up. Caller: the signal handler.
+    def time_out(self, grant: int, offset: int) -> None:
+        """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
+        self._timed_out = (grant, offset)
+        # To the main thread alone, so that a system call in which the handler waits gives way.
+        signal.pthread_kill(self._thread, signal.SIGUSR1)
 
-        The supervisor decides from outside; by the time the signal arrives another partition's record may be in hand.
+    def on_interruption(self) -> None:
+        """Raise `HandlerTimeout` or `DrainDeadline` in the handler, if what it has in hand is meant. Caller: the signal
+        handler.
+
+        The supervisor decides from outside; by the time the signal arrives another record may be in hand.
         """
         grant = self._interruptible
-        if grant is not None and grant.state is GrantState.STOPPING:
-            self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
-            self._calls.interrupt()
+        if grant is None:
+            return
+        error: BaseException
+        if self._timed_out == (grant.number, grant.in_hand(self._ledger.cells)):
+            error = HandlerTimeout()
+        elif grant.state is GrantState.STOPPING:
+            error = DrainDeadline()
+        else:
+            return
+        self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
+        self._calls.interrupt(error)
 
     # -- fetching --------------------------------------------------------------------------------------------------
 
@@ -179,6 +202,9 @@ class Runner:
                 self._calls(messages, following, self._ledger.cells, grant.at + CONSUMED, self._fetcher.interrupts)
             finally:
                 self._interruptible = None
+        except HandlerTimeout as timeout:
+            # A failure like others that may pass: worth another try.
+            return TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
         except BaseException as error:
             return error
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from kunicorn.demo.audit import Kind, read_audit
+from kunicorn.demo.audit import Entry, Kind, read_audit
 from kunicorn.demo.check import Audit, Report
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
@@ -58,9 +58,13 @@ class Scene:
 
     def handled(self, partition: int) -> list[int]:
         """Offsets of the partition in the order in which their handling ended."""
+        return [entry.offset for entry in self.ended(partition)]
+
+    def ended(self, partition: int) -> list[Entry]:
+        """Every end of handling a record of the partition, in order."""
         entries = (entry for file in read_audit(self.members.audit) for entry in file.entries())
-        ended = [(e.time_ns, e.offset) for e in entries if e.kind == Kind.END and e.partition == partition]
-        return [offset for _, offset in sorted(ended)]
+        ended = (entry for entry in entries if entry.kind == Kind.END and entry.partition == partition)
+        return sorted(ended, key=lambda entry: (entry.time_ns, entry.offset))
 
     def begun(self, partition: int, offset: int) -> list[int]:
         """When the handler was called with this record, in nanoseconds."""

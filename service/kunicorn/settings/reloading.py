@@ -1,0 +1,52 @@
+"""What a reload changes, and what only a restart does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kunicorn.settings.sections import Settings
+
+RESTART_ONLY = frozenset({"workers.count"})
+"""Settings within the sections below that the supervisor has built upon."""
+RELOADED_SECTIONS = frozenset({"handler", "workers", "log"})
+RELOADED_SETTINGS = frozenset({"kafka.librdkafka"})
+"""Settings of other sections: all that only workers read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The settings in force from now on, and how the file differs."""
+
+    settings: Settings
+    changed: tuple[str, ...]
+    """Names (`section.setting`) that take another value now."""
+    kept: tuple[str, ...]
+    """Names whose value in the file takes effect with the next start only."""
+
+
+def takes_effect(name: str) -> bool:
+    """Whether a reload is enough for the setting `section.setting`."""
+    section, _, _ = name.partition(".")
+    return name in RELOADED_SETTINGS or (section in RELOADED_SECTIONS and name not in RESTART_ONLY)
+
+
+def reloaded(now: Settings, file: Settings) -> Reloaded:
+    """`now` with those settings of `file` that a reload may change."""
+    different = tuple(_different(now, file))
+    changed = tuple(name for name in different if takes_effect(name))
+    sections: dict[str, dict[str, Any]] = {}
+    for name in changed:
+        section, _, setting = name.partition(".")
+        sections.setdefault(section, {})[setting] = getattr(getattr(file, section), setting)
+    update = {section: getattr(now, section).model_copy(update=values) for section, values in sections.items()}
+    return Reloaded(now.model_copy(update=update), changed, tuple(name for name in different if name not in changed))
+
+
+def _different(now: Settings, file: Settings) -> Iterator[str]:
+    for section in type(now).model_fields:
+        before, after = getattr(now, section), getattr(file, section)
+        for setting in type(before).model_fields:
+            if getattr(before, setting) != getattr(after, setting):
+                yield f"{section}.{setting}"

@@ -1,0 +1,42 @@
+"""What template and workers are told first: the settings, as far as they concern them. Pure but for secrets' files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from kunicorn.clients import consumer_properties
+from kunicorn.pipes.messages import Configure, Preload, Token
+from kunicorn.settings import Settings
+
+
+def preload(settings: Settings) -> Preload:
+    """The template's first message."""
+    return Preload(
+        entrypoint=settings.handler.entrypoint,
+        path=[os.getcwd(), *sys.path],
+        supervisor=os.getpid(),
+        log_level=settings.log.level,
+        log_format=settings.log.format,
+    )
+
+
+def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None) -> Configure:
+    """The first message of the worker of that number. Raises `ConfigError`."""
+    kafka, handler = settings.kafka, settings.handler
+    return Configure(
+        worker=worker,
+        entrypoint=handler.entrypoint,
+        mode=handler.mode,
+        options=dict(handler.options),
+        client=dict(consumer_properties(settings, f"{kafka.client_id}-worker-{worker}")),
+        token=token,
+        topics=list(topics),
+        batch_max_records=handler.batch_max_records,
+        retry_attempts=handler.max_attempts,
+        retry_backoff_ms=handler.retry_backoff_ms,
+        retry_backoff_max_ms=handler.retry_backoff_max_ms,
+        log_level=settings.log.level,
+        log_format=settings.log.format,
+    )

@@ -1,0 +1,58 @@
+"""How much memory a container gets, and whether the workers fit in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kunicorn.settings import WorkerSettings
+from kunicorn.settings.memory import memory_limit, overcommitted
+
+MB = 1024 * 1024
+
+
+def machine(tmp_path: Path, membership: str, files: dict[str, str]) -> int | None:
+    """What a machine with these cgroup files says."""
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(membership)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return memory_limit(tmp_path / "proc", tmp_path / "cgroup")
+
+
+def test_without_cgroups_there_is_no_limit(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path, tmp_path) is None
+
+
+def test_a_limit_of_cgroup_v2_is_found(tmp_path: Path) -> None:
+    assert machine(tmp_path, "0::/\n", {"memory.max": "536870912\n"}) == 512 * MB
+
+
+def test_the_tightest_limit_of_all_parents_counts(tmp_path: Path) -> None:
+    files = {"a/b/memory.max": "max\n", "a/memory.max": "1048576\n", "memory.max": "2097152\n"}
+    assert machine(tmp_path, "0::/a/b\n", files) == MB
+
+
+def test_a_limit_of_cgroup_v1_is_found(tmp_path: Path) -> None:
+    files = {"memory/pod/memory.limit_in_bytes": "1048576\n", "memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    assert machine(tmp_path, "5:memory:/pod\n4:cpu,cpuacct:/pod\n", files) == MB
+
+
+def test_no_limit_of_cgroup_v1_is_none(tmp_path: Path) -> None:
+    files = {"memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    assert machine(tmp_path, "5:memory:/\n", files) is None
+
+
+def test_nonsense_is_no_limit(tmp_path: Path) -> None:
+    assert machine(tmp_path, "0::/\n", {"memory.max": "plenty\n"}) is None
+
+
+def test_workers_beyond_the_limit_are_told_with_both_numbers() -> None:
+    workers = WorkerSettings(count=4, memory_per_worker_mb=256)
+    assert overcommitted(workers, 1024 * MB) is None
+    assert overcommitted(workers, None) is None
+    warning = overcommitted(workers, 512 * MB)
+    assert warning is not None
+    assert "may take 1024 MB" in warning
+    assert "limit is 512 MB" in warning
