@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 
 import uvloop
 
-from kunicorn.clients import consumer_properties, security_of, token_request
+from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules, security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
@@ -194,7 +194,7 @@ class Service:
         """Go round the bootstrap servers until one answers, however long that takes."""
         while True:
             try:
-                await self._topics.refresh()
+                await self._topics.refresh(self._settings.other_topics)
             except AuthenticationFailed as error:
                 # Told by the cluster, once: credentials may be being rotated, so it is tried on.
                 self._problem = str(error)
@@ -206,6 +206,20 @@ class Service:
                 await asyncio.sleep(wait)
             else:
                 break
+        self._refuse_missing()
+
+    def _refuse_missing(self) -> None:
+        """Raises `ConfigError` for topics that are not there, or not ours to read."""
+        for name in self._settings.other_topics:
+            info = self._cluster.metadata.topics.get(name)
+            if info is None or info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise ConfigError(
+                    f"dead-letter topic {name!r} does not exist on this cluster: create it, or correct "
+                    f"dead_letters.topic; it is never created by itself"
+                )
+            if info.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                why = describe(info.error)
+                raise ConfigError(f"dead-letter topic {name!r}: {why}: this user needs DESCRIBE and WRITE on it")
         for name, code in self._topics.missing():
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
@@ -240,6 +254,10 @@ class Service:
             retry_attempts=handler.max_attempts,
             retry_backoff_ms=handler.retry_backoff_ms,
             retry_backoff_max_ms=handler.retry_backoff_max_ms,
+            retry_timeout_ms=handler.retry_timeout_ms,
+            on_failure=handler.on_failure,
+            failures=failure_rules(handler),
+            dead_letters=dead_letter_target(settings, f"{kafka.client_id}-worker-{worker}-dead-letters"),
             log_level=settings.log.level,
             log_format=settings.log.format,
         )
