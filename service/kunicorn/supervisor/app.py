@@ -96,7 +96,12 @@ class Service:
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(self._preload(), self._metrics, self._fatal)
-        self._fetchers = Fetchers(settings.workers.max_crashes, self._metrics)
+        self._fetchers = Fetchers(
+            settings.workers.max_crashes,
+            self._metrics,
+            poison_halts=settings.handler.on_failure == "halt",
+            batches=settings.handler.mode == "batch",
+        )
         self._pool = Pool(
             settings.workers.count, self._templates, self._configure, self._fetchers, self._metrics, self._fatal
         )
