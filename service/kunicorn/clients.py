@@ -38,9 +38,9 @@ def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str 
     )
 
 
-def dead_letter_target(settings: Settings, client_id: str) -> DeadLetterTarget | None:
-    """Where a worker sends dead letters, secrets included; None where no setting asks for any."""
-    kafka, topic = settings.kafka, settings.dead_letter_topic
+def dead_letter_target(settings: Settings, client_id: str, topic: str | None) -> DeadLetterTarget | None:
+    """How dead letters are sent to `topic`, secrets included; None where there is none."""
+    kafka = settings.kafka
     if topic is None:
         return None
     properties = letter_properties(

@@ -58,7 +58,7 @@ RETRIES = Declared(
 )  # fmt: skip
 DEAD_LETTERS = Declared(
     "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged.",
-    "Rising: their headers say what the handler raised, and where.", ("topic",),
+    "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic",),
 )  # fmt: skip
 SKIPPED = Declared(
     "kunicorn_skipped_records", C, "Records that were passed over, as on_failure or the handler says.",

@@ -262,7 +262,9 @@ class Service:
             retry_timeout_ms=handler.retry_timeout_ms,
             on_failure=handler.on_failure,
             failures=failure_rules(handler),
-            dead_letters=dead_letter_target(settings, f"{kafka.client_id}-worker-{worker}-dead-letters"),
+            dead_letters=dead_letter_target(
+                settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
+            ),
             log_level=settings.log.level,
             log_format=settings.log.format,
         )
