@@ -60,7 +60,7 @@ def check(settings: Settings, say: Callable[[str], None], import_timeout: float 
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
     for warning in settings.kafka.warnings():
         yield Finding("security", f"warning: {warning}")
-    yield _handler(settings.handler.entrypoint, import_timeout)
+    yield _handler(settings.handler.entrypoint, settings.handler.exception_names, import_timeout)
     yield _client(settings)
     with asyncio.Runner() as runner:
         findings = _cluster(settings)
@@ -73,24 +73,27 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
 _IMPORT = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
-from kunicorn.errors import HandlerLoadError
+from kunicorn.errors import ServiceError
+from kunicorn.exceptions import find
 from kunicorn.handlers import load
 try:
     load(sys.argv[2])
-except HandlerLoadError as error:
+    for name in sys.argv[4:]:
+        find(name)
+except ServiceError as error:
     os.write(int(sys.argv[3]), str(error).encode(errors="backslashreplace"))
-    os._exit(1)
+    os._exit(int(error.exit_code))
 os._exit(0)
 """
 """Run by a Python of its own. Leaves by `_exit`: threads that the handler's module started must not keep it."""
 
 
-def _handler(entrypoint: str, timeout: float) -> Finding:
-    """Import the handler where it can neither hang us nor take us along."""
+def _handler(entrypoint: str, exceptions: Collection[str], timeout: float) -> Finding:
+    """Import the handler, and the exceptions that rules name, where it can neither hang us nor take us along."""
     read_end, write_end = os.pipe()
     importable_here = json.dumps(list(dict.fromkeys([os.getcwd(), *sys.path])))
     child = subprocess.Popen(
-        [sys.executable, "-c", _IMPORT, importable_here, entrypoint, str(write_end)],
+        [sys.executable, "-c", _IMPORT, importable_here, entrypoint, str(write_end), *exceptions],
         pass_fds=[write_end],
         env=without_secrets(os.environ),
         stdin=subprocess.DEVNULL,
@@ -109,6 +112,8 @@ def _handler(entrypoint: str, timeout: float) -> Finding:
         )
     if code == 0:
         return Finding("handler", f"{entrypoint} can be imported and called")
+    if code == ExitCode.CONFIGURATION and message:
+        return Finding("handler", message, ExitCode.CONFIGURATION)
     return _no_handler(message or f"importing {entrypoint!r} ended the process: {_how_it_ended(code)}")
 
 
@@ -169,7 +174,7 @@ async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
         topics = settings.assign.wanted.topics or settings.group.topics
         patterns = any(topic.startswith("^") for topic in topics)
         try:
-            metadata = await cluster.refresh(None if patterns else topics)
+            metadata = await cluster.refresh(None if patterns else (*topics, *settings.other_topics))
         except AuthenticationFailed as error:
             yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
             return
@@ -179,6 +184,8 @@ async def _cluster(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
         for topic in topics:
             yield _topic(topic, metadata)
+        for topic in settings.other_topics:
+            yield _dead_letter_topic(topic, metadata)
         if settings.assigned:
             yield _partitions(settings.assign.wanted.numbered, metadata)
         else:
@@ -197,6 +204,21 @@ def _topic(wanted: str, metadata: Metadata) -> Finding:
     error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     remedy = _TOPIC_REMEDIES.get(error, "ask whoever runs the cluster")
     return Finding("topics", f"{wanted}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
+
+
+def _dead_letter_topic(name: str, metadata: Metadata) -> Finding:
+    info = metadata.topics.get(name)
+    if info is not None and info.partitions and not info.error:
+        return Finding("topics", f"dead letters: {_with_count(info)}")
+    error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    remedy = _LETTER_REMEDIES.get(error, "ask whoever runs the cluster")
+    return Finding("topics", f"dead letters: {name}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
+
+
+_LETTER_REMEDIES: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct dead_letters.topic",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and WRITE on it",
+}
 
 
 def _partitions(numbered: Collection[TopicPartition], metadata: Metadata) -> Finding:

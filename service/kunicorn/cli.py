@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kunicorn import __version__
+from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ConfigError, ServiceError
 
 _EPILOG = """\b
@@ -17,6 +18,7 @@ Examples:
   kunicorn demo                         see it work, without a Kafka of your own
   kunicorn check --config config.toml   is everything there that the service needs?
   kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
+  kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
 
 \b
@@ -43,6 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(dlq, name="dlq")
 
 Config = Annotated[
     Path,

@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from kunicorn.pipes.client import client_properties
-from kunicorn.pipes.messages import FetchToken
-from kunicorn.settings import KafkaSettings, Settings
+from kunicorn.pipes.client import client_properties, letter_properties
+from kunicorn.pipes.messages import DeadLetterTarget, FailureRule, FetchToken
+from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
+from kunicorn.settings.handling import completed
 from kunicorn.wire.auth import Security
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
@@ -35,6 +36,37 @@ def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str 
         extra=dict(kafka.librdkafka),
         memory_per_worker_mb=settings.workers.memory_per_worker_mb,
     )
+
+
+def dead_letter_target(settings: Settings, client_id: str, topic: str | None) -> DeadLetterTarget | None:
+    """How dead letters are sent to `topic`, secrets included; None where there is none."""
+    kafka = settings.kafka
+    if topic is None:
+        return None
+    properties = letter_properties(
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id=client_id,
+        security=security_properties(kafka),
+        extra=dict(kafka.librdkafka),
+        delivery_timeout_ms=settings.dead_letters.delivery_timeout_ms,
+    )
+    return DeadLetterTarget(topic, settings.group.id, dict(properties))
+
+
+def failure_rules(handler: HandlerSettings) -> list[FailureRule]:
+    """[[handler.failures]] for a worker, what they leave out taken from [handler]."""
+    rules = (completed(rule, handler) for rule in handler.failures)
+    return [
+        FailureRule(
+            list(rule.exceptions),
+            rule.max_attempts or handler.max_attempts,
+            rule.retry_backoff_ms or handler.retry_backoff_ms,
+            rule.retry_backoff_max_ms or handler.retry_backoff_max_ms,
+            rule.retry_timeout_ms,
+            rule.on_failure or handler.on_failure,
+        )
+        for rule in rules
+    ]
 
 
 def security_properties(kafka: KafkaSettings) -> dict[str, str]:

@@ -6,9 +6,10 @@ import threading
 import time
 from types import TracebackType
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as Coordinates
 
+from kunicorn.records import Record
 from kunicorn.topics import TopicPartition
 
 
@@ -53,6 +54,23 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
         return {TopicPartition(topic, each.partition): each.offset for each in found}
     finally:
         consumer.close()
+
+
+def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:
+    """The records of a topic of one partition, which has so many and no more."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "consumed", "enable.auto.commit": False})
+    try:
+        consumer.assign([Coordinates(topic, 0, 0)])
+        _, end = consumer.get_watermark_offsets(Coordinates(topic, 0), timeout=10)
+        assert end == count
+        return consumer.consume(count, 10) if count else []
+    finally:
+        consumer.close()
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    """As a list, with values as bytes."""
+    return Record.of(message).headers
 
 
 def held(ends: dict[TopicPartition, int]) -> dict[TopicPartition, range]:

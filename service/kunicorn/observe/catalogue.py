@@ -61,6 +61,20 @@ HANDLER_TIMEOUTS = Declared(
     "The log names each record and the rung that ended it; a worker that had to be aborted has dumped its stacks.",
     ("topic",),
 )  # fmt: skip
+DEAD_LETTERS = Declared(
+    "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged.",
+    "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic",),
+)  # fmt: skip
+SKIPPED = Declared(
+    "kunicorn_skipped_records", C, "Records that were passed over, as on_failure or the handler says.",
+    "The log names each; they are not handled.", ("topic",),
+)  # fmt: skip
+WAITING = Declared(
+    "kunicorn_partitions_waiting", G, "Partitions whose failed record waits: for its next try, or for the dead-letter "
+    "topic.",
+    "dead_letter for more than seconds: the dead-letter topic does not take it; /status says why. The others go on.",
+    ("group", "waits_for"),
+)  # fmt: skip
 INFLIGHT = Declared(
     "kunicorn_inflight_records", G, "Partitions whose record (or batch) the handler has in hand.",
     "0 while lag grows: nothing is being handled; look at partitions by state.", ("group",),

@@ -72,6 +72,7 @@ class Gauges:
             yield _family(declared, [((), of_service(status))])
         for declared, of_assigned in _ASSIGNED_SERIES:
             yield _family(declared, [((group_id,), of_assigned(status))])
+        yield _family(c.WAITING, self._waiting())
         if status.group is not None:
             yield from self._of_group(status.group)
         if status.commit is not None:
@@ -92,6 +93,13 @@ class Gauges:
         counts = Counter(partition.state for partition in self._status.partitions)
         states = [state.value for state in PartitionState]
         return [((self._status.group_id, state), counts[state]) for state in states]
+
+    def _waiting(self) -> list[tuple[tuple[str, ...], Value]]:
+        workers = self._status.workers
+        return [
+            ((self._status.group_id, reason), sum(worker.waiting.get(reason, 0) for worker in workers))
+            for reason in ("retry", "dead_letter")
+        ]
 
     def _partition_series(self, read: Callable[[PartitionStatus], Value]) -> Iterator[tuple[tuple[str, ...], Value]]:
         group = self._status.group_id

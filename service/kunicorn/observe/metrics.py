@@ -56,6 +56,8 @@ class Metrics:
         self.failures = self._counter(c.FAILURES)
         self.retries = self._counter(c.RETRIES)
         self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
+        self.dead_letters = self._counter(c.DEAD_LETTERS)
+        self.skipped = self._counter(c.SKIPPED)
         self.process_seconds = HandlerDurations()
         self._registry.register(self.process_seconds)
         self.heartbeats = self._counter(c.HEARTBEATS)
@@ -82,6 +84,8 @@ class Metrics:
         self.consumed.labels(topic=deltas.topic).inc(deltas.records)
         self.failures.labels(topic=deltas.topic).inc(deltas.failures)
         self.retries.labels(topic=deltas.topic).inc(deltas.retries)
+        self.dead_letters.labels(topic=deltas.topic).inc(deltas.dead_letters)
+        self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
         self.process_seconds.add(deltas)
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:

@@ -60,6 +60,8 @@ class WorkerStatus:
     """Since the control thread last answered."""
     paused_by_lease: bool
     last_exit: str | None
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Partitions whose failed record waits, by what for: retry, dead_letter."""
 
 
 @dataclass(frozen=True, slots=True)

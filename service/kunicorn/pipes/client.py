@@ -133,6 +133,42 @@ def client_properties(
     return properties
 
 
+_EVERY_CLIENTS = ("socket.", "broker.", "reconnect.", "ssl.", "sasl.", "api.", "connections.", "client.dns.", "debug")
+"""Beginnings of the properties of [kafka.librdkafka] that are about connections, not about fetching."""
+_LARGEST_BYTES = 1_000_000_000
+"""librdkafka's limit of `message.max.bytes`: how large a record may be is the topic's to say."""
+
+
+def letter_properties(
+    *,
+    bootstrap_servers: Sequence[str],
+    client_id: str,
+    security: Mapping[str, str],
+    extra: Mapping[str, Property],
+    delivery_timeout_ms: int,
+) -> dict[str, Property]:
+    """The complete properties of a producer of dead letters, and of those that `kunicorn dlq` sends back.
+
+    `murmur2_random` is the Java client's partitioner: with librdkafka's own, keys would change their partitions.
+    """
+    return {
+        **security,
+        **{name: value for name, value in extra.items() if name.startswith(_EVERY_CLIENTS)},
+        "bootstrap.servers": ",".join(bootstrap_servers),
+        "client.id": client_id,
+        "acks": "all",
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",
+        "message.max.bytes": _LARGEST_BYTES,
+        "delivery.timeout.ms": delivery_timeout_ms,
+        # A letter is waited for: there is nothing to gather.
+        "linger.ms": 0,
+        "enable.metrics.push": False,
+        # With broker defaults a producer's question for an unknown topic makes one, of one partition.
+        "allow.auto.create.topics": False,
+    }
+
+
 def _memory(megabytes: int) -> dict[str, Property]:
     share = megabytes * _BYTES_PER_MB // _QUEUE_SHARE
     return {

@@ -52,6 +52,30 @@ class Password(_Message, frozen=True):
         return f"Password(username={self.username!r}, …)"
 
 
+class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of records whose handler raised one of these; complete."""
+
+    exceptions: list[str]
+    """Classes as package.module.Class; the worker finds them once it has imported the handler."""
+    attempts: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    retry_timeout_ms: int | None
+    on_failure: str
+
+
+class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where dead letters go. Carries secrets."""
+
+    topic: str
+    group: str
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's producer, complete."""
+
+    def __repr__(self) -> str:
+        return f"DeadLetterTarget(topic={self.topic!r}, …)"
+
+
 class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
@@ -74,6 +98,13 @@ class Configure(_Message, frozen=True):
     log_format: str
     token: Token | None = None
     """The OAUTHBEARER token of now, where that is the mechanism."""
+    retry_timeout_ms: int | None = None
+    on_failure: str = "halt"
+    """"halt", "dead_letter" or "skip"."""
+    failures: list[FailureRule] = []
+    """Other rules for some exceptions; the first match counts."""
+    dead_letters: DeadLetterTarget | None = None
+    """None: no setting asks for any."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -90,6 +121,11 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leader_epoch: int
     stop: int = NO_OFFSET
     """Records from this offset on are not handled; `NO_OFFSET`: there is no end."""
+    poison: str = ""
+    """Why the first record is not to be handled: workers died with it. It ends as `on_failure` says."""
+    poison_deaths: int = 0
+    singly_until: int = NO_OFFSET
+    """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -175,12 +211,24 @@ class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time spent in the handler."""
     buckets: list[int]
     """Handler calls by duration, one count a bucket, the last one without an upper bound."""
+    dead_letters: int = 0
+    """Records that were acknowledged by the dead-letter topic."""
+    skipped: int = 0
 
 
 DURATION_BUCKETS = (
     0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
 """Upper bounds in seconds: from a trivial handler's microseconds to one that should have been split up."""
+
+
+class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A partition whose record waits, while the others go on."""
+
+    grant: int
+    waits_for: str
+    """"retry" or "dead_letter"."""
+    why: str
 
 
 class Pong(_Message, frozen=True):
@@ -196,12 +244,16 @@ class Pong(_Message, frozen=True):
     paused_by_lease: bool
     deltas: list[Deltas]
     logs_dropped: int
+    parked: list[Parked] = []
+    """Some of the waiting partitions: a worker can have thousands."""
+    parked_count: dict[str, int] = {}
+    """How many there are, by what they wait for."""
 
 
 class FailureKind(StrEnum):
     """Why a grant ended early; each has one reaction in the supervisor."""
 
-    #: The handler raised on every try; the partition halts at `offset`.
+    #: The record at `offset` cannot be handled, nor may it be passed over; the partition halts.
     HANDLER = "handler"
     #: The start offset is below the log's start or above its end.
     OUT_OF_RANGE = "out-of-range"
@@ -225,7 +277,7 @@ class WorkerFailed(_Message, frozen=True):
     """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
 
     stage: str
-    """"handler" or "client"."""
+    """"handler", "client" or "settings"."""
     error: str
 
 

@@ -4,10 +4,10 @@
 """
 
 from kunicorn.settings.assign import AssignSettings
+from kunicorn.settings.handling import DeadLetterSettings, FailureRule, HandlerSettings
 from kunicorn.settings.loading import load, shown
 from kunicorn.settings.sections import (
     GroupSettings,
-    HandlerSettings,
     HttpSettings,
     KafkaSettings,
     LogSettings,
@@ -17,6 +17,8 @@ from kunicorn.settings.sections import (
 
 __all__ = [
     "AssignSettings",
+    "DeadLetterSettings",
+    "FailureRule",
     "GroupSettings",
     "HandlerSettings",
     "HttpSettings",

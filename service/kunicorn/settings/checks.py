@@ -128,3 +128,11 @@ def _dotted(name: str, value: Any) -> str:
         inner, value = next(iter(value.items()))
         name = f"{name}.{inner}"
     return name
+
+
+def is_class_name(name: str) -> str:
+    """package.module.Class; whether it exists is for the handler's own process to find out."""
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError("not of the form package.module.Class; write it such as builtins.ValueError")
+    return name

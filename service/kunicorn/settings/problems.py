@@ -90,12 +90,27 @@ def _problem(
 ) -> Problem:
     where = tuple(map(str, detail["loc"]))
     key, origin = ".".join(where[:2]), origins.get(where[:2])  # type: ignore[arg-type]  # a missing pair is not there
+    if len(where) > 3 or (detail["type"] == "model_type" and len(where) > 1):
+        # In a list of tables: handler.failures[0].max_attempts.
+        key = f"{key}[{where[2]}]" + "".join(f".{name}" for name in where[3:4])
+        return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail), origin)
     if detail["type"] == "extra_forbidden":
         return Problem(key, detail["input"], unknown(where, sections), origin)
     if detail["type"] == "missing":
         return Problem(key, NO_VALUE, _missing(where, sections), origin)
     item = f"[{where[2]}]" if len(where) > 2 else ""
     return Problem(key + item, detail["input"], _wrong(detail), origin)
+
+
+def _input(detail: ErrorDetails) -> object:
+    return NO_VALUE if detail["type"] == "missing" else detail["input"]
+
+
+_WORDS_INSIDE: Mapping[str, str] = {
+    "extra_forbidden": "unknown setting; docs/settings.md lists those of this table",
+    "missing": "is missing; set it in this table",
+    "model_type": "not a table; write a table of its own in the file, [[section.name]], for each",
+}
 
 
 def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> str:
@@ -109,7 +124,8 @@ def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> st
     own = sections[section].model_fields
     here = did_you_mean(name, own)
     elsewhere = [f"{other}.{name}" for other, model in sections.items() if name in model.model_fields]
-    if nearest := (elsewhere[0] if elsewhere else here):
+    typo = here is not None and here.startswith(name)
+    if nearest := (elsewhere[0] if elsewhere and not typo else here):
         return f"unknown setting; did you mean {nearest}?"
     return f"unknown setting; {_there_are(f'settings in [{section}]', own)}"
 

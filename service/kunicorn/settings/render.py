@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from kunicorn.pipes.client import OWNED_PROPERTIES
 from kunicorn.settings.loading import sections
-from kunicorn.settings.sections import MOST_MILLISECONDS
+from kunicorn.settings.section import MOST_MILLISECONDS
 from kunicorn.settings.sources import variable_of
 
 _WIDTH = 110
@@ -29,12 +29,24 @@ def example() -> str:
     for name, model in sections().items():
         lines += ["", f"# {_doc(model)}", f"[{name}]"]
         # Tables come last: in TOML whatever follows a table's head belongs to it.
-        for key, field in sorted(model.model_fields.items(), key=lambda item: _is_table(item[1])):
-            lines += _example_table(name, key, field) if _is_table(field) else _example_of(key, field)
+        for key, field in sorted(model.model_fields.items(), key=lambda item: _shape(item[1]) is not _example_of):
+            lines += _shape(field)(name, key, field)
     return "\n".join(lines) + "\n"
 
 
-def _example_of(key: str, field: FieldInfo) -> Iterator[str]:
+def _shape(field: FieldInfo) -> Callable[[str, str, FieldInfo], Iterator[str]]:
+    if get_origin(field.annotation) is Mapping:
+        return _example_table
+    return _example_tables if _nested(field) is not None else _example_of
+
+
+def _nested(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of one item, where the setting is a list of tables."""
+    items = [part for part in get_args(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+    return items[0] if items else None
+
+
+def _example_of(section: str, key: str, field: FieldInfo) -> Iterator[str]:
     yield from _comment(field)
     if field.is_required():
         yield f"{key} = {_toml(_sample(field))}"
@@ -48,6 +60,14 @@ def _example_table(section: str, key: str, field: FieldInfo) -> Iterator[str]:
     yield from ["", *_comment(field), f"# [{section}.{key}]"]
     for name, value in _sample(field).items():
         yield f"# {name if name.isidentifier() else json.dumps(name)} = {_toml(value)}  # an example"
+
+
+def _example_tables(section: str, key: str, field: FieldInfo) -> Iterator[str]:
+    item = _nested(field)
+    assert item is not None
+    yield from ["", *_comment(field), f"# [[{section}.{key}]]"]
+    for name, inner in item.model_fields.items():
+        yield f"# {name} = {_toml(_sample(inner))}  # an example"
 
 
 def _comment(field: FieldInfo) -> list[str]:
@@ -66,7 +86,8 @@ def page() -> str:
     lines = [_HEAD]
     for name, model in sections().items():
         lines += [f"## [{name}]", "", _doc(model), "", "| setting | default | values | meaning |", "|---|---|---|---|"]
-        lines += [_row(name, key, field) for key, field in model.model_fields.items()]
+        for key, field in model.model_fields.items():
+            lines += [_row(name, key, field), *_inner_rows(key, field)]
         lines += [""]
     lines += [_TAIL, "| property | instead |", "|---|---|"]
     lines += [f"| `{name}` | {reason} |" for name, reason in OWNED_PROPERTIES.items()]
@@ -79,6 +100,12 @@ def _row(section: str, key: str, field: FieldInfo) -> str:
     return f"| `{key}`<br>`{variable}` | {_default_words(field)} | {_values(field)} | {meaning} |"
 
 
+def _inner_rows(key: str, field: FieldInfo) -> Iterator[str]:
+    item = _nested(field)
+    for name, inner in item.model_fields.items() if item is not None else ():
+        yield f"| `{key}[].{name}` | {_default_words(inner)} | {_values(inner)} | {inner.description} |"
+
+
 def _default_words(field: FieldInfo) -> str:
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "default" in extra:
@@ -88,7 +115,7 @@ def _default_words(field: FieldInfo) -> str:
     default = _default(field)
     if default is None:
         return "not set"
-    return "empty" if default == {} else f"`{_toml(default)}`"
+    return "empty" if default in ({}, ()) else f"`{_toml(default)}`"
 
 
 def _default(field: FieldInfo) -> Any:
@@ -99,19 +126,23 @@ def _sample(field: FieldInfo) -> Any:
     return (field.examples or [_default(field)])[0]
 
 
-def _is_table(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) is Mapping
-
-
 _TYPES: Mapping[object, str] = {str: "text", int: "number", bool: "`true`, `false`", tuple: "list", Mapping: "table"}
 
 
 def _values(field: FieldInfo) -> str:
+    if _nested(field) is not None:
+        return "list of tables"
     literals = _literals(field.annotation)
     if literals:
         of = "list of " if get_origin(field.annotation) is tuple else ""
         return of + ", ".join(f"`{value}`" for value in literals)
-    kinds = [field.annotation, get_origin(field.annotation), *get_args(field.annotation)]
+    parts = get_args(field.annotation)
+    kinds = [
+        field.annotation,
+        get_origin(field.annotation),
+        *parts,
+        *(part for each in parts for part in get_args(each)),
+    ]
     kind = next((_TYPES[kind] for kind in kinds if kind in _TYPES), "text")
     return kind + "".join(f", {words} {limit}" for words, limit in _limits(field))
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_MILLISECONDS = 2**31 - 1
+"""Kafka's messages carry times as int32."""
+
+Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
 
 
 class Section(BaseModel):

@@ -16,22 +16,16 @@ from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
     assignors_differ,
     is_broker_address,
-    is_entrypoint,
     is_group_id,
     is_kafka_name,
     is_topic_or_pattern,
     librdkafka_properties,
 )
 from kunicorn.settings.cpus import available_cpus
+from kunicorn.settings.handling import DEAD_LETTER_RULES, DeadLetterSettings, HandlerSettings, default_topic
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
-from kunicorn.settings.section import Section
+from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
-
-MOST_MILLISECONDS = 2**31 - 1
-"""Kafka's messages carry times as int32."""
-
-Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
-
 
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
 # about the array only: its items stay strict).
@@ -157,37 +151,6 @@ class GroupSettings(Section):
         return check(self, "group", GROUP_RULES)
 
 
-class HandlerSettings(Section):
-    """What is called with the records."""
-
-    entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
-        description="The handler as package.module:attribute; a function of one argument, def or async def.",
-        examples=["shop.handlers:handle_order"],
-    )
-    mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
-    batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
-    max_attempts: int = Field(
-        3, ge=1, description="Tries of a record (or batch) in all; after the last one its partition halts."
-    )
-    retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
-    retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
-    handler_timeout_ms: Milliseconds | None = Field(
-        None,
-        examples=[60_000],
-        description="A call of the handler that takes longer is interrupted, and the try has failed; if that does not "
-        "end it, its worker is killed, which counts for max_crashes.",
-    )
-    options: Mapping[str, Any] = Field(
-        default={},
-        examples=[{"currency": "EUR"}],
-        description="Anything; passed to the handler's setup(options) in every worker.",
-    )
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        return check(self, "handler", RETRY_RULES)
-
-
 class WorkerSettings(Section):
     """The processes that fetch and handle."""
 
@@ -203,7 +166,10 @@ class WorkerSettings(Section):
         256, ge=32, le=1_048_576, description="Memory to plan for each worker; sizes its fetch buffers."
     )
     max_crashes: int = Field(
-        2, ge=1, description="After so many worker deaths with the same record in hand its partition halts."
+        2,
+        ge=1,
+        description="After so many worker deaths with the same record in hand its partition halts, "
+        "or the record goes the way that handler.on_failure says.",
     )
     max_records: int | None = Field(
         None,
@@ -267,9 +233,22 @@ class Settings(BaseSettings):
     group: GroupSettings
     assign: AssignSettings = Field(default_factory=AssignSettings)
     handler: HandlerSettings
+    dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Where dead letters go; None where no setting asks for any."""
+        if self.dead_letters.topic is None and not self.handler.makes_dead_letters:
+            return None
+        return self.dead_letters.topic or default_topic(self.group.id)
+
+    @property
+    def other_topics(self) -> tuple[str, ...]:
+        """Topics that must exist beside those that are consumed."""
+        return tuple(filter(None, [self.dead_letter_topic]))
 
     @property
     def assigned(self) -> bool:
@@ -287,7 +266,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        return check(self, "", SOURCE_RULES)
+        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES))
 
     @classmethod
     def settings_customise_sources(

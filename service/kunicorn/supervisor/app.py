@@ -104,7 +104,12 @@ class Service:
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(preload(settings), self._metrics, self._fatal)
-        self._fetchers = Fetchers(settings.workers.max_crashes, self._metrics)
+        self._fetchers = Fetchers(
+            settings.workers.max_crashes,
+            self._metrics,
+            poison_halts=settings.handler.on_failure == "halt",
+            batches=settings.handler.mode == "batch",
+        )
         self._pool = Pool(
             settings.workers.count,
             self._templates,
@@ -228,7 +233,7 @@ class Service:
         """Go round the bootstrap servers until one answers, however long that takes."""
         while True:
             try:
-                await self._topics.refresh()
+                await self._topics.refresh(self._settings.other_topics)
             except AuthenticationFailed as error:
                 # Told by the cluster, once: credentials may be being rotated, so it is tried on.
                 self._problem = str(error)
@@ -240,6 +245,20 @@ class Service:
                 await asyncio.sleep(wait)
             else:
                 break
+        self._refuse_missing()
+
+    def _refuse_missing(self) -> None:
+        """Raises `ConfigError` for topics that are not there, or not ours to read."""
+        for name in self._settings.other_topics:
+            info = self._cluster.metadata.topics.get(name)
+            if info is None or info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise ConfigError(
+                    f"dead-letter topic {name!r} does not exist on this cluster: create it, or correct "
+                    f"dead_letters.topic; it is never created by itself"
+                )
+            if info.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                why = describe(info.error)
+                raise ConfigError(f"dead-letter topic {name!r}: {why}: this user needs DESCRIBE and WRITE on it")
         for name, code in self._topics.missing():
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
@@ -257,6 +276,8 @@ class Service:
         """After a reload: what of it the supervisor itself goes by."""
         self._settings = settings
         self._fetchers.max_crashes = settings.workers.max_crashes
+        self._fetchers.poison_halts = settings.handler.on_failure == "halt"
+        self._fetchers.batches = settings.handler.mode == "batch"
         self._recycler.limits = settings.workers
         self._timeouts.handler_timeout_ms = settings.handler.handler_timeout_ms
         self._snapshot.show(settings)

@@ -27,7 +27,7 @@ from kunicorn.pipes.messages import (
     StopFetcher,
     Stopped,
 )
-from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.partition import Partition, Poison
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
@@ -43,7 +43,9 @@ _WHENEVER = 1e18
 class Fetchers:
     """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
 
-    def __init__(self, max_crashes: int, metrics: Metrics) -> None:
+    def __init__(self, max_crashes: int, metrics: Metrics, *, poison_halts: bool = True, batches: bool = False) -> None:
+        """After `max_crashes` deaths with the same record (of `batches`: the same first record) in hand its partition
+        halts; unless `poison_halts`, the next worker is told to keep it from the handler."""
         self.table: dict[TopicPartition, Partition] = {}
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
@@ -51,6 +53,8 @@ class Fetchers:
         self.topic_id: Callable[[str], UUID | None] = lambda _: None
         """Set by the service: the id of the topic that has this name now, as far as is known."""
         self.max_crashes = max_crashes
+        self.poison_halts = poison_halts
+        self.batches = batches
         self._metrics = metrics
         self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
         self._last_grant = 0
@@ -252,6 +256,7 @@ class Fetchers:
                     offset=position.offset,
                     leader_epoch=position.leader_epoch,
                     stop=partition.stop,
+                    **(partition.poison.warning(position.offset) if partition.poison is not None else {}),
                 )
             )
         worker.send(StartFetcher(starts))
@@ -316,18 +321,24 @@ class Fetchers:
         for partition in list(self._held[worker].values()):
             partition.look()
             in_hand = partition.reading.in_hand
+            count = partition.reading.hand_count if self.batches else 1
             self._end(partition, None)
             anything |= in_hand != NO_OFFSET
             if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
                 partition.deaths[in_hand] += 1
             partition.meet(PartitionEvent.LET_GO, "its worker died")
             if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self.max_crashes > 0:
-                self.halt(
-                    partition.tp, f"{partition.deaths[in_hand]} workers died ({how}) with offset {in_hand} in hand"
-                )
+                self._meet_poison(partition, Poison(in_hand, count, partition.deaths[in_hand], how))
         del self._held[worker]
         self._after_reports()
         return anything
+
+    def _meet_poison(self, partition: Partition, poison: Poison) -> None:
+        if self.poison_halts:
+            self.halt(partition.tp, str(poison))
+            return
+        partition.poison = poison
+        log.warning(f"{partition.tp}: {poison}: it is kept from the handler, or searched for in its batch")
 
     def _holder(self, worker: WorkerProcess, grant: int) -> Partition | None:
         partition = self._held[worker].get(grant)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kunicorn.clients import consumer_properties
+from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
 
@@ -37,6 +37,12 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         retry_attempts=handler.max_attempts,
         retry_backoff_ms=handler.retry_backoff_ms,
         retry_backoff_max_ms=handler.retry_backoff_max_ms,
+        retry_timeout_ms=handler.retry_timeout_ms,
+        on_failure=handler.on_failure,
+        failures=failure_rules(handler),
+        dead_letters=dead_letter_target(
+            settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
+        ),
         log_level=settings.log.level,
         log_format=settings.log.format,
     )

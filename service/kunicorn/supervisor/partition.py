@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState, advance
@@ -10,6 +12,32 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.ledger import NOT_STARTED, SlotReading
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Records that killed workers more than once: those from `offset` on, `count` of them at least."""
+
+    offset: int
+    count: int
+    deaths: int
+    how: str
+
+    def warning(self, position: int) -> dict[str, Any]:
+        """What `FetcherStart` says of it to the next worker, which starts at `position`.
+
+        One record is to be kept from the handler. Of a batch nobody knows which one it was: its records are handled one
+        at a time, until deaths single it out. Gaps between offsets make that range too short; the next batch then dies,
+        too, and is looked through likewise.
+        """
+        if position > self.offset:
+            return {}
+        if self.count > 1:
+            return {"singly_until": self.offset + self.count}
+        return {"poison": str(self), "poison_deaths": self.deaths}
+
+    def __str__(self) -> str:
+        return f"{self.deaths} workers died ({self.how}) with offset {self.offset} in hand"
 
 
 class Partition:
@@ -37,6 +65,7 @@ class Partition:
         self.last_worker: int | None = None
         self.deaths: Counter[int] = Counter()
         """How many workers died with this offset in hand."""
+        self.poison: Poison | None = None
         self.log_end: int | None = None
         self.reading: SlotReading = NOT_STARTED
 

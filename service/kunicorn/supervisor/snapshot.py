@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 
 from kunicorn import __version__
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
@@ -52,6 +53,11 @@ class Snapshot:
             partition.look()
             if partition.worker is not None:
                 held[partition.worker.number] = held.get(partition.worker.number, 0) + 1
+        waits = {
+            parked.grant: parked.why
+            for process in self._pool.processes()
+            for parked in (process.pong.parked if process.pong is not None else ())
+        }
         return Status(
             version=__version__,
             client_id=self._settings.kafka.client_id,
@@ -68,7 +74,7 @@ class Snapshot:
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
             workers=tuple(_worker(place, held.get(place.number, 0), now) for place in self._pool.places),
-            partitions=tuple(_partition(p, now) for _, p in sorted(self._fetchers.table.items())),
+            partitions=tuple(_partition(p, waits, now) for _, p in sorted(self._fetchers.table.items())),
             settings=self._shown,
         )
 
@@ -94,10 +100,11 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         pong_age=_age(process.pong_at, now) if process is not None else None,
         paused_by_lease=pong.paused_by_lease if pong is not None else False,
         last_exit=place.last_exit,
+        waiting=pong.parked_count if pong is not None else {},
     )
 
 
-def _partition(partition: Partition, now: float) -> PartitionStatus:
+def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> PartitionStatus:
     position = partition.position.offset if partition.position is not None else None
     known = position is not None and partition.log_end is not None
     lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
@@ -107,7 +114,7 @@ def _partition(partition: Partition, now: float) -> PartitionStatus:
         topic=partition.tp.topic,
         partition=partition.tp.partition,
         state=partition.state.value,
-        reason=partition.reason,
+        reason=waits.get(partition.grant, partition.reason),
         since=now - partition.since,
         worker=partition.worker.number if partition.worker is not None else None,
         grant=partition.grant or None,

@@ -1,7 +1,8 @@
 """Calling the handler: one record or one batch at a time, plain or async.
 
 Each form finishes as many of the records as it can, storing the next offset to handle in the ledger after each, and
-returns early when `interrupts` is not empty. What the handler raises propagates; the ledger then says how far it came.
+returns early when `interrupts` is not empty. What the handler raises propagates, and so does an outcome that it returns
+(`kunicorn.outcomes`); the ledger then says how far it came.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import uvloop
 from confluent_kafka import Message
 
 from kunicorn.handlers import Handler
+from kunicorn.outcomes import heed
 from kunicorn.records import Batch, Record
 
 
@@ -72,7 +74,8 @@ class RecordCalls(PlainCalls):
         for record, after in zip(map(Record, map(Message.value, messages), messages), following, strict=True):
             if interrupts:
                 return
-            handle(record)
+            if (returned := handle(record)) is not None:
+                heed(returned)
             cells[at] = after
 
 
@@ -85,7 +88,7 @@ class BatchCalls(PlainCalls):
         """See `Calls`."""
         if interrupts:
             return
-        self._handle(Batch(messages))
+        heed(self._handle(Batch(messages)))
         cells[at] = following[-1]
 
 
@@ -150,7 +153,8 @@ class AsyncCalls:
         for record, after in zip(map(Record, map(Message.value, messages), messages), following, strict=True):
             if interrupts:
                 return
-            await handle(record)
+            if (returned := await handle(record)) is not None:
+                heed(returned)
             cells[at] = after
 
     async def _batch(
@@ -158,5 +162,5 @@ class AsyncCalls:
     ) -> None:
         if interrupts:
             return
-        await self._handle(Batch(messages))
+        heed(await self._handle(Batch(messages)))
         cells[at] = following[-1]

@@ -108,6 +108,7 @@ class Control(threading.Thread):
 
     def _evidence(self, sequence: int) -> Pong:
         handled, deltas = self._fetcher.measured()
+        parked, parked_count = self._fetcher.parked()
         return Pong(
             sequence=sequence,
             runner=self._runner.progress,
@@ -117,6 +118,8 @@ class Control(threading.Thread):
             paused_by_lease=self._runner.paused_by_lease,
             deltas=deltas,
             logs_dropped=self._logs_dropped(),
+            parked=parked,
+            parked_count=parked_count,
         )
 
 

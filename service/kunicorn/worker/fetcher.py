@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.pipes.clock import NANOSECONDS
@@ -30,15 +31,18 @@ from kunicorn.pipes.messages import (
     FetcherStopped,
     FromWorker,
     InHand,
+    Parked,
 )
-from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
-from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.retry import End
 
 _ADVANCE_NS = NANOSECONDS
 """How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
+_PARKED_TOLD = 50
 _LEARN_SECONDS = 0.5
 """How long the runner may wait for a new topic's metadata, once for each topic."""
 
@@ -60,6 +64,8 @@ class Fetcher:
         """Records of more than one topic may be in one batch."""
         self.stops: dict[TopicPartition, int] = {}
         """The first offset not to be handled, for partitions that have one; changed by the control thread."""
+        self.singly: dict[TopicPartition, int] = {}
+        """Up to this offset a batch has one record, for partitions whose batch killed workers."""
         self.draining = False
         self._consumer = consumer
         self._known_topics = known_topics
@@ -94,11 +100,15 @@ class Fetcher:
                     continue
                 at = self._ledger.index(start.slot)
                 self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
-                grant = Grant(start.grant, TopicPartition(start.topic, start.partition), at)
+                tp = TopicPartition(start.topic, start.partition)
+                grant = Grant(start.grant, tp, at, poison=start.poison, poison_deaths=start.poison_deaths)
                 self._grants[grant.number] = self._by_partition[grant.tp] = grant
                 self._topics.add(start.topic)
                 if start.stop != NO_OFFSET:
                     self.stops[grant.tp] = start.stop
+                self.singly.pop(tp, None)
+                if start.singly_until != NO_OFFSET:
+                    self.singly[tp] = start.singly_until
                 self._waiting.append(grant)
             self.several_topics = len(self._topics) > 1
 
@@ -130,6 +140,13 @@ class Fetcher:
             offset = max(cells[at + HAND_OFFSET], cells[at + CONSUMED])
             age = (now - cells[at + HAND_SINCE]) / NANOSECONDS
             return InHand(grant.tp.topic, grant.tp.partition, offset, cells[at + HAND_COUNT], max(0.0, age))
+
+    def parked(self) -> tuple[list[Parked], dict[str, int]]:
+        """Some of the partitions whose record waits, and how many there are in all, by what they wait for."""
+        with self._lock:
+            parked = [grant for grant in self._grants.values() if grant.state is GrantState.PARKED]
+            told = [Parked(grant.number, grant.waits_for, grant.why) for grant in parked[:_PARKED_TOLD]]
+            return told, dict(Counter(grant.waits_for for grant in parked))
 
     def measured(self) -> tuple[int, list[Deltas]]:
         """Records handled in all, and what changed in the counters since the last call."""
@@ -169,46 +186,56 @@ class Fetcher:
             self._cells[grant.at + TIMESTAMP] = timestamp
             return grant
 
-    def retake(self, grant: Grant, offset: int, epoch: int, now: int) -> bool:
+    def retake(self, grant: Grant, offset: int, now: int) -> bool:
         """Put what a parked grant holds in hand again; False if the grant has ended since."""
         with self._lock:
             if grant.state is not GrantState.PARKED or grant.number not in self._grants:
                 return False
-            self._take(grant, offset, len(grant.held), epoch, now)
+            epoch = grant.held[0].leader_epoch()
+            self._take(grant, offset, len(grant.held), NO_EPOCH if epoch is None else epoch, now)
             return True
 
     def release(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> bool:
         """The handler has returned after `finished` records, in so many calls; False if that was the grant's end."""
         with self._lock:
             self._put_down(grant, finished, nanoseconds, calls)
-            if self._ended(grant):
-                return False
-            if grant.held:
-                # It was parked: what came behind its record was dropped, and is fetched again.
-                grant.held, grant.state = (), GrantState.WAITING
-                self._waiting.append(grant)
-            else:
-                grant.state = GrantState.FETCHING
-            return True
+            return not self._ended(grant) and self._go_on(grant)
 
-    def park(self, grant: Grant, held: Sequence[Message], finished: int, nanoseconds: int) -> bool:
-        """The handler raised and will be asked again: let the other partitions go on; False if the grant ended."""
+    def pass_over(self, attempt: Attempt, end: End) -> bool:
+        """These records are done with, though not by the handler's return; False if that was the grant's end."""
+        grant = attempt.grant
         with self._lock:
-            self._put_down(grant, finished, nanoseconds, finished + 1)
-            self._meter.failed(grant.tp.topic, retried=True)
+            self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
+            self._meter.passed_over(grant.tp.topic, len(attempt.records), end)
+            self._cells[grant.at + CONSUMED] = attempt.following
+            grant.failures = 0
+            return not self._ended(grant) and self._go_on(grant)
+
+    def park(self, attempt: Attempt, waits_for: str, why: str) -> bool:
+        """These records wait: for the next try, or for their dead letters. Let the other partitions go on; False if
+        the grant ended."""
+        grant = attempt.grant
+        with self._lock:
+            self._end_attempt(attempt, retried=waits_for == "retry")
             if self._ended(grant):
                 return False
-            grant.state, grant.held = GrantState.PARKED, held
+            grant.state, grant.held = GrantState.PARKED, attempt.records
+            grant.waits_for, grant.why = waits_for, why
             self._leave(grant)
             return True
 
-    def give_up(self, grant: Grant, offset: int, error: str, finished: int, nanoseconds: int) -> None:
-        """The handler raised for the last time: the grant ends before that record."""
+    def waits(self, grant: Grant, why: str) -> None:
+        """A parked one waits on, for another reason."""
         with self._lock:
-            self._put_down(grant, finished, nanoseconds, finished + 1)
-            self._meter.failed(grant.tp.topic, retried=False)
+            grant.why = why
+
+    def give_up(self, attempt: Attempt, error: str) -> None:
+        """These cannot be handled and may not be passed over: the grant ends before them."""
+        grant = attempt.grant
+        with self._lock:
+            self._end_attempt(attempt, retried=False)
             if not self._ended(grant):
-                self._fail(grant, FailureKind.HANDLER, offset, error)
+                self._fail(grant, FailureKind.HANDLER, attempt.offset, error)
 
     def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
         """The client reported an error in place of records, once: the partition would be silent from here on."""
@@ -229,6 +256,20 @@ class Fetcher:
         grant.put_down(self._cells, finished)
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
+
+    def _end_attempt(self, attempt: Attempt, *, retried: bool, failed: bool = True) -> None:
+        self._put_down(attempt.grant, attempt.finished, attempt.nanoseconds, attempt.calls)
+        if attempt.calls and failed:
+            self._meter.failed(attempt.grant.tp.topic, retried=retried)
+
+    def _go_on(self, grant: Grant) -> bool:
+        if grant.held:
+            # It was parked: what came behind its record was dropped, and is fetched again.
+            grant.held, grant.state = (), GrantState.WAITING
+            self._waiting.append(grant)
+        else:
+            grant.state = GrantState.FETCHING
+        return True
 
     def _ended(self, grant: Grant) -> bool:
         """Report a grant that was to be given up as soon as the handler returned."""

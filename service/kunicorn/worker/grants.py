@@ -31,7 +31,7 @@ class GrantState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """Changed only under the fetcher's lock, except `failures`, which is the runner's."""
+    """Changed only under the fetcher's lock, except what is about failures, which is the runner's."""
 
     number: int
     tp: TopicPartition
@@ -43,8 +43,17 @@ class Grant:
     """librdkafka's position from before this assignment; it may be reported until a record was fetched."""
     failures: int = 0
     """Failed tries of the record (or batch) that comes next."""
+    failing_since: int = 0
+    """When the first of them failed (nanoseconds of `clock.now_ns`)."""
+    poison: str = ""
+    """Why the first record is not for the handler: it killed workers."""
+    poison_deaths: int = 0
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
+    waits_for: str = ""
+    """While parked: "retry" or "dead_letter"."""
+    why: str = ""
+    """While parked, in words."""
 
     def from_where(self, cells: memoryview) -> ClientPartition:
         """The partition as the client takes it, from the next offset to handle on."""
@@ -75,3 +84,24 @@ class Grant:
     def final(self, cells: memoryview) -> Stopped:
         """The last word under this grant."""
         return Stopped(self.number, cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH])
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Records that failed together: one, or a batch."""
+
+    grant: Grant
+    records: Sequence[Message]
+    following: int
+    """The offset to go on from once they are done with."""
+    finished: int = 0
+    """Records handled before them in the same go."""
+    nanoseconds: int = 0
+    calls: int = 1
+    """Calls of the handler in that go, the failed one included; 0 where there was none."""
+
+    @property
+    def offset(self) -> int:
+        """Of the first of them."""
+        offset = self.records[0].offset()
+        return NO_OFFSET if offset is None else offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from kunicorn.pipes.messages import Password, Token
 
@@ -16,6 +16,19 @@ class Login:
         """None where the mechanism is another one."""
         self._token = token
         self._password: Password | None = None
+        self._latest: Password | None = None
+        self._producer: Producer | None = None
+
+    @property
+    def is_bearer(self) -> bool:
+        """Whether clients log in with tokens."""
+        return self._token is not None
+
+    def use(self, producer: Producer) -> None:
+        """A second client, made later than the consumer: it, too, gets the password of now. Caller: the runner."""
+        self._producer = producer
+        if self._latest is not None:
+            producer.set_sasl_credentials(self._latest.username, self._latest.value)
 
     def renew(self, message: Token | Password) -> None:
         """Caller: the control thread."""
@@ -25,9 +38,11 @@ class Login:
             self._password = message
 
     def apply(self, consumer: Consumer) -> None:
-        """Give the client a password that has come; it counts from its next login on. Caller: the runner."""
+        """Give the clients a password that has come; it counts from their next login on. Caller: the runner."""
         if (password := self._password) is not None:
-            self._password = None
+            self._password, self._latest = None, password
+            if self._producer is not None:
+                self._producer.set_sasl_credentials(password.username, password.value)
             consumer.set_sasl_credentials(password.username, password.value)
 
     def bearer(self, config: str | None) -> tuple[str, float, str, dict[str, str]]:

@@ -17,23 +17,26 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
-from kunicorn.errors import ExitCode, HandlerLoadError, PeerError
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
+from kunicorn.exceptions import find
 from kunicorn.handlers import Handler, load
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.pipes.messages import Configure, FailureRule, Ready, WorkerFailed
 from kunicorn.worker.calls import Calls, calls_of
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.complaints import librdkafka, log_client_error
 from kunicorn.worker.control import Control
+from kunicorn.worker.deadletters import DeadLetters
+from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.retry import RetryPolicy, describe
+from kunicorn.worker.retry import End, Policies, RetryPolicy, describe
 from kunicorn.worker.runner import Runner
 
 log = logging.getLogger("kunicorn.worker")
@@ -110,14 +113,16 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
     handler, calls = _load(configure)
+    policies = _policies(configure)
     login = Login(configure.token)
     consumer = _connect(configure, login)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
-    retries = RetryPolicy(configure.retry_attempts, configure.retry_backoff_ms, configure.retry_backoff_max_ms)
+    dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
+    failures = Failures(fetcher, policies, dead_letters)
     batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, retries, batch_max_records, login)
+    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
@@ -154,6 +159,31 @@ def _load(configure: Configure) -> tuple[Handler, Calls]:
         text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
         raise CannotServe("handler", text, ExitCode.HANDLER) from error
     return handler, calls
+
+
+def _policies(configure: Configure) -> Policies:
+    """The rules, their exceptions found in the handler's code. Raises `CannotServe`."""
+    default = RetryPolicy(
+        configure.retry_attempts,
+        configure.retry_backoff_ms,
+        configure.retry_backoff_max_ms,
+        configure.retry_timeout_ms,
+        End(configure.on_failure),
+    )
+    try:
+        return Policies(default, [(tuple(map(find, rule.exceptions)), _policy(rule)) for rule in configure.failures])
+    except ConfigError as error:
+        raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+
+
+def _policy(rule: FailureRule) -> RetryPolicy:
+    return RetryPolicy(
+        rule.attempts,
+        rule.retry_backoff_ms,
+        rule.retry_backoff_max_ms,
+        rule.retry_timeout_ms,
+        End(rule.on_failure),
+    )
 
 
 def _reseed() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
+from kunicorn.worker.retry import End
 
 _BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in DURATION_BUCKETS)
 
@@ -16,6 +17,8 @@ class _Counts:
     records: int = 0
     failures: int = 0
     retries: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
     nanoseconds: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
 
@@ -47,6 +50,15 @@ class Meter:
         counts.failures += 1
         counts.retries += retried
 
+    def passed_over(self, topic: str, records: int, end: End) -> None:
+        """The records are done with, without the handler having returned."""
+        counts = self._of(topic)
+        counts.dead_letters += records if end is End.DEAD_LETTER else 0
+        counts.skipped += records if end is End.SKIP else 0
+        if end is End.DONE:
+            counts.records += records
+            self.handled += records
+
     def _of(self, topic: str) -> _Counts:
         counts = self._topics.get(topic)
         if counts is None:
@@ -57,6 +69,15 @@ class Meter:
         """The changes since the last call."""
         topics, self._topics = self._topics, {}
         return [
-            Deltas(topic, c.records, c.failures, c.retries, c.nanoseconds / NANOSECONDS, c.buckets)
+            Deltas(
+                topic,
+                c.records,
+                c.failures,
+                c.retries,
+                c.nanoseconds / NANOSECONDS,
+                c.buckets,
+                c.dead_letters,
+                c.skipped,
+            )
             for topic, c in topics.items()
         ]

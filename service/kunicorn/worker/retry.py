@@ -1,35 +1,97 @@
-"""What becomes of a record whose handler raised. Pure; the random number is an argument."""
+"""What becomes of a record whose handler raised. Pure; time and the random number are arguments."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kunicorn.handlers import user_traceback
+from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
 
 _JITTER = 0.2
 """Kafka's own for its exponential backoff (KIP-580)."""
+_NS_PER_MS = 1_000_000
 _TRACEBACK_FRAMES = 6
+
+
+class End(StrEnum):
+    """How a record ends whose handler did not simply return; the values are those of `on_failure`, and one more."""
+
+    DONE = "done"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+    HALT = "halt"
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """After `wait_ns`; `attempts` in all."""
+
+    wait_ns: int
+    attempts: int
+
+
+Verdict = TryAgain | End
+
+_SAID: Mapping[type[BaseException], End] = {
+    Done: End.DONE,
+    Skip: End.SKIP,
+    DeadLetter: End.DEAD_LETTER,
+    Halt: End.HALT,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`attempts` tries in all, the first included; the wait doubles from `backoff_ms` up to `backoff_max_ms`."""
+    """`attempts` tries in all, the first included; the wait doubles from `backoff_ms` up to `backoff_max_ms`.
+
+    No try begins later than `timeout_ms` after the first one failed. `on_failure` is the end after the last try.
+    """
 
     attempts: int
     backoff_ms: int
     backoff_max_ms: int
+    timeout_ms: int | None = None
+    on_failure: End = End.HALT
 
-    def wait_ns(self, failures: int, error: BaseException, random: float) -> int | None:
-        """How long to wait after the record's `failures`-th failure; None: give it up.
-
-        `random` is from [0, 1). Only an `Exception` is worth another try: SystemExit and KeyboardInterrupt are a
-        handler's way to say that it will not go on, and mean its record, never the worker.
-        """
-        if failures >= self.attempts or not isinstance(error, Exception):
-            return None
+    def backoff_ns(self, failures: int, random: float) -> int:
+        """The wait after the `failures`-th failure in a row; `random` is from [0, 1)."""
         doublings = min(failures - 1, 62)
         wait_ms = min(self.backoff_ms * (1 << doublings), self.backoff_max_ms)
-        return int(wait_ms * 1_000_000 * (1 - _JITTER + 2 * _JITTER * random))
+        return int(wait_ms * _NS_PER_MS * (1 - _JITTER + 2 * _JITTER * random))
+
+    def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
+        """After the record's `failures`-th failure, `failing_ns` after its first.
+
+        Only an `Exception` is worth another try: SystemExit and KeyboardInterrupt are a handler's way to say that it
+        will not go on, and mean its record, never the worker.
+        """
+        if failures >= self.attempts or not isinstance(error, Exception):
+            return self.on_failure
+        wait = self.backoff_ns(failures, random)
+        if isinstance(error, Retry) and error.after is not None:
+            wait = max(0, int(error.after.total_seconds() * 1_000_000_000))
+        if self.timeout_ms is not None and failing_ns + wait > self.timeout_ms * _NS_PER_MS:
+            return self.on_failure
+        return TryAgain(wait, self.attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Rules for some exceptions, the first match counts, and the policy for all others."""
+
+    default: RetryPolicy
+    rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
+
+    def of(self, error: BaseException) -> RetryPolicy:
+        """The policy for this error."""
+        return next((policy for classes, policy in self.rules if isinstance(error, classes)), self.default)
+
+    def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
+        """See `RetryPolicy.verdict`; what the handler says itself goes before every rule."""
+        said = next((end for kind, end in _SAID.items() if isinstance(error, kind)), None)
+        return said or self.of(error).verdict(error, failures, failing_ns, random)
 
 
 def describe(error: BaseException) -> str:

@@ -8,9 +8,7 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
-import random
 import signal
 import threading
 import time
@@ -20,18 +18,18 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, Message
 
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
-from kunicorn.topics import TopicPartition
+from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import following_offsets, gathered_runs, runs
 from kunicorn.worker.calls import Calls
 from kunicorn.worker.complaints import log_client_error
+from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import explained, kind_of
 from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
-from kunicorn.worker.retry import RetryPolicy, describe
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -40,7 +38,6 @@ FETCH_RECORDS = 1000
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
 _LEASE_CHECK_SECONDS = 0.02
-_LOG_EVERY_NS = NANOSECONDS
 
 
 class Runner:
@@ -52,7 +49,7 @@ class Runner:
         fetcher: Fetcher,
         ledger: Ledger,
         calls: Calls,
-        retries: RetryPolicy,
+        failures: Failures,
         batch_max_records: int | None,
         login: Login,
     ) -> None:
@@ -66,26 +63,24 @@ class Runner:
         self._fetcher = fetcher
         self._ledger = ledger
         self._calls = calls
-        self._retries = retries
+        self._failures = failures
         self._batch_max_records = batch_max_records
         self._fetch_records = max(FETCH_RECORDS, batch_max_records or 0)
         self._login = login
         self._pace = ChunkPace()
-        self._parked: list[tuple[int, int, Grant]] = []
-        """Heap of (when to try again, grant's number, grant)."""
         self._interruptible: Grant | None = None
         """The grant whose records the handler has right now."""
         self._timed_out: tuple[int, int] | None = None
         """Grant and offset of the record that was in hand for too long."""
         self._thread = threading.get_ident()
         self._now = now_ns()
-        self._logged_at = 0
 
     def run(self) -> None:
         """Go on until everything is drained. Caller: the main thread; blocks."""
         while not self._fetcher.drained:
             self.progress += 1
             self._login.apply(self._consumer)
+            self._failures.look_after_letters(self._now)
             self._try_again()
             self._fetcher.begin_turn(self._now)
             if batch := self._fetch():
@@ -123,15 +118,10 @@ class Runner:
 
     def _fetch(self) -> list[Message]:
         """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
-        first = self._consumer.poll(self._patience())
+        first = self._consumer.poll(self._failures.patience(self._now, _IDLE_SECONDS))
         if first is None:
             return []
         return [first, *self._consumer.consume(self._fetch_records - 1, 0)]
-
-    def _patience(self) -> float:
-        if not self._parked:
-            return _IDLE_SECONDS
-        return min(_IDLE_SECONDS, max(0.0, (self._parked[0][0] - self._now) / NANOSECONDS))
 
     def _handle(self, batch: list[Message]) -> None:
         errors: list[Message] = []
@@ -164,7 +154,7 @@ class Runner:
             messages = messages[: bisect_right(following, stop)]
         done = 0
         while done < len(messages) and self._within_lease():
-            end = min(done + (self._batch_max_records or self._pace.size), len(messages))
+            end = min(done + self._chunk(tp, following[done]), len(messages))
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
@@ -174,8 +164,16 @@ class Runner:
                 return
             done += finished
 
+    def _chunk(self, tp: TopicPartition, following: int) -> int:
+        """How many records the handler gets at once; it may return earlier than from the last of them."""
+        if self._batch_max_records is None:
+            return self._pace.size
+        return 1 if following <= self._fetcher.singly.get(tp, NO_OFFSET) else self._batch_max_records
+
     def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
-        """How many records were handled; None if no more of this run are to be: the grant has ended, or waits."""
+        """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
+        if grant.poison:
+            return 1 if self._failures.meet_poison(grant, messages, self._now) else None
         started = self._now
         error = self._call(grant, messages, following)
         self._now = now_ns()
@@ -188,8 +186,10 @@ class Runner:
         if error is None or isinstance(error, DrainDeadline) or finished == len(messages):
             calls = finished if self._batch_max_records is None else min(finished, 1)
             return finished if self._fetcher.release(grant, finished, duration, calls) else None
-        self._meet_failure(grant, messages, following, finished, duration, error)
-        return None
+        count = 1 if self._batch_max_records is None else len(messages) - finished
+        end = finished + count
+        failed = Attempt(grant, messages[finished:end], following[end - 1], finished, duration, finished + 1)
+        return end if self._failures.meet(failed, error, self._now) else None
 
     def _call(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> BaseException | None:
         """Let the handler handle; what it raises is a failure of its record and nothing else.
@@ -209,50 +209,11 @@ class Runner:
             return error
         return None
 
-    def _meet_failure(
-        self,
-        grant: Grant,
-        messages: Sequence[Message],
-        following: Sequence[int],
-        finished: int,
-        duration: int,
-        error: BaseException,
-    ) -> None:
-        grant.failures += 1
-        offset = following[finished] - 1
-        wait = self._retries.wait_ns(grant.failures, error, random.random())
-        if wait is None:
-            self._fetcher.give_up(grant, offset, describe(error), finished, duration)
-            return
-        held = messages[finished:] if self._batch_max_records is not None else messages[finished : finished + 1]
-        if self._fetcher.park(grant, held, finished, duration):
-            heapq.heappush(self._parked, (self._now + wait, grant.number, grant))
-            self._log_failure(grant, offset, wait, error)
-
-    def _log_failure(self, grant: Grant, offset: int, wait: int, error: BaseException) -> None:
-        if self._now - self._logged_at < _LOG_EVERY_NS:
-            return  # A database that is down fails every partition; the counters have them all.
-        self._logged_at = self._now
-        log.warning(
-            "the handler failed on %s@%d (try %d of %d), again in %.3f s: %s",
-            grant.tp,
-            offset,
-            grant.failures,
-            self._retries.attempts,
-            wait / NANOSECONDS,
-            describe(error),
-        )
-
     def _try_again(self) -> None:
         """Ask the handler once more for every parked record whose wait is over."""
-        while self._parked and self._parked[0][0] <= self._now and self._within_lease():
-            _, _, grant = heapq.heappop(self._parked)
-            messages = grant.held
-            if not messages:
-                continue  # Stopped while it waited.
+        for grant, messages in self._failures.due(self._now):
             following = following_offsets(messages)
-            epoch = messages[0].leader_epoch()
-            if self._fetcher.retake(grant, following[0] - 1, -1 if epoch is None else epoch, self._now):
+            if self._within_lease() and self._fetcher.retake(grant, following[0] - 1, self._now):
                 self._handle_chunk(grant, messages, following)
 
     # -- the lease ---------------------------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from kunicorn.deadletters import read
 from kunicorn.pipes import clock
 from tests.system.members import MemberProcess
+from tests.system.producing import consumed, headers_of
 from tests.system.workers.scene import Scene
 
 SceneMaker = Callable[..., Scene]
@@ -106,3 +109,49 @@ def test_a_record_that_kills_its_worker_once_is_handled_by_the_next_one(scene: S
     assert member.stop() == 0
     assert stage.committed() == {0: 3, 1: 1}
     assert stage.judge().holds
+
+
+@pytest.mark.parametrize("value", ["die", "crash"])
+def test_a_record_that_killed_two_workers_becomes_a_dead_letter_and_nothing_else_is_lost(
+    scene: SceneMaker, value: str
+) -> None:
+    stage: Scene = scene(2, workers=1, settings={"handler": {"on_failure": "dead_letter"}})
+    letters = stage.kafka.create_topic(f"{stage.topic}.dead-letters", 1)
+    member = stage.members.start()
+    member.wait_running(2)
+    stage.send(0, "fine", value, "behind it", "and this")
+    stage.send(1, "fine", "fine")
+    stage.wait_handled(0, 3, member)
+    stage.wait_handled(1, 1, member)
+    assert len(stage.begun(0, 1)) == 2, "the third worker keeps it from the handler"
+    assert f'kunicorn_dead_letters_total{{topic="{stage.topic}"}} 1.0' in member.get("/metrics")[1]
+    assert member.stop() == 0
+    assert stage.committed() == {0: 4, 1: 2}
+    (letter,) = consumed(stage.kafka.bootstrap, letters, 1)
+    assert letter.value() == value.encode()
+    told = read(headers_of(letter))
+    cause = {"die": "exit 9", "crash": "SIGSEGV"}[value]
+    assert (told.topic, told.partition, told.offset) == (stage.topic, 0, 1)
+    assert (told.cause.type, told.cause.message) == ("WorkerDied", f"2 workers died ({cause}) with offset 1 in hand")
+    assert sorted(stage.handled(0)) == [0, 2, 3]
+
+
+def test_the_record_of_a_batch_that_kills_its_worker_is_found_and_skipped_alone(scene: SceneMaker) -> None:
+    settings = {"handler": {"on_failure": "skip", "mode": "batch"}}
+    stage: Scene = scene(1, workers=1, handler="marked:handle_batch", settings=settings)
+    stage.send(0, "a", "b", "die", "c")
+    member = stage.members.start()
+    stage.wait_handled(0, 3, member, within=40)
+    # Two deaths or three with it in hand: whether it was a batch's first is the fetch's to say.
+    assert re.search(r"-0@2 is skipped: [23] workers died \(exit 9\) with offset 2 in hand", member.output())
+    assert member.stop() == 0
+    assert stage.committed() == {0: 4}
+    assert set(stage.handled(0)) == {0, 1, 3}
+
+
+def test_a_dead_letter_topic_that_does_not_exist_is_refused_at_the_start(scene: SceneMaker) -> None:
+    stage: Scene = scene(1, workers=1, settings={"handler": {"on_failure": "dead_letter"}})
+    member = stage.members.start()
+    assert member.exit_code() == 2
+    text = f"dead-letter topic '{stage.topic}.dead-letters' does not exist on this cluster: create it"
+    assert text in member.output()

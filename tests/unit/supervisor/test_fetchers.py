@@ -90,10 +90,10 @@ class PlayedPool:
 class Stage:
     """Fetchers with a pool of played workers; start offsets are 100 everywhere."""
 
-    def __init__(self, workers: int = 1, max_crashes: int = 2) -> None:
+    def __init__(self, workers: int = 1, max_crashes: int = 2, **more: bool) -> None:
         self.workers = {number: PlayedWorker(number) for number in range(workers)}
         self.pool = PlayedPool(dict(self.workers))
-        self.fetchers = Fetchers(max_crashes, Metrics())
+        self.fetchers = Fetchers(max_crashes, Metrics(), **more)
         untyped: Any = self.pool
         self.fetchers.pool = untyped
         self.resolving: list[Partition] = []
@@ -226,6 +226,52 @@ def test_the_second_death_with_the_same_record_in_hand_halts_that_partition_alon
     assert stage.state(0) is PartitionState.HALTED
     assert stage.start_of(1).offset == 160
     assert stage.fetchers.table[TopicPartition("orders", 0)].reason is not None
+
+
+def die_with(stage: Stage, offset: int, in_hand: int, times: int) -> FetcherStart:
+    """So many workers die with these in hand; what the next one is told."""
+    for _ in range(times):
+        stage.workers[0].consume(stage.start_of(0), offset, in_hand=in_hand)
+        stage.die()
+        stage.revive()
+    return stage.start_of(0)
+
+
+def test_where_records_are_not_to_halt_the_third_worker_is_told_which_one_killed_two() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    assert die_with(stage, 150, 700, times=1).poison == ""
+    start = die_with(stage, 150, 700, times=1)
+    assert (start.offset, start.poison_deaths) == (150, 2)
+    assert start.poison == "2 workers died (SIGKILL) with offset 150 in hand"
+
+
+def test_behind_the_record_that_killed_workers_nothing_is_kept_from_the_handler() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    start = die_with(stage, 150, 1, times=2)
+    stage.workers[0].consume(start, 151)
+    stage.stopped(start, 151)
+    assert stage.start_of(0).poison == ""
+
+
+def test_a_batch_that_killed_workers_is_looked_through_record_by_record_for_the_one() -> None:
+    stage = Stage(poison_halts=False, batches=True)
+    stage.give(0)
+    start = die_with(stage, 150, 5, times=2)
+    assert (start.offset, start.poison, start.singly_until) == (150, "", 155)
+    assert die_with(stage, 153, 1, times=1).poison == ""
+    start = die_with(stage, 153, 1, times=1)
+    assert (start.offset, start.poison) == (153, "2 workers died (SIGKILL) with offset 153 in hand")
+
+
+def test_workers_that_we_killed_say_nothing_against_their_record() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    for _ in range(3):
+        stage.workers[0].killed_by_us = "did not exit in time"
+        die_with(stage, 150, 1, times=1)
+    assert stage.start_of(0).poison == ""
 
 
 def test_two_deaths_at_different_records_halt_nothing(stage: Stage) -> None:

@@ -8,12 +8,13 @@ import pytest
 from confluent_kafka import Consumer, Message
 
 from kunicorn.pipes.ledger import CONSUMED, Ledger
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.retry import End
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000
@@ -52,6 +53,11 @@ class Table:
 
     def assigned(self) -> list[tuple[str, int, int]]:
         return sorted((p.topic, p.partition, p.offset) for p in self.consumer.assignment())
+
+
+def failed(grant: Grant) -> Attempt:
+    """The handler raised on offset 0."""
+    return Attempt(grant, [Message(topic="t", partition=0, offset=0)], 1, nanoseconds=10)
 
 
 @pytest.fixture
@@ -139,21 +145,21 @@ def test_a_parked_grant_is_not_fetched_and_stops_at_once(table: Table) -> None:
     table.fetch(P0, 1)
     table.fetch(P1, 2)
     grant = table.take(P0)
-    assert table.fetcher.park(grant, [Message(topic="t", partition=0, offset=0)], 0, 10)
+    assert table.fetcher.park(failed(grant), "retry", "why")
     table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 1, 0)]
     assert table.fetcher.take(P0, 1, 1, 0, 0) is None, "the rest of the batch is fetched again later"
     table.fetcher.stop([1])
     assert table.reports == [FetcherStopped([Stopped(1, 0, 0)])]
-    assert not table.fetcher.retake(grant, 0, 0, 0)
+    assert not table.fetcher.retake(grant, 0, 0)
 
 
 def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -> None:
     table.fetch(P0, 1)
     grant = table.take(P0)
-    table.fetcher.park(grant, [Message(topic="t", partition=0, offset=0)], 0, 10)
+    table.fetcher.park(failed(grant), "retry", "why")
     table.fetcher.begin_turn(0)
-    assert table.fetcher.retake(grant, 0, 0, 0)
+    assert table.fetcher.retake(grant, 0, 0)
     table.ledger.cells[grant.at + CONSUMED] = 1
     assert table.fetcher.release(grant, 1, 10, 1)
     table.fetcher.begin_turn(0)
@@ -161,9 +167,38 @@ def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -
     assert grant.state is GrantState.FETCHING
 
 
+@pytest.mark.parametrize(("end", "counted"), [(End.SKIP, (0, 1, 0, 1)), (End.DEAD_LETTER, (0, 1, 1, 0))])
+def test_a_record_passed_over_is_consumed_and_counted_as_what_it_is(
+    table: Table, end: End, counted: tuple[int, int, int, int]
+) -> None:
+    table.fetch(P0, 1)
+    grant = table.take(P0)
+    assert table.fetcher.pass_over(failed(grant), end)
+    assert table.ledger.read(1, 1).consumed.offset == 1
+    assert grant.state is GrantState.FETCHING, "the records behind it are handled right away"
+    _, (deltas,) = table.fetcher.measured()
+    assert (deltas.records, deltas.failures, deltas.dead_letters, deltas.skipped) == counted
+
+
+def test_a_record_passed_over_while_stopping_is_consumed_and_the_grant_is_reported(table: Table) -> None:
+    table.fetch(P0, 1)
+    grant = table.take(P0)
+    table.fetcher.stop([1])
+    assert not table.fetcher.pass_over(failed(grant), End.SKIP)
+    assert table.reports == [FetcherStopped([Stopped(1, 1, 0)])]
+
+
+def test_waiting_partitions_are_told_with_what_they_wait_for(table: Table) -> None:
+    table.fetch(P0, 1)
+    table.fetcher.park(failed(table.take(P0)), "dead_letter", "not acknowledged")
+    assert table.fetcher.parked() == ([Parked(1, "dead_letter", "not acknowledged")], {"dead_letter": 1})
+    table.fetcher.stop([1])
+    assert table.fetcher.parked() == ([], {})
+
+
 def test_a_grant_given_up_fails_once_and_frees_its_partition(table: Table) -> None:
     table.fetch(P0, 1)
-    table.fetcher.give_up(table.take(P0), 0, "ValueError", 0, 10)
+    table.fetcher.give_up(failed(table.take(P0)), "ValueError")
     table.fetcher.stop([1])
     (report,) = table.reports
     assert isinstance(report, Failed)
@@ -176,7 +211,7 @@ def test_a_failure_while_stopping_is_reported_as_stopped_for_the_next_owner_to_t
     table.fetch(P0, 1)
     grant = table.take(P0)
     table.fetcher.stop([1])
-    table.fetcher.give_up(grant, 0, "ValueError", 0, 10)
+    table.fetcher.give_up(failed(grant), "ValueError")
     assert table.reports == [FetcherStopped([Stopped(1, 0, 0)])]
 
 

@@ -1,0 +1,146 @@
+"""A dead letter: the record as it was, and in headers where it came from and why it could not be handled.
+
+Key, value, headers and timestamp are the original's. What is added stands in headers whose names begin with
+`kunicorn-`, as UTF-8 text; those that the original had under such names are replaced. No Kafka client is used here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kunicorn.handlers import user_traceback
+
+PREFIX = "kunicorn-"
+TOPIC, PARTITION, OFFSET = "kunicorn-topic", "kunicorn-partition", "kunicorn-offset"
+GROUP = "kunicorn-group"
+ERROR_TYPE, ERROR_MESSAGE, ERROR_STACK = "kunicorn-error-type", "kunicorn-error-message", "kunicorn-error-stack"
+ATTEMPTS = "kunicorn-attempts"
+TIME = "kunicorn-time"
+"""When it was given up, milliseconds since 1970."""
+REPLAYS = "kunicorn-replays"
+"""How often the record was sent back to its topic by `kunicorn dlq replay`; stays with the record."""
+
+WORKER_DIED = "WorkerDied"
+"""The error's type where the record killed its workers."""
+
+_LONGEST_MESSAGE = 1_000
+_LONGEST_STACK = 8_000
+_STACK_FRAMES = 20
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Source(Protocol):
+    """A record as `kunicorn.records.Record` has it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a record could not be handled; texts are bounded."""
+
+    type: str
+    message: str
+    stack: str
+    attempts: int
+
+
+def cause_of(error: BaseException, attempts: int) -> Cause:
+    """The cause in an exception: its class with the module, its message, the user's part of its traceback."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    stack = user_traceback(error, _STACK_FRAMES)
+    # The end of a stack says where it was raised, the beginning of a message what happened.
+    return Cause(name, str(error)[:_LONGEST_MESSAGE], stack[-_LONGEST_STACK:], attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What is produced to the dead-letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int | None
+    """Milliseconds since 1970; None: the record had none."""
+
+
+def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
+    """The record as a dead letter of `group`, given up at `now_ms` (milliseconds since 1970)."""
+    added = {
+        TOPIC: record.topic,
+        PARTITION: str(record.partition),
+        OFFSET: str(record.offset),
+        GROUP: group,
+        ERROR_TYPE: cause.type,
+        ERROR_MESSAGE: cause.message,
+        ERROR_STACK: cause.stack,
+        ATTEMPTS: str(cause.attempts),
+        TIME: str(now_ms),
+    }
+    kept = [(name, value) for name, value in record.headers if not name.startswith(PREFIX) or name == REPLAYS]
+    encoded = [(name, text.encode(errors="replace")) for name, text in added.items()]
+    return Letter(record.key, record.value, [*kept, *encoded], record.timestamp)
+
+
+class Unreadable(ValueError):
+    """A record that is no dead letter of ours, and what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a dead letter's headers tell, and the original's own headers."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    cause: Cause
+    time_ms: int
+    replays: int
+    headers: Headers
+
+
+def read(headers: Iterable[tuple[str, bytes | None]]) -> Told:
+    """Read a letter's headers back. Raises `Unreadable`."""
+    every = list(headers)
+    ours = {name: value.decode(errors="replace") for name, value in every if name.startswith(PREFIX) and value}
+    if missing := [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]:
+        raise Unreadable(f"no header {missing[0]}")
+    try:
+        cause = Cause(
+            ours[ERROR_TYPE], ours.get(ERROR_MESSAGE, ""), ours.get(ERROR_STACK, ""), int(ours.get(ATTEMPTS, "1"))
+        )
+        return Told(
+            ours[TOPIC],
+            int(ours[PARTITION]),
+            int(ours[OFFSET]),
+            ours.get(GROUP, ""),
+            cause,
+            int(ours[TIME]),
+            int(ours.get(REPLAYS, "0")),
+            [(name, value) for name, value in every if not name.startswith(PREFIX)],
+        )
+    except ValueError as error:
+        raise Unreadable(f"a header that is no number: {error}") from error
+
+
+def replayed(told: Told) -> Headers:
+    """The headers with which the original goes back to its topic: its own, and how often it was replayed."""
+    return [*told.headers, (REPLAYS, str(told.replays + 1).encode())]

@@ -1,0 +1,155 @@
+"""Reading the dead-letter topic: from some offsets up to its ends as they were at the start. Joins no group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+from kunicorn.clients import consumer_properties, dead_letter_target
+from kunicorn.deadletters import Told, Unreadable, read
+from kunicorn.dlq.selection import Replayed
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.pipes.messages import Token
+from kunicorn.records import Record
+from kunicorn.settings import Settings
+from kunicorn.settings.handling import default_topic
+from kunicorn.visits import fetch_token
+
+_PATIENCE = 30.0
+"""Seconds without a record, with some still to come, until the brokers count as gone."""
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One record of the dead-letter topic."""
+
+    partition: int
+    offset: int
+    record: Record
+    told: Told | None
+    """None: it is no dead letter of ours, and `why` says what is missing."""
+    why: str = ""
+
+
+class LettersTopic:
+    """The topic, with a client of its own. Every method blocks.
+
+    Raises `ConfigError` where the topic is missing or the brokers do not answer.
+    """
+
+    def __init__(self, settings: Settings, consumer: Consumer, token: Token | None) -> None:
+        self.name = settings.dead_letter_topic or default_topic(settings.group.id)
+        self.side_group = f"{settings.group.id}.dlq-replay"
+        self._settings = settings
+        self._consumer = consumer
+        self._token = token
+        partitions = self.partitions_of(self.name)
+        if not partitions:
+            raise ConfigError(
+                f"the dead-letter topic {self.name!r} does not exist on this cluster: create it, or correct "
+                f"dead_letters.topic"
+            )
+        self.bounds = {number: self._bounds(number) for number in range(partitions)}
+        """First offset and end of each partition, at the start."""
+
+    def partitions_of(self, topic: str) -> int:
+        """How many there are; 0 where the topic does not exist."""
+        found = _asked(lambda: self._consumer.list_topics(topic, timeout=10)).topics.get(topic)
+        return len(found.partitions) if found is not None and found.error is None else 0
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        first, end = _asked(lambda: self._consumer.get_watermark_offsets(TopicPartition(self.name, number), timeout=10))
+        return int(first), int(end)
+
+    def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
+        """Everything from the beginning (or from `starts`, by partition) up to the ends."""
+        begin = {number: max(first, (starts or {}).get(number, 0)) for number, (first, _) in self.bounds.items()}
+        left = {number for number, (_, end) in self.bounds.items() if begin[number] < end}
+        self._consumer.assign([TopicPartition(self.name, number, begin[number]) for number in left])
+        heard = time.monotonic()
+        while left:
+            for message in self._consumer.consume(_BATCH, 0.2):
+                heard = time.monotonic()
+                if message.error() is not None:
+                    raise ConfigError(f"{self.name!r} cannot be read: {message.error()}")
+                found = _found(message)
+                if found.offset < self.bounds[found.partition][1]:
+                    yield found
+            # By position: the end may be a transaction's marker, which is no record.
+            places = self._consumer.position([TopicPartition(self.name, number) for number in left])
+            left -= {place.partition for place in places if place.offset >= self.bounds[place.partition][1]}
+            if time.monotonic() - heard > _PATIENCE:
+                raise ConfigError(f"{self.name!r}: no record for {_PATIENCE:.0f} s with some still to come; try again")
+        self._consumer.unassign()
+
+    def replayed(self) -> dict[int, Replayed]:
+        """What the side group remembers."""
+        asked = [TopicPartition(self.name, number) for number in self.bounds]
+        known = _asked(lambda: self._consumer.committed(asked, timeout=15))
+        # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
+        return {
+            each.partition: Replayed(each.offset, each.metadata or "")
+            if 0 <= each.offset <= self.bounds[each.partition][1]
+            else Replayed()
+            for each in known
+        }
+
+    def remember(self, replayed: Mapping[int, Replayed]) -> None:
+        """Commit for the side group."""
+        offsets = [
+            TopicPartition(self.name, number, each.upto, metadata=each.metadata()) for number, each in replayed.items()
+        ]
+        _asked(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+
+    def producer(self) -> Producer:
+        """For sending back, with the properties with which letters are sent."""
+        target = dead_letter_target(self._settings, f"{self._settings.kafka.client_id}-dlq", self.name)
+        assert target is not None
+        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **_login(self._token)})
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[LettersTopic]:
+    """The dead-letter topic of these settings. Raises `ConfigError`."""
+    try:
+        token = asyncio.run(fetch_token(settings.kafka))
+    except PeerError as error:
+        raise ConfigError(f"no OAUTHBEARER token: {error}") from error
+    properties = dict(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"))
+    own = {"group.id": f"{settings.group.id}.dlq-replay", "log_level": 0, **_login(token)}
+    try:
+        consumer = Consumer({**properties, **own})
+    except KafkaException as error:
+        raise ConfigError(f"the Kafka client refuses its properties: {error.args[0].str()}; see [kafka]") from error
+    try:
+        yield LettersTopic(settings, consumer, token)
+    finally:
+        consumer.close()
+
+
+def _login(token: Token | None) -> dict[str, Any]:
+    if token is None:
+        return {}
+    return {"oauth_cb": lambda _: (token.value, token.expires_at, token.principal, token.extensions)}
+
+
+def _asked(ask: Any) -> Any:
+    try:
+        return ask()
+    except KafkaException as error:
+        raise ConfigError(f"the brokers do not answer: {error.args[0].str()}; see kafka.bootstrap_servers") from error
+
+
+def _found(message: Message) -> Found:
+    record = Record.of(message)
+    try:
+        return Found(record.partition, record.offset, record, read(record.headers))
+    except Unreadable as error:
+        return Found(record.partition, record.offset, record, None, str(error))

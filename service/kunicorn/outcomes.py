@@ -1,0 +1,58 @@
+"""What a handler may say of its record in place of returning nothing: return one of these, or raise it.
+
+    def handle_order(record):
+        order = orjson.loads(record.value)
+        if order["total"] < 0:
+            return DeadLetter("a negative total")
+
+`None` means `Done`, and so does any other value that is none of these. In batch mode the word is for the whole batch.
+They are exceptions so that code deep inside a handler can say them, too; a handler's own `except Exception` catches
+them like any other.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class Outcome(Exception):
+    """What is to become of the record; one of those below."""
+
+    reason = ""
+
+
+class Done(Outcome):
+    """It is handled: as if the handler had returned nothing."""
+
+
+class _WithReason(Outcome):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Skip(_WithReason):
+    """It is passed over: logged and counted, no more."""
+
+
+class DeadLetter(_WithReason):
+    """It goes to the dead-letter topic now, without another try. Needs `[dead_letters]`."""
+
+
+class Halt(_WithReason):
+    """Its partition halts before it until a person acts; the others go on."""
+
+
+class Retry(_WithReason):
+    """Try it again, `after` so long where given, else after the usual wait. Counts as a failed try."""
+
+    def __init__(self, reason: str = "", after: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+def heed(returned: object) -> None:
+    """Raise what a handler returned if it is an outcome other than `Done`; a mere value is no word of the handler's."""
+    if isinstance(returned, Outcome) and not isinstance(returned, Done):
+        # One that the handler keeps and returns again and again must not collect tracebacks.
+        raise returned.with_traceback(None)

@@ -1,0 +1,149 @@
+"""[handler] and [dead_letters]: what is called with the records, and what becomes of those that fail. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, Strict, model_validator
+
+from kunicorn.settings.checks import is_class_name, is_entrypoint, is_kafka_name
+from kunicorn.settings.rules import RETRY_RULES, Rule, check
+from kunicorn.settings.section import Milliseconds, Section
+
+OnFailure = Literal["halt", "dead_letter", "skip"]
+
+
+def default_topic(group_id: str) -> str:
+    """The dead-letter topic of a group that does not name one."""
+    return f"{group_id}.dead-letters"
+
+
+class FailureRule(Section):
+    """What is done about some exceptions; settings that are left out are those of [handler]."""
+
+    exceptions: Annotated[
+        tuple[Annotated[str, AfterValidator(is_class_name)], ...], Strict(False), Field(min_length=1)
+    ] = Field(
+        description="Exception classes, subclasses included, as package.module.Class; the first rule that names one "
+        "of the exception's classes counts.",
+        examples=[["builtins.ValueError", "shop.errors.Permanent"]],
+    )
+    max_attempts: int | None = Field(None, ge=1, examples=[1], description="As handler.max_attempts.")
+    retry_backoff_ms: Milliseconds | None = Field(None, examples=[1000], description="As handler.retry_backoff_ms.")
+    retry_backoff_max_ms: Milliseconds | None = Field(
+        None, examples=[60_000], description="As handler.retry_backoff_max_ms."
+    )
+    retry_timeout_ms: Milliseconds | None = Field(None, examples=[600_000], description="As handler.retry_timeout_ms.")
+    on_failure: OnFailure | None = Field(None, examples=["dead_letter"], description="As handler.on_failure.")
+
+
+class HandlerSettings(Section):
+    """What is called with the records, and what becomes of those that fail."""
+
+    entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
+        description="The handler as package.module:attribute; a function of one argument, def or async def.",
+        examples=["shop.handlers:handle_order"],
+    )
+    mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
+    batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
+    max_attempts: int = Field(
+        3, ge=1, description="Tries of a record (or batch) in all; after the last one on_failure says what happens."
+    )
+    retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
+    retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
+    retry_timeout_ms: Milliseconds | None = Field(
+        None,
+        examples=[600_000],
+        description="No try begins later than this after the first one failed, however many are left.",
+    )
+    on_failure: OnFailure = Field(
+        "halt",
+        description="After the last try: halt the partition before the record, put the record into the dead-letter "
+        "topic and go on, or skip it.",
+    )
+    handler_timeout_ms: Milliseconds | None = Field(
+        None,
+        examples=[60_000],
+        description="A call of the handler that takes longer is interrupted, and the try has failed; if that does not "
+        "end it, its worker is killed, which counts for max_crashes.",
+    )
+    failures: Annotated[tuple[FailureRule, ...], Strict(False)] = Field(
+        (), description="Other rules for some exceptions, each a table [[handler.failures]]; the first match counts."
+    )
+    options: Mapping[str, Any] = Field(
+        default={},
+        examples=[{"currency": "EUR"}],
+        description="Anything; passed to the handler's setup(options) in every worker.",
+    )
+
+    @property
+    def makes_dead_letters(self) -> bool:
+        """Whether some failure ends in the dead-letter topic."""
+        return "dead_letter" in {self.on_failure, *(rule.on_failure for rule in self.failures)}
+
+    @property
+    def exception_names(self) -> tuple[str, ...]:
+        """All exception classes that rules name."""
+        return tuple(name for rule in self.failures for name in rule.exceptions)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        check(self, "handler", RETRY_RULES)
+        for number, rule in enumerate(self.failures):
+            check(completed(rule, self), f"handler.failures[{number}]", RETRY_RULES)
+        return self
+
+
+def completed(rule: FailureRule, handler: HandlerSettings) -> FailureRule:
+    """The rule with what it leaves out taken from [handler]."""
+    own = {name: value for name, value in rule if value is not None}
+    inherited = {name: getattr(handler, name) for name in FailureRule.model_fields if name != "exceptions"}
+    return rule.model_copy(update={**inherited, **own})
+
+
+class DeadLetterSettings(Section):
+    """Where records go that could not be handled (`on_failure = "dead_letter"`)."""
+
+    topic: Annotated[str, AfterValidator(is_kafka_name)] | None = Field(
+        None,
+        examples=["orders.dead-letters"],
+        json_schema_extra={"default": "`<group.id>.dead-letters`"},
+        description="The dead-letter topic; it must exist and take the largest records. Set it if only the handler "
+        "itself asks for dead letters.",
+    )
+    delivery_timeout_ms: Milliseconds = Field(
+        30_000,
+        description="How long the brokers may take to acknowledge a dead letter before it is sent anew; the partition "
+        "waits as long as it takes.",
+    )
+
+
+def _is_topic(name: str) -> bool:
+    try:
+        is_kafka_name(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _consumed(topic: str, settings: Any) -> bool:
+    names = settings.assign.wanted.topics or settings.group.topics
+    return any(re.match(name, topic) if name.startswith("^") else name == topic for name in names)
+
+
+DEAD_LETTER_RULES = (
+    Rule(
+        "dead_letters.topic",
+        lambda s: s.dead_letter_topic is None or _is_topic(s.dead_letter_topic),
+        "not set, and {s.dead_letter_topic!r}, made of group.id, is no legal name of a topic; set it",
+    ),
+    Rule(
+        "dead_letters.topic",
+        lambda s: s.dead_letter_topic is None or not _consumed(s.dead_letter_topic, s),
+        "letters to {s.dead_letter_topic!r} would be consumed again and again, as group.topics (assign.partitions) has "
+        "it, too; name another topic, or a pattern that leaves it out",
+    ),
+)
+"""Of the settings as a whole."""

@@ -1,0 +1,96 @@
+"""Sending dead letters: one producer a worker, made when the first letter is due. Everything here is the runner's.
+
+A letter counts only when every in-sync replica has it (`acks=all`); until then its record is not done with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kunicorn.deadletters import Cause, Letter, letter_of
+from kunicorn.pipes.messages import DeadLetterTarget
+from kunicorn.records import Record
+from kunicorn.worker.complaints import librdkafka, log_client_error
+from kunicorn.worker.login import Login
+
+_SERVE_SECONDS = 0.01
+
+
+class Delivery:
+    """Letters on their way, those of one record or batch. All arrive, or it is refused and sent again as a whole."""
+
+    def __init__(self, letters: int) -> None:
+        self._left = letters
+        self.error: KafkaError | None = None
+        """The first that was refused, as librdkafka has it."""
+
+    @property
+    def over(self) -> bool:
+        """Every letter's fate is known."""
+        return self._left == 0
+
+    def told(self, error: KafkaError | None, message: Message) -> None:
+        """librdkafka's delivery report of one letter."""
+        self._left -= 1
+        self.error = self.error or error
+
+    def refuse(self, error: KafkaError) -> None:
+        """The client does not even take the rest."""
+        self.error, self._left = self.error or error, 0
+
+
+class DeadLetters:
+    """The dead-letter topic. Caller: the runner; only `deliver` and `serve` may block, no longer than they are told."""
+
+    def __init__(self, target: DeadLetterTarget, login: Login, make: Callable[..., Producer] = Producer) -> None:
+        self.topic = target.topic
+        self._group = target.group
+        self._properties: dict[str, Any] = {**target.client, "error_cb": log_client_error}
+        if login.is_bearer:
+            self._properties["oauth_cb"] = login.bearer
+        self._login = login
+        self._make = make
+        self._producer: Producer | None = None
+
+    def send(self, messages: Sequence[Message], cause: Cause) -> Delivery:
+        """Put a letter for each record on its way. Never blocks; what goes wrong is told by the delivery."""
+        delivery = Delivery(len(messages))
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            for message in messages:
+                self._produce(letter_of(Record.of(message), self._group, cause, now_ms), delivery)
+        except BufferError:
+            delivery.refuse(KafkaError(KafkaError._QUEUE_FULL))
+        except KafkaException as error:
+            delivery.refuse(error.args[0])
+        return delivery
+
+    def deliver(self, delivery: Delivery, seconds: float) -> bool:
+        """Wait so long for its end; whether it has come."""
+        until = time.monotonic() + seconds
+        while not delivery.over and (left := until - time.monotonic()) > 0:
+            self.serve(min(left, _SERVE_SECONDS))
+        return delivery.over
+
+    def serve(self, seconds: float = 0.0) -> None:
+        """Hear what has arrived, and keep the client's login fresh."""
+        if self._producer is not None:
+            self._producer.poll(seconds)
+
+    def start_anew(self) -> None:
+        """After a fatal error, an idempotent producer does nothing any more: the next letter makes another one."""
+        self._producer = None
+
+    def _produce(self, letter: Letter, delivery: Delivery) -> None:
+        producer = self._producer
+        if producer is None:
+            producer = self._producer = self._make(self._properties, logger=librdkafka)
+            self._login.use(producer)
+        more: Mapping[str, Any] = {} if letter.timestamp is None else {"timestamp": letter.timestamp}
+        producer.produce(
+            self.topic, letter.value, letter.key, headers=list(letter.headers), on_delivery=delivery.told, **more
+        )

@@ -1,0 +1,202 @@
+"""What is done about records that failed: tried again, passed over, sent as dead letters, or left for a person.
+
+Nothing here holds up the other partitions: one whose record waits is parked, and its records are fetched again later.
+1. A record is passed over only after the dead-letter topic has acknowledged it, or a rule says to skip it.
+2. A partition that is stopped while its record waits is reported at once; the record is not done, and whoever has the
+   partition next begins with it. A letter on its way by then may arrive as well: letters come at least once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message
+
+from kunicorn.deadletters import WORKER_DIED, Cause, cause_of
+from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.worker.batches import following_offsets
+from kunicorn.worker.deadletters import DeadLetters, Delivery
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.retry import End, Policies, TryAgain, describe
+
+log = logging.getLogger("kunicorn.worker")
+
+_LOG_EVERY_NS = NANOSECONDS
+_PROMPT_SECONDS = 0.05
+"""So long the runner waits for an acknowledgement before it parks the partition: fetching it again costs as much.
+Not at all while the topic is in trouble: the other partitions would pay."""
+_NO_TOPIC = "no dead-letter topic is set; set dead_letters.topic"
+
+
+@dataclass(slots=True)
+class _Posted:
+    """Letters of one record or batch that are not acknowledged."""
+
+    attempt: Attempt
+    cause: Cause
+    delivery: Delivery
+    refusals: int = 0
+    again_at: int | None = None
+    """When they are sent anew; None while they are on their way."""
+
+
+class Failures:
+    """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
+
+    def __init__(self, fetcher: Fetcher, policies: Policies, dead_letters: DeadLetters | None) -> None:
+        self._fetcher = fetcher
+        self._policies = policies
+        self._dead_letters = dead_letters
+        self._prompt = True
+        self._parked: list[tuple[int, int, Grant]] = []
+        """Heap of (when to try again, grant's number, grant)."""
+        self._posted: dict[int, _Posted] = {}
+        """By the grant's number."""
+        self._logged_at = 0
+
+    # -- a failure ---------------------------------------------------------------------------------------------------
+
+    def meet(self, attempt: Attempt, error: BaseException, now: int) -> bool:
+        """The handler raised; whether the partition's next records may be handled right away."""
+        grant = attempt.grant
+        grant.failures += 1
+        if grant.failures == 1:
+            grant.failing_since = now
+        verdict = self._policies.verdict(error, grant.failures, now - grant.failing_since, random.random())
+        if isinstance(verdict, TryAgain):
+            self._park(attempt, verdict, error, now)
+            return False
+        return self._end(attempt, verdict, cause_of(error, grant.failures), describe(error), now)
+
+    def meet_poison(self, grant: Grant, messages: Sequence[Message], now: int) -> bool:
+        """The first of these killed the workers before us: it ends as its rule says, without the handler."""
+        text, grant.poison = grant.poison, ""
+        attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
+        cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
+        return self._end(attempt, self._policies.default.on_failure, cause, text, now)
+
+    def _park(self, attempt: Attempt, verdict: TryAgain, error: BaseException, now: int) -> None:
+        grant = attempt.grant
+        tries = f"try {grant.failures} of {verdict.attempts}"
+        why = f"offset {attempt.offset} is tried again ({tries}): {type(error).__name__}"
+        if self._fetcher.park(attempt, "retry", why):
+            heapq.heappush(self._parked, (now + verdict.wait_ns, grant.number, grant))
+            wait = verdict.wait_ns / NANOSECONDS
+            text = f"the handler failed on {grant.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
+            self._log_seldom(f"{text}: {describe(error)}", now)
+
+    def _end(self, attempt: Attempt, end: End, cause: Cause, text: str, now: int) -> bool:
+        if end is End.HALT:
+            self._fetcher.give_up(attempt, text)
+            return False
+        if end is End.DEAD_LETTER:
+            return self._post(attempt, cause, text, now)
+        if end is End.SKIP:
+            log.warning(f"{_named(attempt)} is skipped: {text}")
+        return self._fetcher.pass_over(attempt, end)
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    def _post(self, attempt: Attempt, cause: Cause, text: str, now: int) -> bool:
+        if self._dead_letters is None:
+            self._fetcher.give_up(attempt, f"{_NO_TOPIC}. {text}")
+            return False
+        posted = _Posted(attempt, cause, self._dead_letters.send(attempt.records, cause))
+        if self._dead_letters.deliver(posted.delivery, _PROMPT_SECONDS if self._prompt else 0.0):
+            if posted.delivery.error is None:
+                self._log_seldom(f"{_named(attempt)} is in {self._dead_letters.topic} now: {text}", now)
+                return self._fetcher.pass_over(attempt, End.DEAD_LETTER)
+            if (why := self._hopeless(posted)) is not None:
+                self._fetcher.give_up(attempt, why)
+                return False
+        self._prompt = False
+        if self._fetcher.park(attempt, "dead_letter", self._waits(posted, "it is not acknowledged yet")):
+            self._posted[attempt.grant.number] = posted
+        return False
+
+    def _settle(self, posted: _Posted, now: int) -> None:
+        """The fate of letters that took longer."""
+        grant, error = posted.attempt.grant, posted.delivery.error
+        later = Attempt(grant, posted.attempt.records, posted.attempt.following, calls=0)
+        if error is None:
+            self._prompt = True
+            del self._posted[grant.number]
+            if self._fetcher.retake(grant, later.offset, now):
+                self._fetcher.pass_over(later, End.DEAD_LETTER)
+        elif (why := self._hopeless(posted)) is not None:
+            del self._posted[grant.number]
+            if self._fetcher.retake(grant, later.offset, now):
+                self._fetcher.give_up(later, why)
+        else:
+            posted.refusals += 1
+            posted.again_at = now + self._policies.default.backoff_ns(posted.refusals, random.random())
+            why = self._waits(posted, error.str())
+            self._fetcher.waits(grant, why)
+            self._log_seldom(f"{grant.tp}: {why}", now)
+
+    def _send_again(self, posted: _Posted) -> None:
+        assert self._dead_letters is not None
+        if posted.delivery.error is not None and posted.delivery.error.fatal():
+            self._dead_letters.start_anew()
+        posted.again_at = None
+        posted.delivery = self._dead_letters.send(posted.attempt.records, posted.cause)
+
+    def _hopeless(self, posted: _Posted) -> str | None:
+        """Why sending again cannot help, where that is so: nothing is cut off a record to make it fit."""
+        error = posted.delivery.error
+        if error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE or self._dead_letters is None:
+            return None
+        return (
+            f"{_named(posted.attempt)} is too large for the dead-letter topic {self._dead_letters.topic!r}: raise that "
+            f"topic's max.message.bytes (the headers come on top of the record). {posted.cause.type}: "
+            f"{posted.cause.message}"
+        )
+
+    def _waits(self, posted: _Posted, why: str) -> str:
+        assert self._dead_letters is not None
+        return f"offset {posted.attempt.offset} waits for the dead-letter topic {self._dead_letters.topic!r}: {why}"
+
+    # -- each turn -----------------------------------------------------------------------------------------------------
+
+    def look_after_letters(self, now: int) -> None:
+        """Move on what was acknowledged, send again what was refused."""
+        if not self._posted or self._dead_letters is None:
+            return
+        self._dead_letters.serve()
+        for number, posted in list(self._posted.items()):
+            if posted.attempt.grant.state is not GrantState.PARKED or not posted.attempt.grant.held:
+                del self._posted[number]  # Stopped while it waited.
+            elif posted.again_at is not None:
+                if posted.again_at <= now:
+                    self._send_again(posted)
+            elif posted.delivery.over:
+                self._settle(posted, now)
+
+    def due(self, now: int) -> Iterator[tuple[Grant, Sequence[Message]]]:
+        """Every parked record (or batch) whose wait is over, but for those that were stopped meanwhile."""
+        while self._parked and self._parked[0][0] <= now:
+            _, _, grant = heapq.heappop(self._parked)
+            if grant.held:
+                yield grant, grant.held
+
+    def patience(self, now: int, longest: float) -> float:
+        """Seconds until the next try is due, at most `longest`."""
+        if not self._parked:
+            return longest
+        return min(longest, max(0.0, (self._parked[0][0] - now) / NANOSECONDS))
+
+    def _log_seldom(self, text: str, now: int) -> None:
+        if now - self._logged_at < _LOG_EVERY_NS:
+            return  # A database that is down fails every partition; the counters have them all.
+        self._logged_at = now
+        log.warning(text)
+
+
+def _named(attempt: Attempt) -> str:
+    count = len(attempt.records)
+    return f"{attempt.grant.tp}@{attempt.offset}" + (f" (a batch of {count})" if count > 1 else "")

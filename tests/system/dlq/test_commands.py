@@ -1,0 +1,114 @@
+"""`kunicorn dlq` on a real dead-letter topic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner, Result
+
+from kunicorn.cli import app
+from kunicorn.deadletters import Cause, letter_of
+from kunicorn.errors import ConfigError
+from kunicorn.records import Record
+from tests.kafka import KafkaCluster
+from tests.system.members import group_settings, toml
+from tests.system.producing import consumed, headers_of
+
+
+class Desk:
+    """A topic whose records became letters, and the command."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str, directory: Path) -> None:
+        self.kafka, self.topic, self.letters = kafka, topic, f"{topic}.dead-letters"
+        self._config = directory / "config.toml"
+        settings = group_settings(kafka.bootstrap, [topic], topic)
+        self._config.write_text(toml(settings))
+
+    def fill(self) -> None:
+        """Four records; those at 0, 1 and 3 become letters, and a stranger's record lies between them."""
+        self.kafka.create_topic(self.topic, 1)
+        self.kafka.create_topic(self.letters, 1)
+        sender = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        for number in range(4):
+            headers: list[tuple[str, str | bytes | None]] = [("trace", str(number))]
+            sender.produce(self.topic, f"v{number}", "key", headers=headers, timestamp=1_700_000_000_000)
+        assert sender.flush(20) == 0
+        records = [Record.of(message) for message in consumed(self.kafka.bootstrap, self.topic, 4)]
+        for number, error in ((0, "shop.NoStock"), (1, "WorkerDied"), (3, "shop.NoStock")):
+            cause = Cause(error, "no\x1b[31m stock", "in pack", 3)
+            letter = letter_of(records[number], "shop", cause, 1_700_000_000_000 + number)
+            assert letter.timestamp is not None
+            headers = list(letter.headers)
+            sender.produce(self.letters, letter.value, letter.key, headers=headers, timestamp=letter.timestamp)
+            if number == 1:
+                sender.produce(self.letters, "a stranger's")
+        assert sender.flush(20) == 0
+
+    def run(self, *arguments: str) -> Result:
+        """The command as on a command line without a terminal."""
+        return CliRunner().invoke(app, ["dlq", *arguments, "--config", str(self._config)])
+
+    def said(self, *arguments: str) -> str:
+        """What it printed; it has to succeed."""
+        result = self.run(*arguments)
+        if result.exception is not None:
+            raise result.exception
+        return result.stdout
+
+
+@pytest.fixture
+def desk(kafka: KafkaCluster, topic: str, tmp_path: Path) -> Desk:
+    """Topics are made by `fill`."""
+    return Desk(kafka, topic, tmp_path)
+
+
+def test_list_counts_letters_and_show_shows_one_without_obeying_its_control_characters(desk: Desk) -> None:
+    desk.fill()
+    listed = desk.said("list")
+    assert f"{desk.letters}: 3 dead letters, 2023-11-14T22:13:20Z to" in listed
+    assert f"       2  shop.NoStock  {desk.topic}-0" in listed
+    assert "       1  no dead letters of kunicorn's: no header kunicorn-topic" in listed
+    shown = desk.said("show", "0@3")
+    assert f"from      {desk.topic}-0@3, group shop" in shown
+    assert "error     shop.NoStock: no\\x1b[31m stock" in shown
+    assert "value     v3" in shown
+    letter = json.loads(desk.said("show", "0@3", "--json"))
+    assert (letter["key"], letter["value"], letter["headers"]) == ("key", "v3", [["trace", "3"]])
+    assert "no dead letter of kunicorn's" in desk.said("show", "0@2")
+    for place, why in (("0@9", "there is no record"), ("7", "not the place of a letter")):
+        with pytest.raises(ConfigError, match=why):
+            desk.said("show", place)
+
+
+def test_replay_sends_back_what_the_filters_mean_and_never_twice(desk: Desk) -> None:
+    desk.fill()
+    planned = desk.said("replay", "--yes", "--error", "NoStock", "--limit", "1")
+    assert "to send back: 1" in planned
+    assert "sent back and acknowledged: 1" in planned
+    (back,) = consumed(desk.kafka.bootstrap, desk.topic, 5)[4:]
+    assert (back.key(), back.value(), back.timestamp()[1]) == (b"key", b"v0", 1_700_000_000_000)
+    assert headers_of(back) == [("trace", b"0"), ("kunicorn-replays", b"1")]
+    assert "sent back and acknowledged: 1" in desk.said("replay", "--yes", "--error", "NoStock")
+    assert "to send back: 0" in desk.said("replay", "--yes", "--error", "NoStock")
+    assert "sent back and acknowledged: 1" in desk.said("replay", "--yes"), "what the filters left out is not forgotten"
+    assert "to send back: 0" in desk.said("replay", "--yes")
+    values = [message.value() for message in consumed(desk.kafka.bootstrap, desk.topic, 7)[4:]]
+    assert values == [b"v0", b"v3", b"v1"]
+    assert "sent back and acknowledged: 3" in desk.said("replay", "--yes", "--from-beginning")
+    assert "to send back: 0" in desk.said("replay", "--yes")
+
+
+def test_without_a_terminal_nothing_is_sent_unasked(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match="--yes"):
+        desk.said("replay")
+
+
+def test_a_missing_topic_is_named_and_an_empty_one_is_said_to_be_empty(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match=f"'{desk.letters}' does not exist"):
+        desk.said("list")
+    desk.kafka.create_topic(desk.letters, 2)
+    assert f"{desk.letters}: 0 dead letters" in desk.said("list")
+    assert "to send back: 0" in desk.said("replay", "--yes")

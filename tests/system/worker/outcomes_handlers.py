@@ -1,0 +1,54 @@
+"""Handlers that say what is to become of their records."""
+
+HANDLERS = """
+import os
+import pathlib
+from datetime import timedelta
+
+from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
+
+HERE = pathlib.Path(__file__).parent
+SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+class Permanent(Exception):
+    pass
+
+
+class Gone(Permanent):
+    pass
+
+
+SAYS = {
+    b"skip": Skip("old"),
+    b"letter": DeadLetter("a negative total"),
+    b"halt": Halt("wait for me"),
+    b"done": Done(),
+    b"retry": Retry("locked", after=timedelta(0)),
+}
+
+
+def note(record):
+    os.write(SEEN, f"{record.partition}@{record.offset}={record.value.decode(errors='replace')[:20]}\\n".encode())
+
+
+def say(record):
+    note(record)
+    if record.value == b"gone":
+        raise Gone("it is gone")
+    if record.value.startswith(b"fail"):
+        raise ValueError("no such customer")
+    if record.value.startswith(b"raise "):
+        raise SAYS[record.value[6:]]
+    return SAYS.get(record.value, "anything else")
+
+
+def say_of_all(records):
+    for record in records:
+        note(record)
+        if record.value == b"fail":
+            raise ValueError("no such customer")
+        if record.value == b"die":
+            os._exit(9)
+    return SAYS.get(records[0].value)
+"""
