@@ -31,7 +31,7 @@ class Delivery:
     @property
     def over(self) -> bool:
         """Every letter's fate is known."""
-        return self._left == 0
+        return self._left <= 0
 
     def told(self, error: KafkaError | None, message: Message) -> None:
         """librdkafka's delivery report of one letter."""
@@ -39,7 +39,7 @@ class Delivery:
         self.error = self.error or error
 
     def refuse(self, error: KafkaError) -> None:
-        """The client does not even take the rest."""
+        """The client does not even take the rest. Reports of those it took may follow, and change nothing."""
         self.error, self._left = self.error or error, 0
 
 

@@ -141,7 +141,8 @@ class Failures:
 
     def _send_again(self, posted: _Posted) -> None:
         assert self._dead_letters is not None
-        if posted.delivery.error is not None and posted.delivery.error.fatal():
+        error = posted.delivery.error
+        if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
             self._dead_letters.start_anew()
         posted.again_at = None
         posted.delivery = self._dead_letters.send(posted.attempt.records, posted.cause)

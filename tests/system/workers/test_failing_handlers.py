@@ -155,3 +155,20 @@ def test_a_dead_letter_topic_that_does_not_exist_is_refused_at_the_start(scene: 
     assert member.exit_code() == 2
     text = f"dead-letter topic '{stage.topic}.dead-letters' does not exist on this cluster: create it"
     assert text in member.output()
+
+
+def test_while_one_record_waits_for_its_next_try_the_others_flow_and_a_stop_does_not_wait(scene: SceneMaker) -> None:
+    slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000, "on_failure": "skip"}
+    stage, member = with_a_failing_record(scene, "raise", settings={"handler": slow})
+    waiting = f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="retry"}} 1.0'
+    member.wait(lambda: waiting in member.get("/metrics")[1], "the record to wait for its next try", 20)
+    stage.send(1, *["flows"] * 200)
+    stage.wait_handled(1, 200, member)
+    parked = next(p for p in member.partitions("running") if p["partition"] == 0)
+    assert parked["reason"] == "offset 1 is tried again (try 1 of 3): NoSuchCustomer"
+    began = clock.now()
+    assert member.stop() == 0
+    assert clock.now() - began < 30, "a stop does not wait for the next try"
+    assert stage.committed() == {0: 1, 1: 201}, "the record that waited is not done"
+    report = stage.judge(except_from=[(0, 1)])
+    assert report.holds, report
