@@ -194,7 +194,7 @@ def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_thousand_killed_workers_leave_nothing_behind_and_cost_no_rebalance(scene: SceneMaker) -> None:
     stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS)
     kill_all_again_and_again(stage, 1000)
