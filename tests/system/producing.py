@@ -13,9 +13,10 @@ from kunicorn.records import Record
 from kunicorn.topics import TopicPartition
 
 
-def producer(bootstrap: str) -> Producer:
-    """Java's partitioner: a key stays where Java producers put it."""
-    return Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 5, "acks": "all"})
+def producer(bootstrap: str, **more: str | int) -> Producer:
+    """Java's partitioner: a key stays where Java producers put it. `more`: further properties."""
+    own = {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 5, "acks": "all"}
+    return Producer({**own, **more})
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partition: int | None = None, value: bytes = b"x" * 200) -> None:

@@ -68,6 +68,11 @@ def _loop(status: Status) -> Iterator[str]:
 
 
 def _worker(worker: WorkerStatus) -> Iterator[str]:
+    if worker.predecessor_pong_age is not None and worker.predecessor_pong_age > SILENCE_MAX:
+        yield (
+            f"worker {worker.worker}'s predecessor (pid {worker.predecessor}) has partitions to hand over, but has not "
+            f"answered for {worker.predecessor_pong_age:.0f} s"
+        )
     if worker.pid is None:
         return
     if worker.pong_age is not None and worker.pong_age > SILENCE_MAX:

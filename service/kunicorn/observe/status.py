@@ -46,6 +46,8 @@ class WorkerStatus:
     """Which reload's code and settings it runs; 1 are those of the service's start."""
     predecessor: int | None
     """Pid of the process that still hands its partitions over to this one."""
+    predecessor_pong_age: float | None
+    """Since the predecessor last answered."""
     partitions: int
     handled: int
     """Records finished by all the incarnations of this worker."""

@@ -88,6 +88,14 @@ _QUEUE_SHARE = 8
 """One eighth of the memory for prefetched values: librdkafka counts payload only, small records take many times it."""
 _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES = 1024, 262_144
 _MIN_FETCH_BYTES, _MAX_FETCH_BYTES = 1_048_576, 52_428_800
+_BASE_BYTES = 40 * _BYTES_PER_MB
+"""What a worker takes before its first record."""
+_MESSAGE_BYTES = 300
+"""What librdkafka takes for a message besides its value (bench/memory.py)."""
+_SMALL_RECORD_BYTES = 28
+"""A record of 20 bytes in a batch: a response of such grows to twelve times its size, whatever the queue's limit."""
+_MIN_MESSAGES, _MAX_MESSAGES = 10_000, 100_000
+"""Fewer starve the handler; more bring no throughput, and 100,000 is librdkafka's own default."""
 _RESPONSE_OVERHEAD = 512
 """librdkafka refuses `receive.message.max.bytes` below `fetch.max.bytes` and this."""
 _DEFAULT_RECEIVE_BYTES = 100_000_000
@@ -170,11 +178,15 @@ def letter_properties(
 
 
 def _memory(megabytes: int) -> dict[str, Property]:
+    """The queue's limits hold per client, over all its partitions, and are looked at before a fetch: one response per
+    broker comes on top. Compressed records take as many times more as they were compressed."""
     share = megabytes * _BYTES_PER_MB // _QUEUE_SHARE
+    spare = max(0, megabytes * _BYTES_PER_MB - _BASE_BYTES)
+    response = spare // 2 * _SMALL_RECORD_BYTES // (_SMALL_RECORD_BYTES + _MESSAGE_BYTES)
     return {
-        # Per client, over all its partitions, plus one response in flight per broker.
         "queued.max.messages.kbytes": _clamp(share // 1024, _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES),
-        "fetch.max.bytes": _clamp(share, _MIN_FETCH_BYTES, _MAX_FETCH_BYTES),
+        "fetch.max.bytes": _clamp(response, _MIN_FETCH_BYTES, _MAX_FETCH_BYTES),
+        "queued.min.messages": _clamp(spare // 4 // _MESSAGE_BYTES, _MIN_MESSAGES, _MAX_MESSAGES),
     }
 
 

@@ -320,10 +320,10 @@ class Fetchers:
         anything = False
         for partition in list(self._held[worker].values()):
             partition.look()
-            in_hand = partition.reading.in_hand
+            in_hand, handled = partition.reading.in_hand, partition.reading.handled
             count = partition.reading.hand_count if self.batches else 1
             self._end(partition, None)
-            anything |= in_hand != NO_OFFSET
+            anything |= in_hand != NO_OFFSET or handled > 0
             if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
                 partition.deaths[in_hand] += 1
             partition.meet(PartitionEvent.LET_GO, "its worker died")

@@ -27,4 +27,5 @@ class PoolListener(Protocol):
         """Fresh evidence: a good moment to look into its ledger."""
 
     def worker_died(self, worker: WorkerProcess, how: str) -> bool:
-        """It is dead and its ledger final; returns whether it had something in hand."""
+        """It is dead and its ledger final; returns whether it had something in hand, or had
+        handled something of what it held."""

@@ -90,6 +90,7 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         state=process.state.value if process is not None else idle,
         revision=process.revision if process is not None else None,
         predecessor=place.predecessor.pid if place.predecessor is not None else None,
+        predecessor_pong_age=_age(place.predecessor.pong_at, now) if place.predecessor is not None else None,
         partitions=partitions,
         handled=place.handled,
         restarts=place.restarts,

@@ -193,6 +193,46 @@ def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_
     judge_kills(stage, killer, report)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_thousand_killed_workers_leave_nothing_behind_and_cost_no_rebalance(scene: SceneMaker) -> None:
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS)
+    kill_all_again_and_again(stage, 1000)
+
+
+def kill_all_again_and_again(stage: Scene, kills: int) -> None:
+    """All workers at once, as soon as both are at work; what the supervisor holds does not grow."""
+    member = stage.members.start()
+    member.wait_running(PARTITIONS)
+    generation, rebalances = member.generation(), len(stage.rebalances())
+    killer = Killer(member)
+    warm = Holdings.of(member)
+    with Flow(stage.kafka.bootstrap, stage.topic, 100):
+        while len(killer.killed) < kills:
+            for worker in member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20):
+                killer.kill(worker)
+            if len(killer.killed) == 20:
+                member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20)
+                warm = Holdings.of(member)
+        member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20)
+        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)
+    assert cold.memory < warm.memory * 1.05
+    assert (member.generation(), len(stage.rebalances())) == (generation, rebalances), "invariant 6"
+    member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
+    assert member.stop() == 0
+    report = stage.judge(killer.killed)
+    assert report.holds, report
+    assert len(report.repeated) <= len(killer.killed), report
+
+
+def at_work(member: MemberProcess, killed: set[int]) -> set[int] | None:
+    """The workers' pids, if all of them are new and fetch."""
+    status = member.status()
+    pids = {worker["pid"] for worker in status["workers"] if worker["state"] == "ready"}
+    running = [partition for partition in status["partitions"] if partition["state"] == "running"]
+    return pids if len(pids) == WORKERS and len(running) == PARTITIONS and not pids & killed else None
+
+
 def test_a_worker_killed_while_it_drains_for_a_member_that_joins_repeats_its_record_in_hand_and_no_other(
     scene: SceneMaker,
 ) -> None:

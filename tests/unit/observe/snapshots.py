@@ -45,6 +45,7 @@ def worker(number: int = 0, **changes: Any) -> WorkerStatus:
         state="ready",
         revision=1,
         predecessor=None,
+        predecessor_pong_age=None,
         partitions=2,
         handled=500,
         restarts=0,

@@ -28,6 +28,12 @@ def test_a_worker_that_does_not_answer_is_red() -> None:
     assert reason == "worker 1 (pid 1001) has not answered for 61 s"
 
 
+def test_a_predecessor_that_does_not_answer_is_red_beside_a_successor_that_does() -> None:
+    (reason,) = live(status(workers=(worker(0, predecessor=900, predecessor_pong_age=61.0),))).reasons
+    assert reason.startswith("worker 0's predecessor (pid 900) has partitions to hand over")
+    assert live(status(workers=(worker(0, predecessor=900, predecessor_pong_age=1.0),))).ok
+
+
 def test_a_runner_that_stands_still_with_nothing_in_hand_is_red() -> None:
     (reason,) = live(status(workers=(worker(runner_age=61.0),))).reasons
     assert "2 partitions and nothing in hand" in reason

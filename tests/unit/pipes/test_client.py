@@ -52,6 +52,14 @@ def test_prefetched_records_take_an_eighth_of_the_memory() -> None:
     assert properties(memory_per_worker_mb=1)["queued.max.messages.kbytes"] == 1024
 
 
+def test_small_records_are_bounded_by_their_number_and_by_the_size_of_a_response() -> None:
+    """librdkafka's queue counts bytes of values, of which small records have few: see bench/memory.py."""
+    small, planned, large = (properties(memory_per_worker_mb=megabytes) for megabytes in (64, 256, 8192))
+    assert (small["queued.min.messages"], small["fetch.max.bytes"]) == (20_971, 1_074_151)
+    assert (planned["queued.min.messages"], planned["fetch.max.bytes"]) == (100_000, 9_667_359)
+    assert (large["queued.min.messages"], large["fetch.max.bytes"]) == (100_000, 52_428_800)
+
+
 @pytest.mark.parametrize("megabytes", [1, 32, 128, 512, 4096, 1_000_000])
 @pytest.mark.parametrize("extra", [{}, {"fetch.max.bytes": 200_000_000}])
 def test_librdkafka_takes_the_properties_whatever_the_memory(megabytes: int, extra: dict[str, int]) -> None:
