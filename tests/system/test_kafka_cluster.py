@@ -43,6 +43,7 @@ def test_a_tool_that_fails_says_what_it_printed(kafka: KafkaCluster) -> None:
         kafka.tool(GROUPS, "--no-such-option")
 
 
+@pytest.mark.long
 def test_three_brokers_go_on_without_a_killed_one_and_take_it_back(kafka_factory: Callable[..., KafkaCluster]) -> None:
     kafka = kafka_factory(brokers=3)
     kafka.create_topic("t", partitions=6)

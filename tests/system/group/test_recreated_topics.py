@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 @BOTH
-@pytest.mark.parametrize("policy", ["earliest", "latest"])
+@pytest.mark.parametrize("policy", [pytest.param("earliest", marks=pytest.mark.long), "latest"])
 def test_a_topic_created_anew_is_consumed_from_its_beginning_whatever_was_committed_on_the_old_one(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str, policy: str
 ) -> None:

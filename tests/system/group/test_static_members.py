@@ -22,7 +22,7 @@ PARTITIONS = 4
 MembersOf = Callable[..., Members]
 Pods = Callable[..., tuple[Members, MemberProcess, MemberProcess]]
 
-both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+both_protocols = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.long)])
 
 
 @pytest.fixture

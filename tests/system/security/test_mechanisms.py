@@ -64,7 +64,14 @@ def handles_everything(stage: Scene) -> None:
     assert "Traceback" not in member.output()
 
 
-@pytest.mark.parametrize("way", ["TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "mTLS",
+        "SCRAM-SHA-512",
+        *(pytest.param(way, marks=pytest.mark.long) for way in ("TLS", "PLAIN", "SCRAM-SHA-256")),
+    ],
+)
 def test_the_service_handles_records_over(secured: SecuredCluster, scene: SceneMaker, way: str) -> None:
     handles_everything(scene(of(secured, way)))
 

@@ -66,7 +66,7 @@ def terminal(paper: Path) -> Iterator[tuple[Screen, int]]:
         os.close(keyboard)
 
 
-@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)])
 def test_ctrl_c_drains_commits_and_exits_with_zero(scene: SceneMaker, strategy: str) -> None:
     settings = {"group": {"partition_assignment_strategy": [strategy], "commit_interval_ms": 60_000}}
     stage = scene(4, settings=settings, env={"KUNICORN_HANDLER_MS": "20"})

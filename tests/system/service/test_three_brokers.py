@@ -42,6 +42,7 @@ def test_a_killed_coordinator_costs_no_rebalance(three: KafkaCluster, scene: Sce
         group.assert_no_rebalance()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @PROTOCOLS
 def test_brokers_restarted_one_by_one_cost_no_rebalance(

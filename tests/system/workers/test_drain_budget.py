@@ -44,7 +44,7 @@ def judge_overrun(stage: Scene, first: MemberProcess, second: MemberProcess, kil
     assert report.repeated == (RecordAt(stage.topic, 0, 1),), report
 
 
-@pytest.mark.parametrize("handler", ["marked:handle", "marked:handle_async"])
+@pytest.mark.parametrize("handler", ["marked:handle", pytest.param("marked:handle_async", marks=pytest.mark.long)])
 def test_a_handler_beyond_the_drain_budget_is_interrupted_and_its_finally_blocks_run(
     scene: SceneMaker, handler: str
 ) -> None:

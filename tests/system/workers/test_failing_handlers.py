@@ -143,7 +143,8 @@ def test_the_record_of_a_batch_that_kills_its_worker_is_found_and_skipped_alone(
     member = stage.members.start()
     stage.wait_handled(0, 3, member, within=40)
     # Two deaths or three with it in hand: whether it was a batch's first is the fetch's to say.
-    assert re.search(r"-0@2 is skipped: [23] workers died \(exit 9\) with offset 2 in hand", member.output())
+    told = re.compile(r"-0@2 is skipped: [23] workers died \(exit 9\) with offset 2 in hand")
+    member.wait(lambda: told.search(member.output()), "the skip to be told")
     assert member.stop() == 0
     assert stage.committed() == {0: 4}
     assert set(stage.handled(0)) == {0, 1, 3}

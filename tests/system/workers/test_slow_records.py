@@ -47,7 +47,7 @@ def a_slow_record_and_a_second_member(stage: Scene, slow: int, seconds: int) -> 
     assert not report.repeated
 
 
-@pytest.mark.parametrize("slow", [0, PARTITIONS - 1])
+@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), PARTITIONS - 1])
 def test_a_slow_record_does_not_delay_the_hand_over_of_another_partition_of_its_worker(
     scene: SceneMaker, slow: int
 ) -> None:
