@@ -1,0 +1,198 @@
+"""Every fault: what is done, and what may be handled twice because of it. One flat table."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tests.chaos.group import SESSION, Group, kill, last_for, now
+from tests.kafka import Broker
+from tests.system.members import MemberProcess
+from tests.system.workers import procfs
+from tests.waiting import wait_until
+
+
+class Repeats(Enum):
+    """What a fault may cause to be handled again; the value is how docs/delivery.md says it."""
+
+    NOTHING = "0"
+    IN_HAND = "the record in hand"
+    SINCE_COMMIT = "since the last commit"
+
+
+class Kind(Enum):
+    """In which groups a fault has its meaning."""
+
+    ANY = "any"
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+@dataclass(frozen=True)
+class Hurt:
+    """Who was hurt, and when it began (nanoseconds of the audit's clock)."""
+
+    at: int
+    killed: frozenset[int] = frozenset()
+    """Workers' pids."""
+    victim: str = ""
+    """The member that may have handled what another one handles again."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to hurt the group. `inflict` returns when the fault is over, or nothing more is to be done about it."""
+
+    title: str
+    repeats: Repeats
+    inflict: Callable[[Group], Hurt]
+    kind: Kind = Kind.ANY
+    overlaps: bool = False
+    """Another member may begin while a worker of the victim still has the record in hand of when its lease ran out."""
+
+
+def _kill_worker(group: Group) -> Hurt:
+    pid = group.any_worker(group.any_member())
+    hurt = Hurt(now(), frozenset({pid}))
+    kill(pid, signal.SIGKILL)
+    return hurt
+
+
+def _freeze_worker(group: Group) -> Hurt:
+    pid = group.any_worker(group.any_member())
+    hurt = Hurt(now())
+    kill(pid, signal.SIGSTOP)
+    last_for(3)
+    kill(pid, signal.SIGCONT)
+    return hurt
+
+
+def _kill_template(group: Group) -> Hurt:
+    member = group.any_member()
+    children = procfs.children(member.pid)
+    (template,) = [child.pid for child in children if child.name == "kunicorn-tmpl"]
+    hurt = Hurt(now())
+    kill(template, signal.SIGKILL)
+    member.wait(lambda: member.status()["template"] == "ready" and procfs.info(template) is None, "its successor")
+    return hurt
+
+
+def _kill_supervisor(group: Group) -> Hurt:
+    """A dynamic member's partitions are free when its session ends; a static one's successor has them at once."""
+    victim = group.any_member()
+    workers = group.worker_pids(victim)
+    hurt = Hurt(now(), workers, victim.name)
+    victim.kill()
+    group.alive.remove(victim)
+    wait_until(lambda: not procfs.living_in_session(victim.pid), "the workers to follow their supervisor", 5)
+    if not group.static:
+        group.wait_whole()
+    group.start(instead_of=victim)
+    return hurt
+
+
+def _freeze(group: Group, victim: MemberProcess, pids: list[int]) -> Hurt:
+    hurt = Hurt(now(), victim=victim.name)
+    for pid in pids:
+        kill(pid, signal.SIGSTOP)
+    last_for(2 * SESSION)
+    for pid in reversed(pids):
+        kill(pid, signal.SIGCONT)
+    return hurt
+
+
+def _freeze_supervisor(group: Group) -> Hurt:
+    victim = group.any_member()
+    return _freeze(group, victim, [victim.pid])
+
+
+def _freeze_member(group: Group) -> Hurt:
+    victim = group.any_member()
+    return _freeze(group, victim, [process.pid for process in procfs.living_in_session(victim.pid)])
+
+
+def _scale_out(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    group.start()
+    return hurt
+
+
+def _scale_in(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    group.stop(group.any_member())
+    return hurt
+
+
+def _rolling_restart(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    for member in list(group.alive):
+        group.stop(member)
+        group.start(instead_of=member)
+        group.wait_whole()
+    return hurt
+
+
+def _another_broker(group: Group) -> Broker:
+    coordinator = group.coordinator()
+    return group.rng.choice([broker for broker in group.kafka.brokers if broker is not coordinator])
+
+
+def _kill_broker(group: Group, victim: Broker) -> Hurt:
+    hurt = Hurt(now())
+    victim.kill()
+    last_for(SESSION)
+    victim.start()
+    group.kafka.wait_until_whole()
+    return hurt
+
+
+def _freeze_broker(group: Group) -> Hurt:
+    victim = group.rng.choice(group.kafka.brokers)
+    hurt = Hurt(now())
+    victim.freeze()
+    last_for(6)
+    victim.thaw()
+    group.kafka.wait_until_whole()
+    return hurt
+
+
+def _restart_brokers(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    for broker in group.kafka.brokers:
+        _restart(group, broker)
+    return hurt
+
+
+def _move_coordinator(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    _restart(group, group.coordinator())
+    return hurt
+
+
+def _restart(group: Group, broker: Broker) -> None:
+    broker.stop()
+    broker.start()
+    group.kafka.wait_until_whole()
+
+
+N, H, C = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT
+
+FAULTS: dict[str, Fault] = {
+    "kill-worker": Fault("a worker is killed (SIGKILL)", H, _kill_worker),
+    "freeze-worker": Fault("a worker is frozen for 3 s", N, _freeze_worker),
+    "kill-template": Fault("the template is killed", N, _kill_template),
+    "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor),
+    "freeze-supervisor": Fault("a supervisor is frozen for two sessions", C, _freeze_supervisor, overlaps=True),
+    "freeze-member": Fault("a whole member is frozen for two sessions", C, _freeze_member, overlaps=True),
+    "scale-out": Fault("a member is added", N, _scale_out, Kind.DYNAMIC),
+    "scale-in": Fault("a member is stopped for good", N, _scale_in, Kind.DYNAMIC),
+    "rolling-restart": Fault("all members are restarted one by one", N, _rolling_restart, Kind.DYNAMIC),
+    "rolling-static": Fault("all static members are restarted one by one", N, _rolling_restart, Kind.STATIC),
+    "kill-broker": Fault("a broker is killed", N, lambda group: _kill_broker(group, _another_broker(group))),
+    "kill-coordinator": Fault("the coordinator is killed", N, lambda group: _kill_broker(group, group.coordinator())),
+    "freeze-broker": Fault("a broker is frozen for 6 s", N, _freeze_broker),
+    "restart-brokers": Fault("all brokers are restarted one by one", N, _restart_brokers),
+    "move-coordinator": Fault("the coordinator is restarted", N, _move_coordinator),
+}
