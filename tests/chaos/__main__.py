@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tests.chaos import page
 from tests.chaos.faults import FAULTS
-from tests.chaos.group import BROKER_SETTINGS
+from tests.chaos.group import BROKER_SETTINGS, LINKS
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import WHOLE, Schedule, remember, remembered, schedule
-from tests.kafka import KafkaCluster
+from tests.kafka import ProxiedCluster
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     until = time.monotonic() + options.minutes * 60
     results: list[Result] = []
     failed = 0
-    with KafkaCluster(brokers=3, overrides=BROKER_SETTINGS) as kafka:
+    with ProxiedCluster(LINKS, overrides=BROKER_SETTINGS) as kafka:
         for what in planned(options.seed, options.fault):
             if time.monotonic() > until:
                 tell(f"{options.minutes:g} minutes are over; left out: {what}")
@@ -45,7 +45,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def tried(kafka: KafkaCluster, what: Schedule, directory: Path) -> Result | None:
+def tried(kafka: ProxiedCluster, what: Schedule, directory: Path) -> Result | None:
     """The result if every promise held; otherwise it is told, and the seed is kept."""
     try:
         result = run(kafka, what, directory, tell)

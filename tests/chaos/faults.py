@@ -9,6 +9,7 @@ from enum import Enum
 
 from tests.chaos.group import SESSION, Group, kill, last_for, now
 from tests.kafka import Broker
+from tests.kafka.proxied import Direction
 from tests.system.members import MemberProcess
 from tests.system.workers import procfs
 from tests.waiting import wait_until
@@ -165,16 +166,37 @@ def _restart_brokers(group: Group) -> Hurt:
     return hurt
 
 
-def _move_coordinator(group: Group) -> Hurt:
-    hurt = Hurt(now())
-    _restart(group, group.coordinator())
-    return hurt
-
-
 def _restart(group: Group, broker: Broker) -> None:
     broker.stop()
     broker.start()
     group.kafka.wait_until_whole()
+
+
+def _slow_network(group: Group) -> Hurt:
+    link = group.link(group.any_member())
+    hurt = Hurt(now())
+    group.kafka.slow(link, 0.3)
+    last_for(6)
+    group.kafka.heal(link)
+    return hurt
+
+
+def _reset_connections(group: Group) -> Hurt:
+    link = group.link(group.any_member())
+    hurt = Hurt(now())
+    for _ in range(5):
+        group.kafka.reset(link)
+        last_for(1)
+    return hurt
+
+
+def _cut(group: Group, seconds: float, *directions: Direction) -> Hurt:
+    victim = group.any_member()
+    hurt = Hurt(now(), victim=victim.name)
+    group.kafka.cut(group.link(victim), *directions)
+    last_for(seconds)
+    group.kafka.heal(group.link(victim))
+    return hurt
 
 
 N, H, C = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT
@@ -194,5 +216,25 @@ FAULTS: dict[str, Fault] = {
     "kill-coordinator": Fault("the coordinator is killed", N, lambda group: _kill_broker(group, group.coordinator())),
     "freeze-broker": Fault("a broker is frozen for 6 s", N, _freeze_broker),
     "restart-brokers": Fault("all brokers are restarted one by one", N, _restart_brokers),
-    "move-coordinator": Fault("the coordinator is restarted", N, _move_coordinator),
+    "slow-network": Fault("0.6 s more to a member and back, for 6 s", N, _slow_network),
+    "reset-connections": Fault("all connections of a member are reset, five times", N, _reset_connections),
+    "cut-briefly": Fault("a member is cut off for half a session", N, lambda g: _cut(g, SESSION / 2, "to", "from")),
+    "cut": Fault(
+        "a member is cut off for longer than a session",
+        C,
+        lambda g: _cut(g, 1.5 * SESSION, "to", "from"),
+        overlaps=True,
+    ),
+    "cut-to": Fault(
+        "what a member sends is held back for longer than a session",
+        C,
+        lambda g: _cut(g, 1.5 * SESSION, "to"),
+        overlaps=True,
+    ),
+    "cut-from": Fault(
+        "what a member is sent is held back for longer than a session",
+        C,
+        lambda g: _cut(g, 1.5 * SESSION, "from"),
+        overlaps=True,
+    ),
 }

@@ -14,7 +14,7 @@ from typing import Any
 from kunicorn.pipes import clock
 from tests.chaos.calls import read_calls
 from tests.chaos.load import Load
-from tests.kafka import Broker, KafkaCluster
+from tests.kafka import Broker, ProxiedCluster
 from tests.system.members import MemberProcess, Members, group_settings, merged
 from tests.system.producing import committed_offsets, end_offsets
 from tests.system.workers import procfs
@@ -24,9 +24,11 @@ MEMBERS, WORKERS, PARTITIONS = 3, 2, 12
 RATE = 20
 """Records a second: a third of what all the workers manage, and no more than one member left alone does."""
 HANDLER_MS = 200
-SESSION = 12.0
-"""Seconds. A coordinator that is killed is back in 7 to 12 (broker.session.timeout.ms), and nothing may be lost
-by that; the default of 45 would make every schedule four times as long."""
+LINKS = tuple(f"link{number}" for number in range(MEMBERS + 1))
+"""To the brokers, one for each member that may live at a time."""
+SESSION = 10.0
+"""Seconds, the least that the settings permit; with the default of 45 a run would take an hour. A killed coordinator
+is replaced after 7 to 12 (broker.session.timeout.ms): here, unlike with the default, workers may pause by that."""
 COMMIT_INTERVAL = 1.0
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -55,7 +57,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
 class Group:
     """Members of one group on one topic, under load. `static` members have instance ids (KIP-345)."""
 
-    kafka: KafkaCluster
+    kafka: ProxiedCluster
     topic: str
     protocol: str
     static: bool
@@ -71,6 +73,9 @@ class Group:
         self.members = Members(self.directory, settings, {"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
         self.load = Load(self.kafka.bootstrap, self.topic, RATE)
         self._instances: dict[MemberProcess, str] = {}
+        self._links: dict[MemberProcess, str] = {}
+        for link in LINKS:
+            self.kafka.heal(link)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -79,8 +84,10 @@ class Group:
         instance = f"{self.topic}-{len(self._instances)}"
         if instead_of is not None:
             instance = self._instances[instead_of]
-        member = self.members.start({"group": {"group_instance_id": instance}} if self.static else None)
-        self._instances[member] = instance
+        link = next(link for link in LINKS if link not in {self._links[member] for member in self.alive})
+        own = {"group": {"group_instance_id": instance}} if self.static else {}
+        member = self.members.start(merged(own, {"kafka": {"bootstrap_servers": self.kafka.bootstrap_over(link)}}))
+        self._instances[member], self._links[member] = instance, link
         self.alive.append(member)
         return member
 
@@ -101,6 +108,10 @@ class Group:
     def worker_pids(self, member: MemberProcess) -> frozenset[int]:
         """Of all its workers now."""
         return frozenset(worker["pid"] for worker in member.workers())
+
+    def link(self, member: MemberProcess) -> str:
+        """What it reaches the brokers by."""
+        return self._links[member]
 
     def coordinator(self) -> Broker:
         """The broker that coordinates the group, as a member says."""

@@ -13,7 +13,7 @@ from tests.chaos.faults import FAULTS, Hurt
 from tests.chaos.group import MEMBERS, PARTITIONS, Group, now
 from tests.chaos.schedule import Schedule
 from tests.chaos.verdict import Outcome, Step, judge
-from tests.kafka import KafkaCluster
+from tests.kafka import ProxiedCluster
 from tests.system.producing import end_offsets, held
 
 MUST_NOT = ("lost", "out of order", "unexpected")
@@ -36,7 +36,7 @@ class Result:
         return found + [broken for outcome in self.outcomes for broken in outcome.broken]
 
 
-def run(kafka: KafkaCluster, what: Schedule, directory: Path, tell: Callable[[str], None]) -> Result:
+def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[str], None]) -> Result:
     """Blocks for minutes. Raises `AssertionError` where the group does not become whole again.
 
     Logs, settings and audit stay in `directory`.
