@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long bench-quick bench-scale docs lock clean
+.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale docs lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -64,6 +64,10 @@ test: lint  ## lint, unit and contract tests, and the core tests against a real 
 
 test-long: venv  ## the tests that take minutes
 	$(PYTEST) -m long
+
+# Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
+chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick

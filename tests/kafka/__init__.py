@@ -2,5 +2,6 @@
 
 from tests.kafka.broker import Broker
 from tests.kafka.cluster import KafkaCluster
+from tests.kafka.proxied import ProxiedCluster
 
-__all__ = ["Broker", "KafkaCluster"]
+__all__ = ["Broker", "KafkaCluster", "ProxiedCluster"]

@@ -46,7 +46,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, object]) -> str:
-    """The file's text. In an override's value `{id}` is the node's number: `{"broker.rack": "rack-{id}"}`."""
+    """The file's text. In an override's value `{id}` is the node's number: `{"broker.rack": "rack-{id}"}`; a function
+    is called with the node."""
     replicas = min(3, len(nodes))
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
@@ -73,5 +74,6 @@ def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, obj
         # The default takes 128 MiB of a 512 MiB heap.
         "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
     }
-    settings |= {name: str(value).format(id=node.id) for name, value in overrides.items()}
+    for name, value in overrides.items():
+        settings[name] = value(node) if callable(value) else str(value).format(id=node.id)
     return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -144,7 +144,7 @@ def _runs_by_partition(files: Sequence[AuditFile], killed: Collection[int]) -> d
         process = processes.index((file.member, file.pid))
         # The kill may have come after the handler's end and before its offset was stored.
         excused_begin = last_begins[file.pid] if file.pid in killed else None
-        for partition, offset, begin, end in _calls(file):
+        for partition, offset, begin, end in calls_in(file):
             run = _Run(begin, offset, end, process, end is None or begin == excused_begin)
             runs.setdefault(TopicPartition(file.topic, partition), []).append(run)
     for of_partition in runs.values():
@@ -162,7 +162,7 @@ def _last_begins(files: Sequence[AuditFile]) -> dict[int, int]:
     return last
 
 
-def _calls(file: AuditFile) -> Iterator[tuple[int, int, int, int | None]]:
+def calls_in(file: AuditFile) -> Iterator[tuple[int, int, int, int | None]]:
     """Partition, offset, begin and end of everything in the file; the end is None where there is none."""
     open_calls: dict[tuple[int, int], int] = {}
     words = file.words

@@ -1,0 +1,95 @@
+"""`python -m tests.chaos`: what `make chaos` runs."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.chaos import page
+from tests.chaos.faults import FAULTS
+from tests.chaos.group import BROKER_SETTINGS, LINKS
+from tests.chaos.run import Result, run
+from tests.chaos.schedule import WHOLE, Schedule, remember, remembered, schedule
+from tests.kafka import ProxiedCluster
+
+
+def main() -> int:
+    """Run schedules until all are done or the time is over; exit 1 if a promise did not hold."""
+    options = _options()
+    # Members are not our session's: an end by SIGTERM has to run the `finally` blocks that kill them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    directory = Path(tempfile.mkdtemp(prefix="kunicorn-chaos-"))
+    tell(f"logs, settings and audits: {directory}")
+    until = time.monotonic() + options.minutes * 60
+    results: list[Result] = []
+    failed = 0
+    with ProxiedCluster(LINKS, overrides=BROKER_SETTINGS) as kafka:
+        for what in planned(options.seed, options.fault):
+            if time.monotonic() > until:
+                tell(f"{options.minutes:g} minutes are over; left out: {what}")
+                continue
+            result = tried(kafka, what, directory)
+            if result is None:
+                failed += 1
+            else:
+                results.append(result)
+    if options.write:
+        write(results, failed)
+    return 1 if failed else 0
+
+
+def write(results: list[Result], failed: int) -> None:
+    """docs/delivery.md, unless that would publish less than the whole."""
+    if failed or not page.complete(results):
+        tell(f"{page.PAGE} stays as it was: {failed} schedules failed, or a protocol has not met every fault")
+        return
+    page.PAGE.write_text(page.page(results))
+    tell(f"written: {page.PAGE}")
+
+
+def tried(kafka: ProxiedCluster, what: Schedule, directory: Path) -> Result | None:
+    """The result if every promise held; otherwise it is told, and the seed is kept."""
+    try:
+        result = run(kafka, what, directory, tell)
+        broken = "\n".join(result.broken)
+    except AssertionError as error:
+        result, broken = None, str(error)
+    if not broken:
+        return result
+    tell(f"  FAILED {what}\n{broken}")
+    remember(what, broken)
+    return None
+
+
+def planned(seed: int | None, only: list[str]) -> Iterator[Schedule]:
+    """Schedules that failed before, then fresh ones; or just the one asked for."""
+    if seed is not None:
+        yield schedule(seed, only)
+        return
+    yield from remembered()
+    first = WHOLE * random.randrange(10_000)
+    yield from (schedule(first + number, only) for number in range(WHOLE))
+
+
+def tell(line: str) -> None:
+    """To whoever watches the run."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="only this one's schedule")
+    parser.add_argument("--minutes", type=float, default=20.0, help="begin no schedule later (default: %(default)s)")
+    parser.add_argument("--fault", action="append", choices=FAULTS, default=[], help="only this; may be repeated")
+    parser.add_argument("--write", action="store_true", help="write docs/delivery.md if all promises held")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

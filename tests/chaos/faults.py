@@ -1,0 +1,253 @@
+"""Every fault: what is done, and what may be handled twice because of it. One flat table."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tests.chaos.group import SESSION, Group, kill, last_for, now
+from tests.kafka import Broker
+from tests.kafka.proxied import Direction
+from tests.system.members import MemberProcess
+from tests.system.workers import procfs
+from tests.waiting import wait_until
+
+
+class Repeats(Enum):
+    """What a fault may cause to be handled again; the value is how docs/delivery.md says it."""
+
+    NOTHING = "0"
+    IN_HAND = "the record in hand"
+    SINCE_COMMIT = "since the last commit"
+
+
+class Kind(Enum):
+    """In which groups a fault has its meaning."""
+
+    ANY = "any"
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+@dataclass(frozen=True)
+class Hurt:
+    """Who was hurt, and when it began (nanoseconds of the audit's clock)."""
+
+    at: int
+    killed: frozenset[int] = frozenset()
+    """Workers' pids."""
+    victim: str = ""
+    """The member that may have handled what another one handles again."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to hurt the group. `inflict` returns when the fault is over, or nothing more is to be done about it."""
+
+    title: str
+    repeats: Repeats
+    inflict: Callable[[Group], Hurt]
+    kind: Kind = Kind.ANY
+    rebalances: bool = False
+    """Whether it may cause any: members come, go, or are taken for dead."""
+    overlaps: bool = False
+    """Another member may begin while a worker of the victim still has the record in hand of when its lease ran out."""
+
+
+def _kill_worker(group: Group) -> Hurt:
+    pid = group.any_worker(group.any_member())
+    hurt = Hurt(now(), frozenset({pid}))
+    kill(pid, signal.SIGKILL)
+    return hurt
+
+
+def _freeze_worker(group: Group) -> Hurt:
+    pid = group.any_worker(group.any_member())
+    hurt = Hurt(now())
+    kill(pid, signal.SIGSTOP)
+    last_for(3)
+    kill(pid, signal.SIGCONT)
+    return hurt
+
+
+def _kill_template(group: Group) -> Hurt:
+    member = group.any_member()
+    children = procfs.children(member.pid)
+    (template,) = [child.pid for child in children if child.name == "kunicorn-tmpl"]
+    hurt = Hurt(now())
+    kill(template, signal.SIGKILL)
+    member.wait(lambda: member.status()["template"] == "ready" and procfs.info(template) is None, "its successor")
+    return hurt
+
+
+def _kill_supervisor(group: Group) -> Hurt:
+    """A dynamic member's partitions are free when its session ends; a static one's successor has them at once."""
+    victim = group.any_member()
+    workers = group.worker_pids(victim)
+    hurt = Hurt(now(), workers, victim.name)
+    victim.kill()
+    group.alive.remove(victim)
+    wait_until(lambda: not procfs.living_in_session(victim.pid), "the workers to follow their supervisor", 5)
+    if not group.static:
+        group.wait_whole()
+    group.start(instead_of=victim)
+    return hurt
+
+
+def _freeze(group: Group, victim: MemberProcess, pids: list[int]) -> Hurt:
+    hurt = Hurt(now(), victim=victim.name)
+    for pid in pids:
+        kill(pid, signal.SIGSTOP)
+    last_for(2 * SESSION)
+    for pid in reversed(pids):
+        kill(pid, signal.SIGCONT)
+    return hurt
+
+
+def _freeze_supervisor(group: Group) -> Hurt:
+    victim = group.any_member()
+    return _freeze(group, victim, [victim.pid])
+
+
+def _freeze_member(group: Group) -> Hurt:
+    victim = group.any_member()
+    return _freeze(group, victim, [process.pid for process in procfs.living_in_session(victim.pid)])
+
+
+def _scale_out(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    group.start()
+    return hurt
+
+
+def _scale_in(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    group.stop(group.any_member())
+    return hurt
+
+
+def _rolling_restart(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    for member in list(group.alive):
+        group.stop(member)
+        group.start(instead_of=member)
+        group.wait_whole()
+    return hurt
+
+
+def _another_broker(group: Group) -> Broker:
+    coordinator = group.coordinator()
+    return group.rng.choice([broker for broker in group.kafka.brokers if broker is not coordinator])
+
+
+def _kill_broker(group: Group, victim: Broker) -> Hurt:
+    hurt = Hurt(now())
+    victim.kill()
+    last_for(SESSION)
+    victim.start()
+    group.kafka.wait_until_whole()
+    return hurt
+
+
+def _freeze_broker(group: Group) -> Hurt:
+    victim = group.rng.choice(group.kafka.brokers)
+    hurt = Hurt(now())
+    victim.freeze()
+    last_for(6)
+    victim.thaw()
+    group.kafka.wait_until_whole()
+    return hurt
+
+
+def _restart_brokers(group: Group) -> Hurt:
+    hurt = Hurt(now())
+    for broker in group.kafka.brokers:
+        _restart(group, broker)
+    return hurt
+
+
+def _restart(group: Group, broker: Broker) -> None:
+    broker.stop()
+    broker.start()
+    group.kafka.wait_until_whole()
+
+
+def _slow_network(group: Group) -> Hurt:
+    link = group.link(group.any_member())
+    hurt = Hurt(now())
+    group.kafka.slow(link, 0.3)
+    last_for(6)
+    group.kafka.heal(link)
+    return hurt
+
+
+def _reset_connections(group: Group) -> Hurt:
+    link = group.link(group.any_member())
+    hurt = Hurt(now())
+    for _ in range(5):
+        group.kafka.reset(link)
+        last_for(1)
+    return hurt
+
+
+def _cut(group: Group, seconds: float, *directions: Direction) -> Hurt:
+    victim = group.any_member()
+    hurt = Hurt(now(), victim=victim.name)
+    group.kafka.cut(group.link(victim), *directions)
+    last_for(seconds)
+    group.kafka.heal(group.link(victim))
+    return hurt
+
+
+N, H, C = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT
+
+FAULTS: dict[str, Fault] = {
+    "kill-worker": Fault("a worker is killed (SIGKILL)", H, _kill_worker),
+    "freeze-worker": Fault("a worker is frozen for 3 s", N, _freeze_worker),
+    "kill-template": Fault("the template is killed", N, _kill_template),
+    "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor, rebalances=True),
+    "freeze-supervisor": Fault(
+        "a supervisor is frozen for two sessions", C, _freeze_supervisor, rebalances=True, overlaps=True
+    ),
+    "freeze-member": Fault(
+        "a whole member is frozen for two sessions", C, _freeze_member, rebalances=True, overlaps=True
+    ),
+    "scale-out": Fault("a member is added", N, _scale_out, Kind.DYNAMIC, rebalances=True),
+    "scale-in": Fault("a member is stopped for good", N, _scale_in, Kind.DYNAMIC, rebalances=True),
+    "rolling-restart": Fault(
+        "all members are restarted one by one", N, _rolling_restart, Kind.DYNAMIC, rebalances=True
+    ),
+    "rolling-static": Fault(
+        "all static members are restarted one by one", N, _rolling_restart, Kind.STATIC, rebalances=True
+    ),
+    "kill-broker": Fault("a broker is killed", N, lambda group: _kill_broker(group, _another_broker(group))),
+    "kill-coordinator": Fault("the coordinator is killed", N, lambda group: _kill_broker(group, group.coordinator())),
+    "freeze-broker": Fault("a broker is frozen for 6 s", N, _freeze_broker),
+    "restart-brokers": Fault("all brokers are restarted one by one", N, _restart_brokers),
+    "slow-network": Fault("0.6 s more to a member and back, for 6 s", N, _slow_network),
+    "reset-connections": Fault("all connections of a member are reset, five times", N, _reset_connections),
+    "cut-briefly": Fault("a member is cut off for half a session", N, lambda g: _cut(g, SESSION / 2, "to", "from")),
+    "cut": Fault(
+        "a member is cut off for longer than a session",
+        C,
+        lambda g: _cut(g, 1.5 * SESSION, "to", "from"),
+        rebalances=True,
+        overlaps=True,
+    ),
+    "cut-to": Fault(
+        "what a member sends is held back for longer than a session",
+        C,
+        lambda g: _cut(g, 1.5 * SESSION, "to"),
+        rebalances=True,
+        overlaps=True,
+    ),
+    "cut-from": Fault(
+        "what a member is sent is held back for longer than a session",
+        C,
+        lambda g: _cut(g, 1.5 * SESSION, "from"),
+        rebalances=True,
+        overlaps=True,
+    ),
+}

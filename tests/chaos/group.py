@@ -1,0 +1,188 @@
+"""The group that is hurt: members as real processes, and when it is whole again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kunicorn.pipes import clock
+from tests.chaos.calls import read_calls
+from tests.chaos.load import Load
+from tests.kafka import Broker, ProxiedCluster
+from tests.system.members import MemberProcess, Members, group_settings, merged
+from tests.system.producing import committed_offsets, end_offsets
+from tests.system.workers import procfs
+from tests.waiting import wait_until
+
+MEMBERS, WORKERS, PARTITIONS = 3, 2, 12
+RATE = 20
+"""Records a second: a third of what all the workers manage, and no more than one member left alone does."""
+HANDLER_MS = 200
+LINKS = tuple(f"link{number}" for number in range(MEMBERS + 1))
+"""To the brokers, one for each member that may live at a time."""
+SESSION = 10.0
+"""Seconds, the least that the settings permit; with the default of 45 a run would take an hour. A killed coordinator
+is replaced after 7 to 12 (broker.session.timeout.ms): here, unlike with the default, workers may pause by that."""
+COMMIT_INTERVAL = 1.0
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "group": {
+        "session_timeout_ms": int(SESSION * 1000),
+        "commit_interval_ms": int(COMMIT_INTERVAL * 1000),
+        "heartbeat_interval_ms": 1000,
+    },
+    # The kills are ours and no record's fault.
+    "workers": {"max_crashes": 1000},
+}
+BROKER_SETTINGS = {
+    "min.insync.replicas": 2,
+    # The consumer protocol's session is the brokers' to choose (KIP-848).
+    "group.consumer.min.session.timeout.ms": int(SESSION * 1000),
+    "group.consumer.session.timeout.ms": int(SESSION * 1000),
+}
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
+    "cooperative-sticky": {"partition_assignment_strategy": ["cooperative-sticky"]},
+    "range": {"partition_assignment_strategy": ["range"]},
+    "consumer": {"group_protocol": "consumer"},
+}
+
+
+@dataclass
+class Group:
+    """Members of one group on one topic, under load. `static` members have instance ids (KIP-345)."""
+
+    kafka: ProxiedCluster
+    topic: str
+    protocol: str
+    static: bool
+    rng: random.Random
+    directory: Path
+    alive: list[MemberProcess] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kafka.create_topic(self.topic, PARTITIONS)
+        self.directory.mkdir(parents=True)
+        needed = group_settings(self.kafka.bootstrap, [self.topic], self.topic, workers=WORKERS)
+        settings = merged(needed, SETTINGS, {"group": PROTOCOLS[self.protocol]})
+        self.members = Members(self.directory, settings, {"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
+        self.load = Load(self.kafka.bootstrap, self.topic, RATE)
+        self._instances: dict[MemberProcess, str] = {}
+        self._links: dict[MemberProcess, str] = {}
+        for link in LINKS:
+            self.kafka.heal(link)
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    def start(self, instead_of: MemberProcess | None = None) -> MemberProcess:
+        """One more member; a static one takes over the instance id of the one that has ended."""
+        instance = f"{self.topic}-{len(self._instances)}"
+        if instead_of is not None:
+            instance = self._instances[instead_of]
+        link = next(link for link in LINKS if link not in {self._links[member] for member in self.alive})
+        own = {"group": {"group_instance_id": instance}} if self.static else {}
+        member = self.members.start(merged(own, {"kafka": {"bootstrap_servers": self.kafka.bootstrap_over(link)}}))
+        self._instances[member], self._links[member] = instance, link
+        self.alive.append(member)
+        return member
+
+    def stop(self, member: MemberProcess) -> None:
+        """Ask it to stop; what it handled must be committed when it has (invariant 8)."""
+        self.alive.remove(member)
+        code = member.stop(within=60)
+        assert code == 0, f"{member.name} exited with {code}\n{member.output()[-3000:]}"
+
+    def any_member(self) -> MemberProcess:
+        """One of the living."""
+        return self.rng.choice(self.alive)
+
+    def any_worker(self, member: MemberProcess) -> int:
+        """The pid of one of its workers."""
+        return int(self.rng.choice(member.wait(member.workers, "workers"))["pid"])
+
+    def worker_pids(self, member: MemberProcess) -> frozenset[int]:
+        """Of all its workers now."""
+        return frozenset(worker["pid"] for worker in member.workers())
+
+    def link(self, member: MemberProcess) -> str:
+        """What it reaches the brokers by."""
+        return self._links[member]
+
+    def coordinator(self) -> Broker:
+        """The broker that coordinates the group, as a member says."""
+        member = self.alive[0]
+        where = member.wait(lambda: member.status()["group"]["coordinator"], "a coordinator", 60)
+        return self.kafka.broker(int(where.split()[0]))
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def generation(self) -> int:
+        """The newest that a member knows of; with the consumer protocol the member epoch."""
+        return max(int(member.status()["group"]["generation"] or 0) for member in self.alive)
+
+    def wait_whole(self, within: float = 120.0) -> None:
+        """Until the living members share all partitions evenly, and everything appended before the call is handled."""
+        wait_until(self._shared_out, f"{len(self.alive)} members that share {PARTITIONS} partitions", within, 0.1)
+        ends = {partition: len(times) for partition, times in self.load.appended.items()}
+        wait_until(lambda: self._handled_up_to(ends), f"the records up to {ends} to be handled", within, 0.3)
+
+    def _shared_out(self) -> bool:
+        shares = []
+        for member in self.alive:
+            status = member.status()
+            if not status or status["group"]["state"] != "stable":
+                return False
+            if any(partition["state"] != "running" for partition in status["partitions"]):
+                return False
+            shares.append(len(status["partitions"]))
+        return sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
+
+    def _handled_up_to(self, ends: Mapping[int, int]) -> bool:
+        done = {
+            partition: {call.offset for call in calls if call.end is not None}
+            for partition, calls in read_calls(self.members.audit).items()
+        }
+        return all(end == 0 or end - 1 in done.get(partition, ()) for partition, end in ends.items())
+
+    def wait_all_committed(self) -> None:
+        """Until the brokers say that the group has committed the end of every partition."""
+        ends = end_offsets(self.kafka.bootstrap, self.topic, PARTITIONS)
+
+        def done() -> bool:
+            committed = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS)
+            return all(end == 0 or committed[tp] == end for tp, end in ends.items())
+
+        wait_until(done, f"the committed offsets {ends}", 60, 0.5)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Kill whatever is left: frozen workers hear no EOF, so they are killed one by one."""
+        for member in self.members.started:
+            left = procfs.living_in_session(member.pid)
+            member.close()
+            for process in left:
+                kill(process.pid, signal.SIGKILL)
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    """Send a signal; harmless where the process is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def last_for(seconds: float) -> None:
+    """How long a fault lasts."""
+    threading.Event().wait(seconds)
+
+
+def now() -> int:
+    """Nanoseconds of the clock that the audit uses."""
+    return clock.now_ns()

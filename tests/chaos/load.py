@@ -1,0 +1,67 @@
+"""Keyed records at a steady rate, and when the brokers had confirmed each of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from kunicorn.pipes import clock
+
+KEYS = 1000
+
+
+class Load:
+    """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once."""
+
+    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+                "enable.idempotence": True,
+                "log_level": 0,
+            }
+        )
+        self._topic = topic
+        self._rate = rate
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self.appended: defaultdict[int, list[int]] = defaultdict(list)
+        """By partition and offset: when it was confirmed, in nanoseconds of `kunicorn.pipes.clock`."""
+        self.failure: KafkaError | None = None
+
+    def start(self) -> None:
+        """Begin to produce."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Produce no more; raises `RuntimeError` where not everything was confirmed."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(10)
+        left = self._producer.flush(60)
+        if left or self.failure:
+            raise RuntimeError(f"{left} records unconfirmed, first failure {self.failure}: the brokers are not whole")
+
+    def _run(self) -> None:
+        began, sent = time.monotonic(), 0
+        while not self._ended.wait(0.01):
+            due = int((time.monotonic() - began) * self._rate)
+            for number in range(sent, due):
+                key = b"customer-%d" % (number % KEYS)
+                self._producer.produce(self._topic, b"x" * 200, key, on_delivery=self._confirmed)
+            sent = max(sent, due)
+            self._producer.poll(0)
+
+    def _confirmed(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is not None or partition is None or offset is None:
+            self.failure = self.failure or error
+            return
+        times = self.appended[partition]
+        # Confirmed in the order of their offsets, as idempotent producers keep it (KIP-98).
+        times.extend([clock.now_ns()] * (offset + 1 - len(times)))

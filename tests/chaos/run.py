@@ -1,0 +1,81 @@
+"""One schedule from its first member to its verdict."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kunicorn.demo.check import Audit, Report
+from tests.chaos.calls import read_calls
+from tests.chaos.faults import FAULTS, Hurt
+from tests.chaos.group import MEMBERS, PARTITIONS, Group, now
+from tests.chaos.schedule import Schedule
+from tests.chaos.verdict import Outcome, Step, judge
+from tests.kafka import ProxiedCluster
+from tests.system.producing import end_offsets, held
+
+MUST_NOT = ("lost", "out of order", "unexpected")
+"""The audit's faults that nothing excuses; repetitions and overlaps are judged by fault."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a schedule came to."""
+
+    schedule: Schedule
+    report: Report
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def broken(self) -> list[str]:
+        """The promises that did not hold; none if all is well."""
+        faults = self.report.faults()
+        found = [f"{name}: {', '.join(map(str, faults[name][:5]))}" for name in MUST_NOT if name in faults]
+        return found + [broken for outcome in self.outcomes for broken in outcome.broken]
+
+
+def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[str], None]) -> Result:
+    """Blocks for minutes. Raises `AssertionError` where the group does not become whole again.
+
+    Logs, settings and audit stay in `directory`.
+    """
+    tell(str(what))
+    kafka.wait_until_whole()
+    topic = f"chaos-{what.seed}-{now()}"
+    group = Group(kafka, topic, what.protocol, what.static, random.Random(what.seed), directory / topic)
+    try:
+        steps = _live_through(group, what, tell)
+        group.load.stop()
+        group.wait_whole()
+        for member in list(group.alive):
+            group.stop(member)
+        group.wait_all_committed()
+        calls = read_calls(group.members.audit)
+        report = Audit(group.members.audit).check(held(end_offsets(kafka.bootstrap, topic, PARTITIONS)), _killed(steps))
+        result = Result(what, report, tuple(judge(steps, calls, group.load.appended)))
+    finally:
+        group.close()
+    tell(f"  {report}")
+    return result
+
+
+def _live_through(group: Group, what: Schedule, tell: Callable[[str], None]) -> list[Step]:
+    for _ in range(MEMBERS):
+        group.start()
+    group.load.start()
+    group.wait_whole()
+    steps = []
+    for name in what.faults:
+        before = group.generation()
+        began = now()
+        hurt: Hurt = FAULTS[name].inflict(group)
+        group.wait_whole()
+        steps.append(Step(name, hurt, now(), group.generation() - before))
+        tell(f"  {name}: whole again after {(steps[-1].settled - began) / 1e9:.1f} s")
+    return steps
+
+
+def _killed(steps: list[Step]) -> set[int]:
+    return {pid for step in steps for pid in step.hurt.killed}

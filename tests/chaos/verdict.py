@@ -1,0 +1,96 @@
+"""Judges each fault by what was handled while it and its aftermath lasted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kunicorn.pipes.clock import NANOSECONDS
+from tests.chaos.calls import Overlap, Partitions, Repeat, longest_waits, overlaps, repeats
+from tests.chaos.faults import FAULTS, Hurt, Repeats
+from tests.chaos.group import COMMIT_INTERVAL, WORKERS
+
+LATE = 1.0
+"""Seconds by which a commit may be later than its interval: it takes its time, and a busy machine's timer is late."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fault that was inflicted; `settled` is when the group was whole again, nanoseconds."""
+
+    fault: str
+    hurt: Hurt
+    settled: int
+    rebalances: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fault cost. Seconds."""
+
+    fault: str
+    repeated: int
+    """Records begun again, whatever the cause."""
+    overlaps: int
+    """Calls of one process inside which another one began on the same partition."""
+    pauses: tuple[float, ...]
+    """The longest of each partition."""
+    rebalances: int
+    broken: tuple[str, ...]
+    """The promises that did not hold."""
+
+
+def judge(steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Sequence[int]]) -> list[Outcome]:
+    """One outcome a step. What happens until the next step begins is the step's."""
+    again, beside = repeats(calls), overlaps(calls)
+    outcomes = []
+    for number, step in enumerate(steps):
+        until = steps[number + 1].hurt.at if number + 1 < len(steps) else 2**63
+        mine = [each for each in again if step.hurt.at <= each.again.begin < until]
+        together = [each for each in beside if step.hurt.at <= each.begun.begin < until]
+        waits = longest_waits(calls, appended, step.hurt.at, step.settled)
+        outcomes.append(
+            Outcome(
+                fault=step.fault,
+                repeated=len(mine),
+                overlaps=len({each.inside for each in together}),
+                pauses=tuple(wait / NANOSECONDS for wait in waits),
+                rebalances=step.rebalances,
+                broken=(*_repeats_broken(step, mine), *_overlaps_broken(step, together), *_rebalances_broken(step)),
+            )
+        )
+    return outcomes
+
+
+def _repeats_broken(step: Step, mine: Sequence[Repeat]) -> Iterator[str]:
+    allowed, hurt = FAULTS[step.fault].repeats, step.hurt
+    if allowed is Repeats.NOTHING and mine:
+        yield f"{step.fault}: {len(mine)} records were handled again, first {mine[0]}"
+    if allowed is Repeats.IN_HAND:
+        if len(mine) > len(hurt.killed):
+            yield f"{step.fault}: {len(mine)} records were handled again for {len(hurt.killed)} killed workers: {mine}"
+        if others := [each for each in mine if each.before.pid not in hurt.killed]:
+            yield f"{step.fault}: handled again, but not in hand of the killed: {others[0]}"
+    if allowed is Repeats.SINCE_COMMIT:
+        if others := [each for each in mine if each.before.member != hurt.victim]:
+            yield f"{step.fault}: handled again, but not after {hurt.victim}: {others[0]}"
+        committed = hurt.at - int((COMMIT_INTERVAL + LATE) * NANOSECONDS)
+        if old := [each for each in mine if each.before.end is not None and each.before.end < committed]:
+            yield f"{step.fault}: handled again although handled long before the last commit: {old[0]}"
+
+
+def _rebalances_broken(step: Step) -> Iterator[str]:
+    if step.rebalances and not FAULTS[step.fault].rebalances:
+        yield f"{step.fault}: {step.rebalances} rebalances, and nobody had come or gone"
+
+
+def _overlaps_broken(step: Step, together: Sequence[Overlap]) -> Iterator[str]:
+    inside = {each.inside for each in together}
+    if not FAULTS[step.fault].overlaps:
+        if inside:
+            yield f"{step.fault}: two workers in one partition: {together[0]}"
+        return
+    if len(inside) > WORKERS:
+        yield f"{step.fault}: {len(inside)} calls beside another worker's, more than {WORKERS} workers had in hand"
+    if others := [each for each in together if each.inside.member != step.hurt.victim]:
+        yield f"{step.fault}: two workers in one partition, and neither is the victim's: {others[0]}"

@@ -1,0 +1,104 @@
+"""A cluster that clients reach over links of their own, which tests make slow, reset or cut."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from kunicorn.demo.processes import python_module, python_path, start_child
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.properties import Node, free_ports
+
+Direction = Literal["to", "from"]
+"""Towards the brokers, or from them."""
+
+
+class ProxiedCluster(KafkaCluster):
+    """Who bootstraps from `bootstrap_over(link)` is told the brokers' addresses on that link, and no others.
+
+    `bootstrap` is the way around all links.
+    """
+
+    def __init__(
+        self, links: Sequence[str], brokers: int = 3, overrides: Mapping[str, object] | None = None, **more: Any
+    ) -> None:
+        super().__init__(brokers, overrides=overrides, **more)
+        taken = {port for node in self._nodes for port in (node.port, node.controller_port)}
+        wanted = 2 * len(links) * brokers
+        ports = iter([port for port in free_ports(wanted + len(taken)) if port not in taken])
+        self._doors = {(link, node.id): next(ports) for link in links for node in self._nodes}
+        self._behind = {key: next(ports) for key in self._doors}
+        self._links = tuple(links)
+        self._overrides |= {
+            "listeners": self._listeners,
+            "advertised.listeners": self._advertised,
+            "listener.security.protocol.map": ",".join(
+                f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *map(str.upper, links))
+            ),
+            # Every listener has threads of its own.
+            "num.network.threads": 1,
+        }
+        self._proxy: subprocess.Popen[str] | None = None
+
+    def bootstrap_over(self, link: str) -> list[str]:
+        """Bootstrap servers on this link."""
+        return [f"127.0.0.1:{self._doors[link, node.id]}" for node in self._nodes]
+
+    def slow(self, link: str, seconds: float) -> None:
+        """Everything on the link takes so much longer, in each direction."""
+        self._tell("slow", link, str(seconds))
+
+    def cut(self, link: str, *directions: Direction) -> None:
+        """Nothing gets through; nobody is told."""
+        self._tell("cut", link, *directions)
+
+    def reset(self, link: str) -> None:
+        """All its connections are reset; new ones may be made."""
+        self._tell("reset", link)
+
+    def heal(self, link: str) -> None:
+        """As good as new; what was held back arrives."""
+        self._tell("heal", link)
+
+    def start(self) -> None:
+        """The links, then the brokers."""
+        plan: dict[str, dict[int, int]] = {link: {} for link in self._links}
+        for (link, node), door in self._doors.items():
+            plan[link][door] = self._behind[link, node]
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        command: list[str | Path] = [*python_module("tests.kafka.proxy"), json.dumps(plan)]
+        self._proxy = start_child(command, env=python_path(), pipes=True, log=self.workdir / "proxy.txt")
+        self._hear("ready")
+        super().start()
+
+    def close(self) -> None:
+        """Everything is gone afterwards."""
+        super().close()
+        if self._proxy is not None:
+            self._proxy.kill()
+            self._proxy.wait(10)
+
+    def _tell(self, *words: str) -> None:
+        assert self._proxy is not None
+        assert self._proxy.stdin is not None
+        self._proxy.stdin.write(" ".join(words) + "\n")
+        self._proxy.stdin.flush()
+        self._hear("done")
+
+    def _hear(self, word: str) -> None:
+        assert self._proxy is not None
+        assert self._proxy.stdout is not None
+        said = self._proxy.stdout.readline().strip()
+        if said != word:
+            raise RuntimeError(f"the proxy said {said!r} instead of {word!r}; see {self.workdir / 'proxy.txt'}")
+
+    def _listeners(self, node: Node) -> str:
+        own = [f"PLAINTEXT://127.0.0.1:{node.port}", f"CONTROLLER://127.0.0.1:{node.controller_port}"]
+        return ",".join(own + [f"{link.upper()}://127.0.0.1:{self._behind[link, node.id]}" for link in self._links])
+
+    def _advertised(self, node: Node) -> str:
+        own = [f"PLAINTEXT://127.0.0.1:{node.port}"]
+        return ",".join(own + [f"{link.upper()}://127.0.0.1:{self._doors[link, node.id]}" for link in self._links])

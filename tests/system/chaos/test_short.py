@@ -1,0 +1,44 @@
+"""Four minutes of `make chaos`: the schedules that failed once, then some faults of a fresh seed in each protocol."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.faults import FAULTS, Kind
+from tests.chaos.group import BROKER_SETTINGS, LINKS, PROTOCOLS
+from tests.chaos.run import run
+from tests.chaos.schedule import Schedule, remembered, schedule
+from tests.kafka import ProxiedCluster
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+FAULTS_EACH = 3
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[ProxiedCluster]:
+    with ProxiedCluster(LINKS, overrides=BROKER_SETTINGS) as cluster:
+        yield cluster
+
+
+def hold(kafka: ProxiedCluster, what: Schedule, directory: Path) -> None:
+    """Run it; a promise that does not hold fails with the seed that repeats it."""
+    broken = run(kafka, what, directory, print).broken
+    assert not broken, f"make chaos SEED={what.seed}, faults {what.faults}:\n" + "\n".join(broken)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_promise_holds_in_a_fresh_schedule(kafka: ProxiedCluster, protocol: str, tmp_path: Path) -> None:
+    number = list(PROTOCOLS).index(protocol)
+    seed = 2 * (len(PROTOCOLS) * random.randrange(10_000) + number)
+    common = [name for name in schedule(seed).faults if FAULTS[name].kind is Kind.ANY]
+    hold(kafka, schedule(seed, [*common[:FAULTS_EACH], "rolling-restart"]), tmp_path)
+
+
+@pytest.mark.parametrize("what", remembered(), ids=str)
+def test_a_schedule_that_failed_once_holds(kafka: ProxiedCluster, what: Schedule, tmp_path: Path) -> None:
+    hold(kafka, what, tmp_path)
