@@ -62,8 +62,10 @@ test: lint  ## lint, unit and contract tests, and the core tests against a real 
 	$(SYSTEM) -n $(JOBS) --dist loadfile || { test $$? = 1; \
 	  echo "once more, with nothing beside them: the system tests that failed"; $(SYSTEM) --last-failed; }
 
-test-long: venv  ## the tests that take minutes
+test-long: venv  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
+	$(SYSTEM) --group-protocol consumer
+	$(PYTEST) tests/system/group tests/system/workers -m "not long" --kafka-version 3.9.1
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n

@@ -64,13 +64,11 @@ def handles_everything(stage: Scene) -> None:
     assert "Traceback" not in member.output()
 
 
+MORE_WAYS = ("TLS", "PLAIN", "SCRAM-SHA-256")
+
+
 @pytest.mark.parametrize(
-    "way",
-    [
-        "mTLS",
-        "SCRAM-SHA-512",
-        *(pytest.param(way, marks=pytest.mark.long) for way in ("TLS", "PLAIN", "SCRAM-SHA-256")),
-    ],
+    "way", ["mTLS", "SCRAM-SHA-512", *(pytest.param(way, marks=pytest.mark.long) for way in MORE_WAYS)]
 )
 def test_the_service_handles_records_over(secured: SecuredCluster, scene: SceneMaker, way: str) -> None:
     handles_everything(scene(of(secured, way)))
