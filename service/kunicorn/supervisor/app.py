@@ -131,7 +131,7 @@ class Service:
             self._replacer,
             self._metrics,
         )
-        self._fetchers.pool, self._fetchers.topic_id = self._pool, self._topics.topic_id
+        self._fetchers.pool, self._fetchers.table.topic_id = self._pool, self._topics.topic_id
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from uuid import UUID
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import share, workers_wanted
@@ -29,6 +28,7 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.supervisor.partition import Partition, Poison
 from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.table import PartitionTable
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
@@ -46,12 +46,10 @@ class Fetchers:
     def __init__(self, max_crashes: int, metrics: Metrics, *, poison_halts: bool = True, batches: bool = False) -> None:
         """After `max_crashes` deaths with the same record (of `batches`: the same first record) in hand its partition
         halts; unless `poison_halts`, the next worker is told to keep it from the handler."""
-        self.table: dict[TopicPartition, Partition] = {}
+        self.table = PartitionTable()
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
-        self.topic_id: Callable[[str], UUID | None] = lambda _: None
-        """Set by the service: the id of the topic that has this name now, as far as is known."""
         self.max_crashes = max_crashes
         self.poison_halts = poison_halts
         self.batches = batches
@@ -70,13 +68,8 @@ class Fetchers:
             if tp in self.table:
                 self._wanted_again.add(tp)
             else:
-                fresh.append(self._enter(tp))
+                fresh.append(self.table.enter(tp))
         self._take_up(fresh)
-
-    def _enter(self, tp: TopicPartition) -> Partition:
-        partition = self.table[tp] = Partition(tp)
-        partition.topic_id = self.topic_id(tp.topic)
-        return partition
 
     def _take_up(self, fresh: list[Partition]) -> None:
         self.pool.want(workers_wanted(len(self.table), len(self.pool.places)))
@@ -111,19 +104,6 @@ class Fetchers:
         self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
 
-    def of_gone_topics(self) -> list[TopicPartition]:
-        """Those that belong to a topic that was deleted, and created anew under the same name."""
-        return [
-            tp
-            for tp, partition in self.table.items()
-            if not partition.lost and _other(partition.topic_id, self.topic_id(tp.topic))
-        ]
-
-    def disown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit nothing of these any more; an offset of the old topic would count for the new one."""
-        for tp in partitions:
-            self.table[tp].lost = True
-
     async def renew(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
         """Their topics are other ones by now: drop what was consumed of the old and begin with the new."""
         self._wanted_again |= set(partitions)
@@ -154,8 +134,7 @@ class Fetchers:
             del self.table[tp]
             if tp in self._wanted_again:
                 self._wanted_again.discard(tp)
-                again.append(self._enter(tp))
-                again[-1].fresh = _other(partition.topic_id, again[-1].topic_id)
+                again.append(self.table.enter_again(partition))
         if again:
             self._take_up(again)
 
@@ -173,10 +152,6 @@ class Fetchers:
         for worker, held in grants.items():
             worker.send(StopFetcher(held, deadline, lost))
         self._notify()
-
-    def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of these a worker of ours may still handle."""
-        return frozenset(tp for tp in partitions if (p := self.table.get(tp)) and p.state is not _RELEASED)
 
     async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
         while any(p.state is not PartitionState.RELEASED for p in leaving):
@@ -363,33 +338,6 @@ class Fetchers:
 
     def _notify(self) -> None:
         self._changed.set()
-
-    # -- for the committer ---------------------------------------------------------------------------------------
-
-    def consumed(self) -> dict[TopicPartition, Position]:
-        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record."""
-        ready: dict[TopicPartition, Position] = {}
-        for tp, partition in self.table.items():
-            partition.look()
-            position = partition.position
-            if position is not None and not partition.lost and position.offset != partition.committed:
-                ready[tp] = position
-        return ready
-
-    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
-        """Of those topics among them whose id is known: the one that these partitions were consumed of."""
-        known = ((tp.topic, self.table[tp].topic_id) for tp in partitions if tp in self.table)
-        return {topic: topic_id for topic, topic_id in known if topic_id is not None}
-
-    def committed(self, tp: TopicPartition, offset: int) -> None:
-        """The broker has it."""
-        partition = self.table.get(tp)
-        if partition is not None:
-            partition.committed = offset
-
-
-def _other(before: UUID | None, now: UUID | None) -> bool:
-    return before is not None and now is not None and before != now
 
 
 def _by_worker(partitions: Iterable[Partition]) -> dict[WorkerProcess, list[Partition]]:

@@ -104,7 +104,7 @@ class FixedAssignment:
 
     def hurry(self) -> None:
         """See `Source`."""
-        self.unfinished += max(1, len(self._fetchers.held(self._known)))
+        self.unfinished += max(1, len(self._fetchers.table.held(self._known)))
 
     def group(self, now: float) -> None:
         """See `Source`."""
@@ -188,7 +188,7 @@ class FixedAssignment:
             self._fetchers.revoke(everything, began + self._drain_timeout, began + self._give_up_after)
         )
         await asyncio.wait({drain}, timeout=self._drain_timeout)
-        self.unfinished += len(self._fetchers.held(everything))
+        self.unfinished += len(self._fetchers.table.held(everything))
         await drain
         self._metrics.drain_seconds.observe(clock.now() - began)
         self._tell_positions()

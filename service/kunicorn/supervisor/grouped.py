@@ -39,7 +39,7 @@ class GroupAssignment:
         self._brokers = brokers
         self._fetchers = fetchers
         self._membership = Membership(settings, coordinator, topics, fetchers, metrics, extend_lease, fatal)
-        self.commits = Commits(self._membership, fetchers.consumed, fetchers.committed, metrics)
+        self.commits = Commits(self._membership, fetchers.table.consumed, fetchers.table.committed, metrics)
         self._handover = Handover(settings, fetchers, self.commits, metrics)
         self._membership.use(self.commits)
         self._membership.handover = self._handover
@@ -81,7 +81,7 @@ class GroupAssignment:
 
     def hurry(self) -> None:
         """See `Source`: the next owner handles what is in hand again."""
-        self._handover.uncommitted += max(1, len(self._fetchers.consumed()))
+        self._handover.uncommitted += max(1, len(self._fetchers.table.consumed()))
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
         """See `Source`: what the group has committed, else by policy."""

@@ -81,7 +81,7 @@ class Handover:
         self, drain: asyncio.Future[None], partitions: Partitions, may_follow: Callable[[], bool]
     ) -> frozenset[TopicPartition]:
         while not (await asyncio.wait({drain}, timeout=_STRAGGLER_AFTER))[0]:
-            held = self._fetchers.held(partitions)
+            held = self._fetchers.table.held(partitions)
             if may_follow() and 0 < len(held) < len(partitions):
                 return held
         await drain
@@ -100,7 +100,7 @@ class Handover:
         return committed
 
     def _count_uncommitted(self, partitions: Partitions) -> None:
-        consumed = self._fetchers.consumed()
+        consumed = self._fetchers.table.consumed()
         left = [f"{tp}@{consumed[tp].offset}" for tp in partitions if tp in consumed]
         self.uncommitted += len(left)
         if left:

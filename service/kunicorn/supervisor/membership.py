@@ -119,7 +119,7 @@ class Membership:
             member_id=member.member_id,
             instance_id=member.instance_id,
             offsets=offsets,
-            topic_ids=self._fetchers.topic_ids(offsets),
+            topic_ids=self._fetchers.table.topic_ids(offsets),
             metadata="",
             timeout=self._settings.group.commit_timeout_ms / 1000,
         )
@@ -246,7 +246,7 @@ class Membership:
             self._events.put_nowait(ev.TopicsChanged(reason))
 
     def _renew(self) -> None:
-        gone = self._fetchers.of_gone_topics()
+        gone = self._fetchers.table.of_gone_topics()
         if not gone:
             return
         log.warning(
@@ -256,7 +256,7 @@ class Membership:
         )
         if self.protocol == "consumer":
             # The coordinator knows topics by id: it takes these away and gives the new ones.
-            self._fetchers.disown(gone)
+            self._fetchers.table.disown(gone)
             return
         now, group = clock.now(), self._settings.group
         drained, given_up = now + group.drain_timeout_ms / 1000, now + group.max_poll_interval_ms / 1000

@@ -133,7 +133,7 @@ def stage() -> Stage:
 
 
 def consumed(stage: Stage) -> dict[int, int]:
-    return {tp.partition: position.offset for tp, position in stage.fetchers.consumed().items()}
+    return {tp.partition: position.offset for tp, position in stage.fetchers.table.consumed().items()}
 
 
 async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
@@ -177,7 +177,7 @@ def test_invariant_1_what_is_committable_is_what_the_ledger_says_and_never_an_un
     stage.give(0)
     stage.workers[0].consume(stage.start_of(0), 107, in_hand=3)
     assert consumed(stage) == {0: 107}
-    stage.fetchers.committed(TopicPartition("orders", 0), 107)
+    stage.fetchers.table.committed(TopicPartition("orders", 0), 107)
     assert consumed(stage) == {}
 
 

@@ -78,7 +78,7 @@ class World:
         self.in_flight = 0
         self._read: dict[PlayedWorker, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
-        self.commits = Commits(self, self.stage.fetchers.consumed, self.stage.fetchers.committed, Metrics())
+        self.commits = Commits(self, self.stage.fetchers.table.consumed, self.stage.fetchers.table.committed, Metrics())
         self.handover = Handover(SETTINGS, self.stage.fetchers, self.commits, Metrics())
 
     # -- the broker ----------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class World:
 
     def commit(self) -> None:
         """What the timer does: everything consumed, once."""
-        self._begin(self.commits._once(self.stage.fetchers.consumed, "timer"))
+        self._begin(self.commits._once(self.stage.fetchers.table.consumed, "timer"))
         self.go_on()
 
     def go_on(self) -> None:
