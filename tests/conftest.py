@@ -7,6 +7,8 @@ import pytest
 from tests.kafka.cluster import VERSION
 from tests.system import members
 
+_FIRST_WITH_CONSUMER_PROTOCOL = 4
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The system tests on another protocol or another Kafka; tests that name their own keep it."""
@@ -21,9 +23,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what has a meaning in the classic protocol only; reported as deselected."""
-    if config.getoption("--group-protocol") == "classic":
-        return
-    classic = [item for item in items if item.get_closest_marker("classic")]
-    config.hook.pytest_deselected(items=classic)
-    items[:] = [item for item in items if not item.get_closest_marker("classic")]
+    """Leave out what is about another protocol or beyond that Kafka; reported as deselected."""
+    beyond = "classic" if config.getoption("--group-protocol") == "consumer" else ""
+    if int(config.getoption("--kafka-version").partition(".")[0]) < _FIRST_WITH_CONSUMER_PROTOCOL:
+        beyond = "consumer"
+    left_out = [item for item in items if beyond and item.get_closest_marker(beyond)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]

@@ -16,6 +16,8 @@ from tests.system.members import MemberProcess, Members
 from tests.system.producing import Flow, committed_offsets, produce
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.consumer
+
 PARTITIONS = 6
 CONSUMER = {"group": {"group_protocol": "consumer"}}
 

@@ -12,7 +12,7 @@ from tests.system.members import Members
 from tests.system.producing import produce
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.consumer)])
 def test_topics_that_match_a_pattern_later_are_taken_up_and_those_of_others_left_alone(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str
 ) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to, judgement, own
 from tests.system.members import Members
 from tests.system.producing import Flow, produce
+
+pytestmark = pytest.mark.consumer
 
 PARTITIONS = 6
 CONSUMER = {"group": {"group_protocol": "consumer", "allow_protocol_upgrade": True}}

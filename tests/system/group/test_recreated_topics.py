@@ -15,7 +15,7 @@ from tests.system.producing import committed_offsets, end_offsets, produce
 from tests.waiting import wait_until
 
 PARTITIONS = 3
-BOTH = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+BOTH = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.consumer)])
 
 
 @BOTH

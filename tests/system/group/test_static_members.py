@@ -22,7 +22,9 @@ PARTITIONS = 4
 MembersOf = Callable[..., Members]
 Pods = Callable[..., tuple[Members, MemberProcess, MemberProcess]]
 
-both_protocols = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.long)])
+both_protocols = pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=[pytest.mark.long, pytest.mark.consumer])]
+)
 
 
 @pytest.fixture

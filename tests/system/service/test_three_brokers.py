@@ -15,7 +15,9 @@ PROTOCOLS = pytest.mark.parametrize(
     "protocol",
     [
         pytest.param({"group": {"partition_assignment_strategy": ["cooperative-sticky"]}}, id="cooperative-sticky"),
-        pytest.param({"group": {"group_protocol": "consumer"}}, id="consumer", marks=pytest.mark.long),
+        pytest.param(
+            {"group": {"group_protocol": "consumer"}}, id="consumer", marks=[pytest.mark.long, pytest.mark.consumer]
+        ),
     ],
 )
 FENCED = 30.0
