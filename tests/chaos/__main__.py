@@ -39,10 +39,18 @@ def main() -> int:
                 failed += 1
             else:
                 results.append(result)
-    if options.write and not failed and page.complete(results):
-        page.PAGE.write_text(page.page(results))
-        tell(f"written: {page.PAGE}")
+    if options.write:
+        write(results, failed)
     return 1 if failed else 0
+
+
+def write(results: list[Result], failed: int) -> None:
+    """docs/delivery.md, unless that would publish less than the whole."""
+    if failed or not page.complete(results):
+        tell(f"{page.PAGE} stays as it was: {failed} schedules failed, or a protocol has not met every fault")
+        return
+    page.PAGE.write_text(page.page(results))
+    tell(f"written: {page.PAGE}")
 
 
 def tried(kafka: ProxiedCluster, what: Schedule, directory: Path) -> Result | None:

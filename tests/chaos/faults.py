@@ -50,6 +50,8 @@ class Fault:
     repeats: Repeats
     inflict: Callable[[Group], Hurt]
     kind: Kind = Kind.ANY
+    rebalances: bool = False
+    """Whether it may cause any: members come, go, or are taken for dead."""
     overlaps: bool = False
     """Another member may begin while a worker of the victim still has the record in hand of when its lease ran out."""
 
@@ -205,13 +207,21 @@ FAULTS: dict[str, Fault] = {
     "kill-worker": Fault("a worker is killed (SIGKILL)", H, _kill_worker),
     "freeze-worker": Fault("a worker is frozen for 3 s", N, _freeze_worker),
     "kill-template": Fault("the template is killed", N, _kill_template),
-    "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor),
-    "freeze-supervisor": Fault("a supervisor is frozen for two sessions", C, _freeze_supervisor, overlaps=True),
-    "freeze-member": Fault("a whole member is frozen for two sessions", C, _freeze_member, overlaps=True),
-    "scale-out": Fault("a member is added", N, _scale_out, Kind.DYNAMIC),
-    "scale-in": Fault("a member is stopped for good", N, _scale_in, Kind.DYNAMIC),
-    "rolling-restart": Fault("all members are restarted one by one", N, _rolling_restart, Kind.DYNAMIC),
-    "rolling-static": Fault("all static members are restarted one by one", N, _rolling_restart, Kind.STATIC),
+    "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor, rebalances=True),
+    "freeze-supervisor": Fault(
+        "a supervisor is frozen for two sessions", C, _freeze_supervisor, rebalances=True, overlaps=True
+    ),
+    "freeze-member": Fault(
+        "a whole member is frozen for two sessions", C, _freeze_member, rebalances=True, overlaps=True
+    ),
+    "scale-out": Fault("a member is added", N, _scale_out, Kind.DYNAMIC, rebalances=True),
+    "scale-in": Fault("a member is stopped for good", N, _scale_in, Kind.DYNAMIC, rebalances=True),
+    "rolling-restart": Fault(
+        "all members are restarted one by one", N, _rolling_restart, Kind.DYNAMIC, rebalances=True
+    ),
+    "rolling-static": Fault(
+        "all static members are restarted one by one", N, _rolling_restart, Kind.STATIC, rebalances=True
+    ),
     "kill-broker": Fault("a broker is killed", N, lambda group: _kill_broker(group, _another_broker(group))),
     "kill-coordinator": Fault("the coordinator is killed", N, lambda group: _kill_broker(group, group.coordinator())),
     "freeze-broker": Fault("a broker is frozen for 6 s", N, _freeze_broker),
@@ -223,18 +233,21 @@ FAULTS: dict[str, Fault] = {
         "a member is cut off for longer than a session",
         C,
         lambda g: _cut(g, 1.5 * SESSION, "to", "from"),
+        rebalances=True,
         overlaps=True,
     ),
     "cut-to": Fault(
         "what a member sends is held back for longer than a session",
         C,
         lambda g: _cut(g, 1.5 * SESSION, "to"),
+        rebalances=True,
         overlaps=True,
     ),
     "cut-from": Fault(
         "what a member is sent is held back for longer than a session",
         C,
         lambda g: _cut(g, 1.5 * SESSION, "from"),
+        rebalances=True,
         overlaps=True,
     ),
 }

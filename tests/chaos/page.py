@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 NOT_HERE = (
     "Not part of the schedules: records whose handler fails on every try (their partition halts, by policy and for a "
     "person to resolve; `tests/system/workers/test_failing_handlers.py`), and clocks that jump, which cannot be had "
-    "for single processes without root: the service measures time with CLOCK_BOOTTIME only, which nobody can set."
+    "for single processes without root: leases and deadlines run on CLOCK_BOOTTIME, which nobody can set."
 )
 
 
@@ -84,8 +84,10 @@ def _conditions(results: Sequence[Result]) -> Iterable[str]:
         "Repeated: records that were handled again, the most for one fault, and what is allowed. Overlaps: handler "
         "calls beside which another worker began on the same partition. Pause: how long a partition's next record lay "
         "in the log while nobody had a record of that partition in hand, the longest of each partition from the fault "
-        "until the backlog was gone; it includes waiting for a worker that is busy with another partition. Rebalances: "
-        "generations (member epochs), of the last such fault."
+        "until the backlog was gone; it includes waiting for a worker that is busy with another partition. A row has "
+        "as many pauses as partitions for each time, so its p99 is the longest unless there were many times. "
+        "Rebalances: generations (member epochs) of the last time. The machine's own delays are in all of it: a "
+        "static member that comes back later than its session ends is taken for dead."
     )
 
 

@@ -56,7 +56,7 @@ def judge(steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Seque
                 overlaps=len({each.inside for each in together}),
                 pauses=tuple(wait / NANOSECONDS for wait in waits),
                 rebalances=step.rebalances,
-                broken=(*_repeats_broken(step, mine), *_overlaps_broken(step, together)),
+                broken=(*_repeats_broken(step, mine), *_overlaps_broken(step, together), *_rebalances_broken(step)),
             )
         )
     return outcomes
@@ -77,6 +77,11 @@ def _repeats_broken(step: Step, mine: Sequence[Repeat]) -> Iterator[str]:
         committed = hurt.at - int((COMMIT_INTERVAL + LATE) * NANOSECONDS)
         if old := [each for each in mine if each.before.end is not None and each.before.end < committed]:
             yield f"{step.fault}: handled again although handled long before the last commit: {old[0]}"
+
+
+def _rebalances_broken(step: Step) -> Iterator[str]:
+    if step.rebalances and not FAULTS[step.fault].rebalances:
+        yield f"{step.fault}: {step.rebalances} rebalances, and nobody had come or gone"
 
 
 def _overlaps_broken(step: Step, together: Sequence[Overlap]) -> Iterator[str]:

@@ -16,9 +16,9 @@ def call(begin: float, offset: int, end: float | None, member: str = "a", pid: i
     return Call(at(begin), 0, offset, None if end is None else at(end), member, pid)
 
 
-def judged(fault: str, *calls: Call, hurt: Hurt | None = None, appended: float = 0.0) -> Outcome:
-    """The outcome of a fault at 10 s that was over at 20 s."""
-    step = Step(fault, hurt or Hurt(at(10), frozenset({1}), "a"), at(20), 1)
+def judged(fault: str, *calls: Call, appended: float = 0.0, rebalances: int = 0) -> Outcome:
+    """The outcome of a fault at 10 s that was over at 20 s; its victim is member a, worker 1."""
+    step = Step(fault, Hurt(at(10), frozenset({1}), "a"), at(20), rebalances)
     times = [at(appended)] * (max(each.offset for each in calls) + 1)
     return judge([step], {0: sorted(calls)}, {0: times})[0]
 
@@ -55,3 +55,8 @@ def test_a_pause_counts_from_when_the_record_was_there_and_the_one_before_was_do
     assert judged("kill-worker", call(9, 0, 9.5), call(12, 1, 12.1, pid=2)).pauses == (2.5,)
     assert judged("kill-worker", call(9, 0, 9.5), call(12, 1, 12.1, pid=2), appended=11).pauses == (1.0,)
     assert judged("kill-worker", call(9, 0, 9.5), call(25, 1, 25.1, pid=2)).pauses == (0.0,), "after it was over"
+
+
+def test_a_rebalance_needs_a_member_that_comes_or_goes() -> None:
+    assert judged("kill-worker", call(12, 0, 12.1), rebalances=1).broken
+    assert not judged("scale-out", call(12, 0, 12.1), rebalances=2).broken

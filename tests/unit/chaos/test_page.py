@@ -1,0 +1,34 @@
+"""docs/delivery.md names every fault and every promise; its figures are those of some run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kunicorn.observe.catalogue import Kind, every
+from kunicorn.settings.loading import sections
+from tests.chaos.faults import FAULTS
+from tests.chaos.group import PROTOCOLS
+from tests.chaos.page import PAGE, promises
+from tests.chaos.promises import PROMISES
+
+WRITE = "run `make chaos`"
+
+
+def test_the_page_has_the_promises_of_the_code() -> None:
+    assert promises() in PAGE.read_text(), WRITE
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_page_has_every_fault_under_every_protocol(protocol: str) -> None:
+    section = PAGE.read_text().partition(f"### {protocol}\n")[2].partition("\n#")[0]
+    rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.*)", section, re.MULTILINE)[2:]]
+    assert rows == [fault.title for fault in FAULTS.values()], WRITE
+
+
+def test_promises_name_settings_and_metrics_that_exist() -> None:
+    settings = {f"{section}.{name}" for section, model in sections().items() for name in model.model_fields}
+    metrics = {each.name + ("_total" if each.kind is Kind.COUNTER else "") for each in every()}
+    assert {name for promise in PROMISES for name in promise.settings} <= settings
+    assert {name for promise in PROMISES for name in promise.metrics} <= metrics
