@@ -58,8 +58,8 @@ def tried(kafka: ProxiedCluster, what: Schedule, directory: Path) -> Result | No
     try:
         result = run(kafka, what, directory, tell)
         broken = "\n".join(result.broken)
-    except AssertionError as error:
-        result, broken = None, str(error)
+    except (AssertionError, RuntimeError) as error:
+        result, broken = None, str(error) or repr(error)
     if not broken:
         return result
     tell(f"  FAILED {what}\n{broken}")
@@ -88,7 +88,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no schedule later (default: %(default)s)")
     parser.add_argument("--fault", action="append", choices=FAULTS, default=[], help="only this; may be repeated")
     parser.add_argument("--write", action="store_true", help="write docs/delivery.md if all promises held")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.fault and options.seed is None:
+        parser.error("--fault picks from one seed's schedule: name it with --seed")
+    return options
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def _conditions(results: Sequence[Result]) -> Iterable[str]:
         "in the log while nobody had a record of that partition in hand, the longest of each partition from the fault "
         "until the backlog was gone; it includes waiting for a worker that is busy with another partition. A row has "
         "as many pauses as partitions for each time, so its p99 is the longest unless there were many times. "
-        "Rebalances: generations (member epochs) of the last time. The machine's own delays are in all of it: a static "
-        "member that comes back later than its session ends is taken for dead."
+        "Rebalances: generations (member epochs) of the last time. The machine's own delays are in all of it: a "
+        "static member that comes back later than its session ends is taken for dead."
     )
 
 

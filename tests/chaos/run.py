@@ -37,12 +37,13 @@ class Result:
 
 
 def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[str], None]) -> Result:
-    """Blocks for minutes. Raises `AssertionError` where the group does not become whole again.
+    """Blocks for minutes. Raises `AssertionError` where the group does not become whole again, `RuntimeError` where
+    the brokers do not take what is produced.
 
     Logs, settings and audit stay in `directory`.
     """
     tell(str(what))
-    kafka.wait_until_whole()
+    _revive(kafka)
     topic = f"chaos-{what.seed}-{now()}"
     group = Group(kafka, topic, what.protocol, what.static, random.Random(what.seed), directory / topic)
     try:
@@ -59,6 +60,16 @@ def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[
         group.close()
     tell(f"  {report}")
     return result
+
+
+def _revive(kafka: ProxiedCluster) -> None:
+    """A schedule that failed in the middle may have left a broker frozen or dead."""
+    for broker in kafka.brokers:
+        if broker.alive:
+            broker.thaw()
+        else:
+            broker.start()
+    kafka.wait_until_whole()
 
 
 def _live_through(group: Group, what: Schedule, tell: Callable[[str], None]) -> list[Step]:

@@ -11,7 +11,6 @@ from tests.kafka import KafkaCluster
 from tests.system.service.under_load import BROKER_SETTINGS, SceneMaker, silence, under_load
 
 Settings = Mapping[str, Mapping[str, Any]]
-LONG_CONSUMER = (pytest.mark.long, pytest.mark.consumer)
 PROTOCOLS = pytest.mark.parametrize(
     "protocol",
     [
