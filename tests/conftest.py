@@ -24,9 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is about another protocol or beyond that Kafka; reported as deselected."""
-    beyond = "classic" if config.getoption("--group-protocol") == "consumer" else ""
+    beyond = {"classic"} if config.getoption("--group-protocol") == "consumer" else set()
     if int(config.getoption("--kafka-version").partition(".")[0]) < _FIRST_WITH_CONSUMER_PROTOCOL:
-        beyond = "consumer"
-    left_out = [item for item in items if beyond and item.get_closest_marker(beyond)]
+        beyond |= {"consumer", "kafka4"}
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in beyond)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

@@ -167,7 +167,6 @@ class Pool:
         template = await blueprint.template()
         ours, theirs = socket.socketpair()
         ledger = Ledger.create(LEDGER_SLOTS)
-        ledger.lease_ns = self._lease_ns
         self.forking += 1
         try:
             with theirs:  # else we would never read the worker's EOF, nor it ours
@@ -184,6 +183,8 @@ class Pool:
             place.successor = process
         else:
             place.process = process
+        # Not before it is among the processes: an extension while it was forked would have passed it by.
+        ledger.lease_ns = self._lease_ns
         watch_exit(pidfd, lambda how: self._bury(place, process, how))
         process.channel = await Channel.open(
             ours, lambda message: self._hear(process, message), lambda why: self._nonsense(process, why)

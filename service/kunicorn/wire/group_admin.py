@@ -76,7 +76,9 @@ class GroupAdmin:
             answer = await self._ask(Api.CONSUMER_GROUP_DESCRIBE, fields)
         except UnsupportedByBroker:
             return classic  # Before Kafka 4.0 there is no other kind.
-        return self._settled(consumer_group(answer, self._group_id))
+        described = consumer_group(answer, self._group_id)
+        # Brokers of 3.9 know the API and refuse it: the protocol is switched off there.
+        return classic if described.error == ErrorCode.UNSUPPORTED_VERSION else self._settled(described)
 
     async def remove(self, member: DescribedMember, reason: str) -> int:
         """Take the slot of a static member from it (LeaveGroup, KIP-345); the error code.

@@ -31,6 +31,7 @@ def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
     assert member.stop(within=DRAIN_BUDGET) == 0
     report = judgement(kafka, members, topic, PARTITIONS)
     assert (report.handled, report.repeated, report.processes) == (records, (), 2)
+    assert "membership is not certain" not in member.output(), "no worker started without a lease"
 
 
 def test_a_stop_in_the_middle_of_a_backlog_leaves_the_rest_to_the_next_start(

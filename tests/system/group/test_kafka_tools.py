@@ -23,6 +23,7 @@ def rows(printed: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.classic
+@pytest.mark.kafka4
 def test_kafkas_group_command_shows_our_member_and_agrees_with_our_offsets(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -27,8 +27,8 @@ CLIENTS_AND_STRATEGIES = pytest.mark.parametrize(
             ("librdkafka", LibrdkafkaConsumer, ["range", "cooperative-sticky"], ()),
             ("aiokafka", AiokafkaConsumer, ["sticky"], ()),
             ("aiokafka", AiokafkaConsumer, ["range", "roundrobin"], pytest.mark.long),
-            ("java", JavaConsumer, ["cooperative-sticky"], ()),
-            ("java", JavaConsumer, ["range", "roundrobin", "sticky"], pytest.mark.long),
+            ("java", JavaConsumer, ["cooperative-sticky"], pytest.mark.kafka4),
+            ("java", JavaConsumer, ["range", "roundrobin", "sticky"], (pytest.mark.long, pytest.mark.kafka4)),
         )
         for strategy in strategies
     ],
