@@ -50,7 +50,7 @@ def test_a_handler_beyond_the_drain_budget_is_interrupted_and_its_finally_blocks
 ) -> None:
     stage = scene(2, workers=1, handler=handler, settings=SETTINGS)
     first, second, worker = overrun(stage, "sleep")
-    assert stage.marked("0@1 leaves")
+    stage.wait_marked("0@1 leaves", first)
     assert [w["pid"] for w in first.workers()] == [worker], "the worker goes on"
     assert "interrupting its handler" in first.output()
     judge_overrun(stage, first, second, set())
