@@ -14,7 +14,7 @@ from typing import TypeVar
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.settings import Settings
 from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
-from kunicorn.wire.error_codes import ErrorCode, describe
+from kunicorn.wire.error_codes import COORDINATOR_MOVED, ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
 from kunicorn.wire.group_admin import Described, DescribedMember, GroupAdmin
 
@@ -80,7 +80,7 @@ async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except CoordinatorUnavailable as error:
-            if error.error not in _COMING or loop.time() > deadline:
+            if error.error not in COORDINATOR_MOVED or loop.time() > deadline:
                 raise
         await asyncio.sleep(_PAUSE)
 
@@ -117,9 +117,6 @@ def _shown(group: Described, group_id: str, member: DescribedMember) -> list[str
     ]
 
 
-_COMING: frozenset[int] = frozenset(
-    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
-)
 _REMEDIES: Mapping[int, str] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on the group",
     ErrorCode.UNKNOWN_MEMBER_ID: "it has left meanwhile",

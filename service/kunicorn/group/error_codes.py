@@ -59,6 +59,12 @@ class ErrorCode(IntEnum):
     REBOOTSTRAP_REQUIRED = 129
 
 
+COORDINATOR_MOVED = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""The coordinator is another node, or will answer soon: nothing is wrong with the group or with us."""
+
+
 def name_of(error: int) -> str:
     """The code's name, for messages; total."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.error_codes import COORDINATOR_MOVED, ErrorCode
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
@@ -20,11 +20,6 @@ from kunicorn.wire.group_admin import classic_group
 from kunicorn.wire.group_requests import Wishes
 
 log = logs.get("kunicorn.membership")
-
-
-_ELSEWHERE = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
 
 
 class ConsumerRequests:
@@ -50,7 +45,7 @@ class ConsumerRequests:
             return
         group_id = self._settings.group.id
         found = classic_group(await self._coordinator.describe(HEARTBEAT_TIMEOUT), group_id)
-        if found.error in _ELSEWHERE:
+        if found.error in COORDINATOR_MOVED:
             raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {describe(found.error)}")
         if not found.error:
             raise ConfigError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode as _EveryErrorCode
 
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.error_codes import COORDINATOR_MOVED, ErrorCode
 
-__all__ = ["ErrorCode", "describe"]
+__all__ = ["COORDINATOR_MOVED", "ErrorCode", "describe"]
 
 
 def describe(code: int) -> str:

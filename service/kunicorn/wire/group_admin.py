@@ -10,7 +10,7 @@ from kunicorn.topics import TopicPartition
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.consumer_protocol import decode_assignment
 from kunicorn.wire.coordinator import Coordinator
-from kunicorn.wire.error_codes import ErrorCode, describe
+from kunicorn.wire.error_codes import COORDINATOR_MOVED, ErrorCode, describe
 from kunicorn.wire.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
 from kunicorn.wire.make import Fields
 from kunicorn.wire.metadata import Broker
@@ -18,13 +18,6 @@ from kunicorn.wire.versions import Api
 
 PURPOSE = "admin"
 
-_MOVED = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 _DEAD = "Dead"
 """The state in which brokers before DescribeGroups v6 show a group that they do not know (`GroupMetadataManager`)."""
 _CLASSIC_TYPE = "consumer"
@@ -67,11 +60,11 @@ class GroupAdmin:
 
     async def describe(self) -> Described:
         """The group, whichever protocol its members speak: each kind is unknown to the other kind's API (KIP-848)."""
-        fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
-        classic = classic_group(await self._ask(Api.DESCRIBE_GROUPS, fields), self._group_id)
+        await self._node()
+        classic = classic_group(await self._coordinator.describe(self._timeout), self._group_id)
         if classic.error != ErrorCode.GROUP_ID_NOT_FOUND:
             return self._settled(classic)
-        fields = {"group_ids": [self._group_id], "include_authorized_operations": False}
+        fields: Fields = {"group_ids": [self._group_id], "include_authorized_operations": False}
         try:
             answer = await self._ask(Api.CONSUMER_GROUP_DESCRIBE, fields)
         except UnsupportedByBroker:
@@ -105,7 +98,7 @@ class GroupAdmin:
         return described
 
     def _check_moved(self, error: int) -> None:
-        if error in _MOVED:
+        if error in COORDINATOR_MOVED:
             self._coordinator.forget()
             raise CoordinatorUnavailable(error, f"group {self._group_id!r}: {describe(error)}")
 
