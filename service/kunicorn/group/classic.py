@@ -57,7 +57,8 @@ class ClassicMember:
         self.certain_until: float | None = None
         self.history = History()
         self._assignors = assignors
-        self._timings = timings
+        self.session_timeout = timings.session_timeout
+        """Seconds without an answer after which we are out; the brokers are told when we join."""
         self._pulse = Pulse(timings)
         self._patience = Patience(timings, rng)
         self._search = Search(self._patience)
@@ -416,7 +417,7 @@ class ClassicMember:
         self.state = take(CLASSIC, self.state, step)
 
     def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self._timings.session_timeout
+        until = sent_at + self.session_timeout
         self.certain_until = max(until, self.certain_until or until)
         return ev.BeCertain(self.certain_until)
 

@@ -63,7 +63,8 @@ class ConsumerMember:
         self.heartbeat_ok_at: float | None = None
         self.certain_until: float | None = None
         self.history = History()
-        self._timings = timings
+        self.session_timeout = timings.session_timeout
+        """Seconds without an answer after which we are out: the brokers' own, or ours where that is shorter."""
         self._pulse = Pulse(timings)
         self._patience = Patience(timings, rng)
         self._search = Search(self._patience)
@@ -113,9 +114,10 @@ class ConsumerMember:
         match event:
             case ev.JoinWanted():
                 return self._on_join_wanted(now)
-            case ev.CoordinatorFound():
+            case ev.CoordinatorFound(session_timeout):
                 self._search.found()
                 self._pulse.due = now
+                self.session_timeout = min(self.session_timeout, session_timeout or self.session_timeout)
                 return []
             case ev.CoordinatorRefused(error, why):
                 self._search.refused(now)
@@ -242,7 +244,7 @@ class ConsumerMember:
     def _may_await_slot(self, now: float) -> bool:
         if self._slot_wanted_since is None:
             self._slot_wanted_since = now
-        return now - self._slot_wanted_since < _SLOT_PATIENCE * self._timings.session_timeout
+        return now - self._slot_wanted_since < _SLOT_PATIENCE * self.session_timeout
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
         if request is self._request:
@@ -382,6 +384,6 @@ class ConsumerMember:
         self.state = take(CONSUMER, self.state, step)
 
     def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self._timings.session_timeout
+        until = sent_at + self.session_timeout
         self.certain_until = max(until, self.certain_until or until)
         return ev.BeCertain(self.certain_until)

@@ -166,7 +166,9 @@ class JoinWanted:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFound:
-    """The coordinator's node is known."""
+    """The coordinator's node is known; and the session timeout (seconds) that it has for us, if it told."""
+
+    session_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

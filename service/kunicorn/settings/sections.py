@@ -123,7 +123,8 @@ class GroupSettings(Section):
     session_timeout_ms: Milliseconds = Field(
         45_000,
         description="A member that is silent for so long loses its partitions. With the consumer protocol the brokers' "
-        "group.consumer.session.timeout.ms decides, and this must not be above it: workers pause after this.",
+        "group.consumer.session.timeout.ms decides, and workers pause after the shorter of the two. Where this user "
+        "may not read theirs (DESCRIBE_CONFIGS on the group), this must not be above it.",
     )
     allow_short_session_timeout: bool = Field(False, description="Permits a session_timeout_ms below 10000, for tests.")
     heartbeat_interval_ms: Milliseconds = Field(

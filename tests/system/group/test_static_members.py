@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +13,7 @@ from confluent_kafka.admin import NewPartitions
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import own
-from tests.system.members import MemberProcess, Members
+from tests.system.members import MemberProcess, Members, leave
 
 PARTITIONS = 4
 
@@ -50,18 +48,6 @@ def start(members: Members, number: int, settings: dict[str, dict[str, object]] 
     for section, values in (settings or {}).items():
         own_settings.setdefault(section, {}).update(values)  # type: ignore[arg-type]
     return members.start(own_settings, name=f"pod-{number}-{len(members.started)}")
-
-
-def leave(member: MemberProcess, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    """`kunicorn leave` with the member's own configuration."""
-    return subprocess.run(
-        [sys.executable, "-m", "kunicorn", "leave", "--config", str(member.config), *arguments],
-        stdin=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 @both_protocols

@@ -312,6 +312,17 @@ def test_membership_is_certain_from_the_send_time_of_the_last_good_heartbeat() -
     assert "BeCertain" not in talk.kinds()
 
 
+@pytest.mark.parametrize(("told", "counts"), [(None, SESSION), (2 * SESSION, SESSION), (SESSION / 3, SESSION / 3)])
+def test_of_the_brokers_session_timeout_and_ours_the_shorter_one_counts(told: float | None, counts: float) -> None:
+    talk = Conversation()
+    talk.tell(ev.JoinWanted())
+    talk.tell(ev.CoordinatorFound(told))
+    sent = talk.order(ev.SendConsumerHeartbeat).sent_at
+    talk.answer(owned(0), epoch=2)
+    assert talk.order(ev.BeCertain).until == sent + counts
+    assert talk.member.session_timeout == counts
+
+
 def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_member_holds_it() -> None:
     talk = Conversation(instance_id="pod-0")
     talk.find()

@@ -57,6 +57,23 @@ def names(asked: Asked, broker: FakeBroker, error: int = 0, key: str = "g") -> R
     return blank(schema, coordinators=(blank(row, key="other", error_code=16), blank(row, key=key, **node)))
 
 
+@pytest.mark.parametrize("version", [OURS[Api.DESCRIBE_CONFIGS].low, OURS[Api.DESCRIBE_CONFIGS].high])
+async def test_a_setting_of_the_group_is_read_by_its_name_whatever_else_is_answered(
+    broker: FakeBroker, coordinator: Coordinator, version: int
+) -> None:
+    def settings(asked: Asked) -> Reply:
+        result = nested(RESPONSES[asked.api, asked.version], "results")
+        row = nested(result, "configs")
+        mine = (blank(row, name="other", value="1"), blank(row, name="wanted", value="6000"))
+        both = (blank(result, resource_name="x"), blank(result, resource_name="g", configs=mine))
+        return blank_response(asked.api, asked.version, results=both)
+
+    at_version(broker, Api.DESCRIBE_CONFIGS, version)
+    broker.script[Api.DESCRIBE_CONFIGS] = settings
+    assert await coordinator.describe_config("wanted", 5.0) == (ErrorCode.NONE, "6000")
+    assert await coordinator.describe_config("unknown", 5.0) == (ErrorCode.NONE, None)
+
+
 def at_version(broker: FakeBroker, api: Api, version: int) -> None:
     broker.versions[api] = (0, version)
 

@@ -82,7 +82,7 @@ def test_a_chunk_cut_short_by_the_batchs_end_says_nothing_about_larger_ones() ->
         (KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range", FailureKind.OUT_OF_RANGE),
         (KafkaError._AUTO_OFFSET_RESET, "Partition log truncation detected at offset 5000", FailureKind.TRUNCATED),
         (KafkaError._LOG_TRUNCATION, "", FailureKind.TRUNCATED),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "", FailureKind.PARTITION),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "", FailureKind.DENIED),
         (12345, "a code of the future", FailureKind.PARTITION),
         (KafkaError._ALL_BROKERS_DOWN, "", None),
     ],
