@@ -80,6 +80,9 @@ bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minu
 bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
 	$(BIN)/python -m bench.memory --write
 
+bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
+	$(BIN)/python -m bench.handover --write
+
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe

@@ -81,6 +81,7 @@ def configured(bootstrap: str, topic: str, megabytes: int) -> Configure:
     client = client_properties(
         bootstrap_servers=bootstrap.split(","), client_id="bench", group_id="bench", isolation_level="read_uncommitted",
         client_rack=None, security={}, extra={}, memory_per_worker_mb=megabytes,
+        brokers=bootstrap.count(",") + 1,
     )  # fmt: skip
     return configuration(bootstrap, "bench.quick_handlers:never_return", [topic], client=client)
 
