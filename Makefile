@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale docs lock clean
+.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale bench-memory bench-handover docs lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -76,6 +76,12 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
+
+bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
+	$(BIN)/python -m bench.memory --write
+
+bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
+	$(BIN)/python -m bench.handover --write
 
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings

@@ -26,7 +26,7 @@ def count(record):
 def client_of(bootstrap: str, megabytes: int) -> dict[str, str | int | float | bool]:
     return client_properties(
         bootstrap_servers=[bootstrap], client_id="rig", group_id="rig", isolation_level="read_committed",
-        client_rack=None, security={}, extra={}, memory_per_worker_mb=megabytes,
+        client_rack=None, security={}, extra={}, memory_per_worker_mb=megabytes, brokers=1,
     )  # fmt: skip
 
 
