@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kunicorn.topics import TopicPartition
+from kunicorn.group.protocol import NO_GENERATION, Committed
+from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.consumer_protocol import decode_assignment
 from kunicorn.wire.coordinator import Coordinator
@@ -85,6 +86,41 @@ class GroupAdmin:
         )
         self._check_moved(error)
         return error
+
+    async def committed(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
+        """What the group has committed for these partitions (None: for all for which it has committed anything).
+
+        Raises `CoordinatorUnavailable`, too, where the group refuses to tell.
+        """
+        await self._node()
+        answer = await self._coordinator.fetch_offsets(
+            partitions=partitions, require_stable=False, timeout=self._timeout
+        )
+        self._check_moved(answer.error)
+        if answer.error:
+            raise CoordinatorUnavailable(answer.error, "its offsets cannot be read")
+        return answer.partitions
+
+    async def reset(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, int]:
+        """Commit these offsets as nobody; the error code of each.
+
+        The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
+        `GroupMetadataManager`): that is the fence between looking at the group and changing it.
+        """
+        await self._node()
+        answer = await self._coordinator.commit(
+            generation=NO_GENERATION,
+            member_id="",
+            instance_id=None,
+            offsets={tp: Position(offset) for tp, offset in offsets.items()},
+            metadata=metadata,
+            timeout=self._timeout,
+        )
+        for error in answer.errors.values():
+            self._check_moved(error)
+        return answer.errors
 
     async def _ask(self, api: Api, fields: Fields) -> Any:
         connection = await self._cluster.connection((await self._node()).node_id, PURPOSE, self._timeout)
