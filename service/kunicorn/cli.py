@@ -237,7 +237,7 @@ def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
     if _COMPLETING in os.environ:
         # Typer's own way in would add options that write into the user's shell profile.
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()
     try:

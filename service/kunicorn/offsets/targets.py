@@ -71,7 +71,9 @@ class Options:
 
     def target(self, now_ms: int) -> Target:
         """The one that is given. Raises `ConfigError` for none, for several, and for values that mean nothing."""
-        given = [name for name in _NAMES if getattr(self, name) not in {None, False}]
+        values = {name: getattr(self, name) for name in _NAMES}
+        # By identity: 0 equals False, and is an offset.
+        given = [name for name, value in values.items() if value is not None and value is not False]
         if len(given) != 1:
             said = " and ".join(map(_NAMES.__getitem__, given)) or "nothing"
             raise ConfigError(f"say exactly one of {', '.join(_NAMES.values())} (given: {said})")
