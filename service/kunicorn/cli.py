@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from enum import StrEnum
@@ -110,11 +111,20 @@ def run(config: Config = Path("config.toml")) -> None:
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")
-def check(config: Config = Path("config.toml")) -> None:
-    """Check settings, handler, brokers, topics and group, a line for each, without joining the group.
+def check(
+    config: Config = Path("config.toml"),
+    tries: Annotated[
+        int,
+        typer.Option("--try", min=0, max=10_000, metavar="N", help="Let the handler handle the latest N records."),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Check settings, handler, brokers, topics, rights and group, a line for each, without joining the group.
 
-    Safe beside running members. Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler
-    cannot be loaded.
+    Says what this member would be given beside those there are. Safe beside running members. With --try the handler is
+    called in a process of its own with the latest records: nothing is committed, but what the handler does is real.
+
+    Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler cannot be loaded or fails.
     """
     from kunicorn.settings import load
 
@@ -122,8 +132,14 @@ def check(config: Config = Path("config.toml")) -> None:
     from kunicorn.check import Finding
     from kunicorn.check import check as check_service
 
-    typer.echo(str(Finding("settings", f"{config} is valid")))
-    raise typer.Exit(check_service(settings, typer.echo))
+    found = [Finding("settings", f"{config} is valid")]
+    if as_json:
+        code = check_service(settings, found.append, records=tries)
+        typer.echo(json.dumps([finding.told() for finding in found], indent=2, ensure_ascii=False))
+    else:
+        typer.echo(str(found[0]))
+        code = check_service(settings, lambda finding: typer.echo(str(finding)), records=tries)
+    raise typer.Exit(code)
 
 
 @app.command(short_help="Show what the service on this machine does.")

@@ -33,6 +33,8 @@ class DescribedMember:
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    metadata: bytes = b""
+    """What a classic member sent with JoinGroup: its subscription, encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Described:
     why: str = ""
     state: str = ""
     members: Sequence[DescribedMember] = ()
+    strategy: str = ""
+    """The assignor that a classic group has agreed upon; empty where there is none, or the brokers assign."""
 
 
 class GroupAdmin:
@@ -157,10 +161,11 @@ def classic_group(message: Any, group_id: str) -> Described:
             each.client_id,
             each.client_host,
             _assigned(each.member_assignment) if readable else (),
+            bytes(each.member_metadata or b""),
         )
         for each in group.members or ()
     )
-    return Described(error, "", group.group_state, members)
+    return Described(error, "", group.group_state, members, group.protocol_data if readable else "")
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
