@@ -189,15 +189,16 @@ class Coordinator:
     async def fetch_offsets(
         self,
         *,
-        partitions: Collection[TopicPartition],
+        partitions: Collection[TopicPartition] | None,
         require_stable: bool,
         timeout: float,
         member_id: str | None = None,
         epoch: int = NO_GENERATION,
     ) -> OffsetFetchAnswer:
-        """OffsetFetch: what the group has committed. Look at the group's error before the partitions'.
+        """OffsetFetch: what the group has committed, for all partitions there are with `partitions` None.
 
-        With a member's id and epoch the broker refuses a member that it has fenced meanwhile (KIP-848).
+        Look at the group's error before the partitions'. With a member's id and epoch the broker refuses a member that
+        it has fenced meanwhile (KIP-848).
         """
 
         def fields(version: int) -> Fields:

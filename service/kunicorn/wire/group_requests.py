@@ -189,20 +189,22 @@ def commit(
 def fetch_offsets(
     version: int,
     group_id: str,
-    partitions: Iterable[TopicPartition],
+    partitions: Iterable[TopicPartition] | None,
     require_stable: bool,
     member_id: str | None = None,
     epoch: int = NO_GENERATION,
 ) -> Fields:
-    """OffsetFetch for one group; `member_id` and `epoch` only of members with the consumer protocol.
+    """OffsetFetch for one group (`partitions` None: all that it has committed); `member_id` and `epoch` only of members
+    with the consumer protocol.
 
     Before version 7 `require_stable` cannot be said, and brokers that old have no offsets pending in a transaction
     that they could hold back (KIP-447, `OffsetFetchRequest.java`).
     """
-    topics = [
+    named = [
         {"name": topic, "partition_indexes": [each.partition for each in group]}
-        for topic, group in by_topic(partitions)
+        for topic, group in by_topic(partitions or ())
     ]
+    topics = named if partitions is not None else None
     stable = require_stable and version >= _FETCH_STABLE
     if version >= _FETCH_BATCHED:
         group = {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, "topics": topics}

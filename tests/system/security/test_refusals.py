@@ -138,7 +138,7 @@ def checked(secured: SecuredCluster, topic: str, **kafka: Any) -> tuple[ExitCode
             "handler": {"entrypoint": "tests.system.handlers.audited:handle"},
         }
     )
-    return check(settings, lines.append), "\n".join(lines)
+    return check(settings, lambda finding: lines.append(str(finding))), "\n".join(lines)
 
 
 def test_check_reports_wrong_credentials_once_and_nothing_else_of_the_cluster(
