@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from functools import partial
 
+from kunicorn import bearer
 from kunicorn.clients import security_of, token_request
 from kunicorn.pipes.messages import Token
 from kunicorn.settings.sections import KafkaSettings
-from kunicorn.supervisor.tokens import Tokens
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.sasl import BearerToken
 
@@ -19,16 +20,16 @@ REQUEST_TIMEOUT = 10.0
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
     """The OAUTHBEARER token that the settings ask for, if they do. Raises `PeerError`, `ConfigError`."""
-    return await Tokens(token_request(kafka), lambda _: None).fetch() if kafka.uses_tokens else None
+    return await asyncio.to_thread(bearer.fetch, token_request(kafka)) if kafka.uses_tokens else None
 
 
 def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
     """The cluster, nothing sent yet; the caller closes it. Raises `ConfigError`."""
-    bearer = None if token is None else partial(BearerToken, token.value, token.extensions)
+    login = None if token is None else partial(BearerToken, token.value, token.extensions)
     return Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=security_of(kafka, bearer),
+        security=security_of(kafka, login),
         request_timeout=REQUEST_TIMEOUT,
         connect_timeout=CONNECT_TIMEOUT,
         rng=random.Random(),
