@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from kunicorn import bearer
 from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.pipes.messages import Token
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
-from kunicorn.supervisor.tokens import Tokens
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.error_codes import COORDINATOR_MOVED, ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
@@ -33,16 +33,16 @@ _PAUSE = 0.5
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
     """The OAUTHBEARER token that the settings ask for, if they do. Raises `PeerError`, `ConfigError`."""
-    return await Tokens(token_request(kafka), lambda _: None).fetch() if kafka.uses_tokens else None
+    return await asyncio.to_thread(bearer.fetch, token_request(kafka)) if kafka.uses_tokens else None
 
 
 def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
     """The cluster, nothing sent yet; the caller closes it. Raises `ConfigError`."""
-    bearer = None if token is None else partial(BearerToken, token.value, token.extensions)
+    login = None if token is None else partial(BearerToken, token.value, token.extensions)
     return Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=security_of(kafka, bearer),
+        security=security_of(kafka, login),
         request_timeout=REQUEST_TIMEOUT,
         connect_timeout=CONNECT_TIMEOUT,
         rng=random.Random(),

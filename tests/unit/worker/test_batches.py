@@ -7,9 +7,10 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.calls import following_offsets
 from kunicorn.pipes.messages import DURATION_BUCKETS, FailureKind
 from kunicorn.topics import NO_EPOCH, TopicPartition
-from kunicorn.worker.batches import following_offsets, gathered_runs, runs
+from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.faults import kind_of
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.pacing import MAX_CHUNK, ChunkPace
