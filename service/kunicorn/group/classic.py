@@ -21,19 +21,18 @@ from typing import assert_never
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
-from kunicorn.group.history import History
 from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.search import Search
-from kunicorn.group.states import BEATING, CLASSIC, COMMITTING, OVER, State, Step, take
-from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.group.standing import Standing
+from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Step, take
+from kunicorn.group.timing import Timings
 from kunicorn.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 
 
-class ClassicMember:
+class ClassicMember(Standing):
     """See the module. Not thread-safe; `now` never goes backwards."""
 
     def __init__(
@@ -44,24 +43,10 @@ class ClassicMember:
         instance_id: str | None = None,
     ) -> None:
         """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
-        self.state = State.IDLE
-        self.generation = NO_GENERATION
-        self.member_id = ""
-        self.instance_id = instance_id
-        self._ownership = Ownership()
+        super().__init__("", instance_id, timings, rng)
         self.leader = False
-        self.assignor: str | None = None
-        self.joined = False
-        """Has been stable at least once."""
-        self.heartbeat_ok_at: float | None = None
-        self.certain_until: float | None = None
-        self.history = History()
+        self._ownership = Ownership()
         self._assignors = assignors
-        self.session_timeout = timings.session_timeout
-        """Seconds without an answer after which we are out; the brokers are told when we join."""
-        self._pulse = Pulse(timings)
-        self._patience = Patience(timings, rng)
-        self._search = Search(self._patience)
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
         self._rejoin_reason = "first join"
@@ -72,11 +57,6 @@ class ClassicMember:
     def owned(self) -> frozenset[TopicPartition]:
         """All that a worker of ours may still handle."""
         return self._ownership.owned
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the broker takes commits of our generation now (invariant 2)."""
-        return self.state in COMMITTING and self.generation != NO_GENERATION
 
     @property
     def cooperative(self) -> bool:
@@ -415,11 +395,6 @@ class ClassicMember:
 
     def _step(self, step: Step) -> None:
         self.state = take(CLASSIC, self.state, step)
-
-    def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self.session_timeout
-        self.certain_until = max(until, self.certain_until or until)
-        return ev.BeCertain(self.certain_until)
 
     def _disturb(self, reason: str, now: float) -> None:
         self._rejoin_reason = reason

@@ -21,13 +21,12 @@ from uuid import UUID
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
-from kunicorn.group.history import History
 from kunicorn.group.holdings import Holdings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.search import Search
-from kunicorn.group.states import COMMITTING, CONSUMER, OVER, State, Step, take
-from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.group.standing import Standing
+from kunicorn.group.states import CONSUMER, OVER, State, Step, take
+from kunicorn.group.timing import Patience, Timings
 from kunicorn.topics import TopicPartition
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH = 0, -1, -2
@@ -37,7 +36,7 @@ _SLOT_PATIENCE = 1.5
 """Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""
 
 
-class ConsumerMember:
+class ConsumerMember(Standing):
     """See the module. Not thread-safe; `now` never goes backwards."""
 
     cooperative = True
@@ -52,22 +51,8 @@ class ConsumerMember:
         assignor: str | None = None,
     ) -> None:
         """`member_id` is ours to make, and kept as long as the process lives (KIP-1082)."""
-        self.state = State.IDLE
-        self.generation = NO_GENERATION
-        """The member epoch."""
-        self.member_id = member_id
-        self.instance_id = instance_id
+        super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
-        self.joined = False
-        """Has been stable at least once."""
-        self.heartbeat_ok_at: float | None = None
-        self.certain_until: float | None = None
-        self.history = History()
-        self.session_timeout = timings.session_timeout
-        """Seconds without an answer after which we are out: the brokers' own, or ours where that is shorter."""
-        self._pulse = Pulse(timings)
-        self._patience = Patience(timings, rng)
-        self._search = Search(self._patience)
         self._naming_patience = Patience(timings, rng)
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
@@ -83,11 +68,6 @@ class ConsumerMember:
     def owned(self) -> frozenset[TopicPartition]:
         """What a worker of ours may handle."""
         return self._holdings.owned
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the broker takes commits of our epoch now."""
-        return self.state in COMMITTING and self.generation != NO_GENERATION
 
     @property
     def may_follow(self) -> bool:
@@ -382,8 +362,3 @@ class ConsumerMember:
 
     def _step(self, step: Step) -> None:
         self.state = take(CONSUMER, self.state, step)
-
-    def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self.session_timeout
-        self.certain_until = max(until, self.certain_until or until)
-        return ev.BeCertain(self.certain_until)
