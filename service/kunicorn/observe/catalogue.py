@@ -241,6 +241,12 @@ LOGS_DROPPED = Declared(
     "Whoever reads standard output is too slow; raise [log] level.",
 )  # fmt: skip
 
+HTTP_ACTIONS = Declared(
+    "kunicorn_http_actions", C, "Actions asked for over HTTP: done, refused (not possible now), denied (no right).",
+    "denied: somebody tries without the token of [http]; the port should not be open to everybody.",
+    ("action", "result"),
+)  # fmt: skip
+
 # -- the service ---------------------------------------------------------------------------------------------------
 
 BUILD_INFO = Declared("kunicorn_build_info", G, "Always 1; says the version.", "Nothing to do.", ("version",))

@@ -74,6 +74,9 @@ class Metrics:
         self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
+        self.http_actions = self._counter(c.HTTP_ACTIONS)
+        self.totals = dict.fromkeys(("records", "failures", "retries", "dead_letters", "skipped"), 0)
+        """The same over all topics, for `/status`."""
         self.worker_lines_dropped = 0
         """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
         self._rendering = Lock()
@@ -87,6 +90,8 @@ class Metrics:
         self.dead_letters.labels(topic=deltas.topic).inc(deltas.dead_letters)
         self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
         self.process_seconds.add(deltas)
+        for name in self.totals:
+            self.totals[name] += getattr(deltas, name)
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.

@@ -5,10 +5,10 @@
 
 from kunicorn.settings.assign import AssignSettings
 from kunicorn.settings.handling import DeadLetterSettings, FailureRule, HandlerSettings
+from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.loading import load, shown
 from kunicorn.settings.sections import (
     GroupSettings,
-    HttpSettings,
     KafkaSettings,
     LogSettings,
     Settings,

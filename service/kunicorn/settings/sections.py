@@ -23,6 +23,7 @@ from kunicorn.settings.checks import (
 )
 from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.handling import DEAD_LETTER_RULES, DeadLetterSettings, HandlerSettings, default_topic
+from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
@@ -197,21 +198,6 @@ class WorkerSettings(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         return check(self, "workers", WORKER_RULES)
-
-
-class HttpSettings(Section):
-    """Probes, metrics and status; read-only."""
-
-    enabled: bool = Field(True, description="Serve /livez, /readyz, /metrics and /status.")
-    host: str = Field(
-        "0.0.0.0",  # noqa: S104 - a pod is scraped from outside
-        min_length=1,
-        description="Address to listen on; 127.0.0.1 keeps it to this machine.",
-    )
-    port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
-    partition_metrics_max: int = Field(
-        2000, ge=0, description="With more assigned partitions than this, /metrics leaves out the series per partition."
-    )
 
 
 class LogSettings(Section):

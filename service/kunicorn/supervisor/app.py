@@ -24,6 +24,7 @@ from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import lag
+from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.fixed import FixedAssignment
@@ -135,8 +136,11 @@ class Service:
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
-        self._snapshot = Snapshot(settings, self._source, self._fetchers, self._pool, self._templates, self._reloader)
-        self._http = Server(settings.http, self.status, self._metrics)
+        self._snapshot = Snapshot(
+            settings, self._source, self._fetchers, self._pool, self._templates, self._reloader, self._metrics.totals
+        )
+        actions = Actions(self._fetchers, self._pool, self._replacer, self._asked_to_drain)
+        self._http = Server(settings.http, self.status, self._metrics, actions)
 
     def _source_of_partitions(self, coordinator: Coordinator) -> Source:
         settings, topics, lease = self._settings, self._topics, self._pool.extend_lease
@@ -303,16 +307,26 @@ class Service:
             self._reloader.ask()
 
     def _told_to_stop(self, number: signal.Signals) -> None:
+        self._asked_to_stop(number.name)
+
+    def _asked_to_drain(self) -> bool:
+        """Like a first SIGTERM. A second one would not wait for what is in hand: that takes a signal."""
         if self._stopping:
-            self._stop_at_once(f"{number.name} again: stopping at once, without waiting for what is in hand")
+            return False
+        self._asked_to_stop("asked for over HTTP")
+        return True
+
+    def _asked_to_stop(self, why: str) -> None:
+        if self._stopping:
+            self._stop_at_once(f"{why} again: stopping at once, without waiting for what is in hand")
         elif not self._serving:
-            log.info(f"{number.name}: stopping before anything was begun")
+            log.info(f"{why}: stopping before anything was begun")
             self._stopping = True
             self._end()
         else:
-            log.info(f"{number.name}: {self._source.words.leaving}")
+            log.info(f"{why}: {self._source.words.leaving}")
             self._stopping = True
-            self._source.leave(f"{number.name} at {socket.gethostname()}")
+            self._source.leave(f"{why} at {socket.gethostname()}")
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             group = self._settings.group
             budget = (group.drain_timeout_ms + group.commit_timeout_ms) / 1000 + _EXIT_GRACE

@@ -38,7 +38,7 @@ _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
 _OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
 _RELEASED = PartitionState.RELEASED
-_WHENEVER = 1e18
+WHENEVER = 1e18
 """The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
 
 
@@ -213,7 +213,7 @@ class Fetchers:
             if worker is not None:
                 self._start(worker, partitions)
         for worker, grants in moves.items():
-            worker.send(StopFetcher(grants, _WHENEVER))
+            worker.send(StopFetcher(grants, WHENEVER))
 
     def _start(self, worker: WorkerProcess, partitions: list[Partition]) -> None:
         starts = []

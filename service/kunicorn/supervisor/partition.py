@@ -74,6 +74,8 @@ class Partition:
     def meet(self, event: PartitionEvent, reason: str | None = None) -> None:
         """Advance the state; `reason` is what `/status` says of the new one."""
         state = advance(self.state, event)
+        if state is self.state is PartitionState.PAUSED:
+            return  # Why it is paused outlives the worker that let go of it.
         if state is not self.state:
             self.state, self.since = state, clock.now()
         self.reason = reason
