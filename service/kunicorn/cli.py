@@ -12,6 +12,7 @@ import typer
 from kunicorn import __version__
 from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.pipeline.commands import app as pipeline
 
 _EPILOG = """\b
 Examples:
@@ -20,6 +21,7 @@ Examples:
   kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
   kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
+  kunicorn pipeline backfill --from 2h  handle history again, on Spark
 
 \b
 Exit codes:
@@ -47,6 +49,7 @@ app = typer.Typer(
 )
 
 app.add_typer(dlq, name="dlq")
+app.add_typer(pipeline, name="pipeline")
 
 Config = Annotated[
     Path,

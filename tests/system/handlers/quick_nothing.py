@@ -1,0 +1,1 @@
+def handle(record): pass
