@@ -7,22 +7,16 @@ on purpose. Whoever scales a StatefulSet down for good frees the partitions with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
 
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.settings import Settings
-from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
-from kunicorn.wire.error_codes import COORDINATOR_MOVED, ErrorCode, describe
+from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster, patiently
+from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
 from kunicorn.wire.group_admin import Described, DescribedMember, GroupAdmin
 
-T = TypeVar("T")
-
-_PATIENCE = 15.0
-"""Seconds for a coordinator that moves or loads its offsets."""
-_PAUSE = 0.5
 _PARTITIONS_SHOWN = 20
 
 Say = Callable[[str], None]
@@ -42,13 +36,13 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
     try:
         # Not inside a coroutine: the loop would hold back a Ctrl-C until the person answers.
         with asyncio.Runner() as runner, _opened(settings, runner) as admin:
-            group = runner.run(_patiently(admin.describe))
+            group = runner.run(patiently(admin.describe))
             member = _static_member(group, group_id, instance_id)
             for line in _shown(group, group_id, member):
                 say(line)
             if not confirm():
                 raise ConfigError("nothing was removed")
-            error = runner.run(_patiently(lambda: admin.remove(member, "removed by kunicorn leave")))
+            error = runner.run(patiently(lambda: admin.remove(member, "removed by kunicorn leave")))
     except BrokersUnreachable as failure:
         raise ConfigError(f"{failure}; correct kafka.bootstrap_servers, or start them") from failure
     except AuthenticationFailed as failure:
@@ -70,19 +64,6 @@ def _opened(settings: Settings, runner: asyncio.Runner) -> Iterator[GroupAdmin]:
         yield GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
     finally:
         runner.run(cluster.close())
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer, waiting while the coordinator moves."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE
-    while True:
-        try:
-            return await ask()
-        except CoordinatorUnavailable as error:
-            if error.error not in COORDINATOR_MOVED or loop.time() > deadline:
-                raise
-        await asyncio.sleep(_PAUSE)
 
 
 def _static_member(group: Described, group_id: str, instance_id: str) -> DescribedMember:

@@ -83,3 +83,29 @@ def _time(option: str, text: str | None) -> int | None:
     from kunicorn.dlq.selection import moment
 
     return None if text is None else moment(option, text, time.time_ns() // 1_000_000)
+
+
+@app.command("catch-up", short_help="Take over a group that is far behind, bring it to its end, hand it back.")
+def catch_up(
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the group's members to leave.")
+    ] = 0.0,
+    run: RunId = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
+) -> None:
+    """Handle what an empty group has left, from its committed offsets to the ends of now, and commit after each round.
+
+    Stop the live service first. Killed anywhere, what was not committed is handled again by the next catch-up or the
+    live service; nothing is lost. A live member that joins meanwhile wins: the commit is refused, and the run ends.
+
+    Exits 0 if the group is at the ends, 4 if it has members, 6 if something is left.
+    """
+    from kunicorn.pipeline import catch_up as job
+
+    settings, file = _read(config)
+    if dry_run:
+        raise typer.Exit(job.dry_run(settings, typer.echo))
+    raise typer.Exit(job.catch_up(settings, file, master, run, wait, typer.echo))

@@ -119,6 +119,6 @@ class _Post:
     def _refused(self, error: KafkaError) -> LettersRefused:
         return LettersRefused(
             f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}. The round does not count "
-            f"and its records are handled again: see that the topic exists, takes the largest records (max.message.bytes), "
-            f"lets this user write, then resume the run"
+            f"and its records are handled again: see that the topic exists, that its max.message.bytes fits the "
+            f"largest records and that this user may write to it, then resume the run"
         )
