@@ -63,7 +63,7 @@ class Visit:
 
     def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """The answer, waiting while the coordinator moves. Raises `PeerError`. Blocks."""
-        return self._runner.run(_patiently(question))
+        return self._runner.run(patiently(question))
 
     def refused(self, error: int, what: str) -> ServiceError:
         """The group says no: what, to what, and what to do."""
@@ -107,7 +107,8 @@ def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit
         raise ConfigError(f"group {group_id!r}: {failure}; {when_lost}") from failure
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """The coordinator's answer, waiting while it moves. Raises `CoordinatorUnavailable` and other `PeerError`s."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE
     while True:

@@ -24,6 +24,7 @@ from kunicorn.settings.checks import (
 from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.handling import DEAD_LETTER_RULES, DeadLetterSettings, HandlerSettings, default_topic
 from kunicorn.settings.http import HttpSettings
+from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
@@ -222,6 +223,7 @@ class Settings(BaseSettings):
     handler: HandlerSettings
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
+    pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
@@ -231,6 +233,11 @@ class Settings(BaseSettings):
         if self.dead_letters.topic is None and not self.handler.makes_dead_letters:
             return None
         return self.dead_letters.topic or default_topic(self.group.id)
+
+    @property
+    def stream_group(self) -> str:
+        """The group that `kunicorn pipeline stream` commits to."""
+        return self.pipeline.stream_group_id or default_stream_group(self.group.id)
 
     @property
     def other_topics(self) -> tuple[str, ...]:
@@ -253,7 +260,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES))
+        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *PIPELINE_RULES))
 
     @classmethod
     def settings_customise_sources(
