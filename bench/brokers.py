@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from bench.contestants import PARTITIONS, Contestant, Entry
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
@@ -41,7 +41,6 @@ class BrokerCost(NamedTuple):
     led: float
     """Of partitions whose leader was killed."""
     repeated: int
-    COLUMNS: ClassVar[tuple[tuple[str, Callable[[BrokerCost], str]], ...]]
 
     @property
     def good(self) -> bool:
@@ -50,7 +49,7 @@ class BrokerCost(NamedTuple):
         return self.who.client != "kunicorn" or (longest <= LIVING_GOAL and not self.repeated)
 
 
-BrokerCost.COLUMNS = (
+COLUMNS: tuple[tuple[str, Callable[[BrokerCost], str]], ...] = (
     ("client", lambda c: c.who.title),
     ("leader lives: longest pause s", lambda c: f"{c.living:.2f}"),
     ("leader lives, coordinator killed", lambda c: f"{c.living_without_coordinator:.2f}"),
@@ -78,7 +77,7 @@ def kill_each_broker(kafka: KafkaCluster, chosen: Iterable[Contestant], director
             entry.load.stop()
         costs = [judge(entry, [each[number] for each in kills]) for number, entry in enumerate(entries)]
     for cost in costs:
-        print(" · ".join(f"{name} {show(cost)}" for name, show in BrokerCost.COLUMNS), flush=True)
+        print(" · ".join(f"{name} {show(cost)}" for name, show in COLUMNS), flush=True)
     return costs
 
 

@@ -30,7 +30,7 @@ import aiokafka
 import confluent_kafka
 
 import kunicorn
-from bench.brokers import BrokerCost, kill_each_broker
+from bench import brokers
 from bench.contestants import CONTESTANTS, HANDLER_MS, PARTITIONS, RATE, WORKERS, Contestant, Entry, Member
 from bench.pages import write_section
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
@@ -113,7 +113,7 @@ def main() -> int:
     print(f"logs and audits: {directory}", flush=True)
     with KafkaCluster(3, overrides=BROKER_SETTINGS) as kafka:
         costs = list(hand_overs(kafka, chosen, directory, options.rounds))
-        killed = [] if options.no_brokers else kill_each_broker(kafka, chosen, directory)
+        killed = [] if options.no_brokers else brokers.kill_each_broker(kafka, chosen, directory)
     if options.write:
         write_section(TITLES[0], hand_over_page(costs, options.rounds))
         if killed:
@@ -223,10 +223,10 @@ def hand_over_page(costs: Sequence[Cost], rounds: int) -> str:
     return laid_out(paragraphs, rows)
 
 
-def broker_page(killed: Sequence[BrokerCost]) -> str:
+def broker_page(killed: Sequence[brokers.BrokerCost]) -> str:
     """The section of docs/benchmarks.md."""
-    rows = [[name for name, _ in BrokerCost.COLUMNS], ["---", *["--:"] * (len(BrokerCost.COLUMNS) - 1)]]
-    rows += [[show(cost) for _, show in BrokerCost.COLUMNS] for cost in killed]
+    rows = [[name for name, _ in brokers.COLUMNS], ["---", *["--:"] * (len(brokers.COLUMNS) - 1)]]
+    rows += [[show(cost) for _, show in brokers.COLUMNS] for cost in killed]
     paragraphs = (
         f"`make bench-handover`, {conditions()} Groups of two members each, side by side; every broker is killed once "
         "and comes back before the next; one of the three is the group's coordinator.",
