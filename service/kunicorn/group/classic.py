@@ -185,9 +185,9 @@ class ClassicMember(Standing):
         self._pulse.hurry(now)
         self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
-        if not self.leader or answer.skip_assignment:
+        if not self.leader:
             return self._sync({})
-        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members)
+        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members, answer.skip_assignment)
         self._request = plan
         return [plan]
 
@@ -202,6 +202,8 @@ class ClassicMember(Standing):
         verdict = reaction(Api.SYNC, answer.error)
         if verdict is not Reaction.PROCEED:
             return self._refused(Api.SYNC, verdict, answer.error, now)
+        if answer.protocol_type not in (None, PROTOCOL_TYPE):
+            return self._fail(f"SyncGroup speaks of a group of type {answer.protocol_type!r}, not {PROTOCOL_TYPE!r}")
         if answer.assignor not in (None, self.assignor):
             return self._fail(f"SyncGroup speaks of the assignor {answer.assignor!r}, JoinGroup of {self.assignor!r}")
         self._request = None

@@ -49,6 +49,8 @@ class MakePlan:
     generation: int
     assignor: str
     members: tuple[Member, ...]
+    skip: bool = False
+    """The group keeps the plan it has (KIP-814): only watch the members' topics, and answer with an empty plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

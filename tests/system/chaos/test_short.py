@@ -34,6 +34,7 @@ def hold(kafka: ProxiedCluster, what: Schedule, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.scenario("TestGroupETL")
 def test_every_promise_holds_in_a_fresh_schedule(kafka: ProxiedCluster, protocol: str, tmp_path: Path) -> None:
     number = list(PROTOCOLS).index(protocol)
     seed = 2 * (len(PROTOCOLS) * random.randrange(10_000) + number)

@@ -60,6 +60,7 @@ def test_records_are_fetched_from_the_replica_in_our_rack(
 
 @pytest.mark.classic
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.scenario("testRackAwareConsumerRebalance*", "0045 subscribe_update")
 def test_members_in_different_racks_get_the_partitions_that_lie_near_them(
     racks: KafkaCluster, topic: str, members_of: Callable[..., Members], assignor: str
 ) -> None:

@@ -32,6 +32,7 @@ def together_own(members: list[MemberProcess], topic: str) -> None:
     assert sorted(owned) == [TopicPartition(topic, number) for number in range(PARTITIONS)]
 
 
+@pytest.mark.scenario("consumer_group_848_test.go")
 def test_a_member_handles_everything_once_and_leaves_no_trace(
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_session_timeout_that_the_brokers_have_shorter_for_the_group_ends_the_
     assert member.stop() == 0
 
 
+@pytest.mark.scenario("Test848PartitionHandoffNoDuplicates", "consumer_group_848_test.go")
 def test_members_come_and_go_and_every_record_is_handled_once(
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_static_member_keeps_its_partitions_over_a_restart(
     assert [first.stop(), again.stop()] == [0, 0]
 
 
+@pytest.mark.scenario("0106 do_test_session_timeout", "0106 do_test_commit_on_lost", "0147 fenced")
 def test_partitions_are_lost_by_a_member_that_was_frozen_for_too_long_and_won_again(
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: MembersOf
 ) -> None:

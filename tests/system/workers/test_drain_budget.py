@@ -48,6 +48,7 @@ def judge_overrun(stage: Scene, first: MemberProcess, second: MemberProcess, kil
 
 @pytest.mark.classic
 @pytest.mark.parametrize("handler", ["marked:handle", pytest.param("marked:handle_async", marks=pytest.mark.long)])
+@pytest.mark.scenario("0113 t_max_poll_interval_exceeded", "PlaintextConsumerPollTest")
 def test_a_handler_beyond_the_drain_budget_is_interrupted_and_its_finally_blocks_run(
     scene: SceneMaker, handler: str
 ) -> None:

@@ -95,6 +95,7 @@ async def test_the_coordinator_is_found_in_every_version(broker: FakeBroker, clu
 
 
 @pytest.mark.parametrize("silent", [Api.API_VERSIONS, Api.FIND_COORDINATOR])
+@pytest.mark.scenario("CoordinatorRequestManagerTest")
 async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
 ) -> None:
@@ -112,6 +113,7 @@ async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do
 
 
 @versions_of(Api.FIND_COORDINATOR)
+@pytest.mark.scenario("CoordinatorRequestManagerTest")
 async def test_a_refused_look_up_carries_the_error(broker: FakeBroker, cluster: Cluster, version: int) -> None:
     at_version(broker, Api.FIND_COORDINATOR, version)
     broker.script[Api.FIND_COORDINATOR] = lambda asked: names(asked, broker, error=30)
@@ -141,6 +143,7 @@ async def test_without_a_look_up_nothing_is_sent(broker: FakeBroker, cluster: Cl
     assert broker.connections == 0
 
 
+@pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect")
 async def test_forgetting_ends_what_is_in_flight_on_both_connections(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:
@@ -159,6 +162,7 @@ async def test_forgetting_ends_what_is_in_flight_on_both_connections(
 # -- connections ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("ConsumerNetworkThreadTest")
 async def test_a_heartbeat_does_not_wait_behind_a_commit(broker: FakeBroker, coordinator: Coordinator) -> None:
     release = asyncio.Event()
 
@@ -292,6 +296,7 @@ async def test_a_heartbeats_answer_is_its_error(broker: FakeBroker, coordinator:
 
 
 @versions_of(Api.LEAVE_GROUP)
+@pytest.mark.scenario("LeaveUnknownMemberIsSuccess")
 async def test_leaving_tells_the_members_own_error(broker: FakeBroker, coordinator: Coordinator, version: int) -> None:
     def unknown(asked: Asked) -> Reply:
         if version < 3:
@@ -381,6 +386,7 @@ async def test_committed_offsets_are_read_in_every_version(
 
 
 @versions_of(Api.OFFSET_FETCH)
+@pytest.mark.scenario("0148 offset_fetch_commit_error")
 async def test_the_groups_error_is_not_taken_for_no_offsets(
     broker: FakeBroker, coordinator: Coordinator, version: int
 ) -> None:
@@ -390,6 +396,7 @@ async def test_the_groups_error_is_not_taken_for_no_offsets(
     assert (answer.error, answer.partitions) == (ErrorCode.NOT_COORDINATOR, {})
 
 
+@pytest.mark.scenario("OffsetFetchErrorStallsAssignment")
 async def test_an_offset_fetch_answer_without_our_group_is_an_error(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:
