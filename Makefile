@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale docs lock clean
+.PHONY: help venv tools demo lint format test test-long chaos bench-quick bench-scale docs lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,6 +41,9 @@ python3-venv:
 	else \
 	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; \
 	fi
+
+tools: venv  ## Helm, promtool, Prometheus, hadolint and Kubernetes' schemas, for the tests of deploy/; cached
+	@$(BIN)/python -m tests.deploy.tools
 
 demo: venv  ## a group on a mock cluster, hurt on purpose and audited; half a minute
 	@$(BIN)/kunicorn demo
@@ -77,7 +80,7 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
 
-docs: venv  ## the pages and files that are generated from the code
+docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
 

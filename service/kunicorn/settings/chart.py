@@ -56,7 +56,7 @@ def _config() -> Schema:
 
 def _section(name: str) -> Schema:
     whole = sections()[name].model_json_schema()
-    schema = _plain(whole, whole.get("$defs", {}))
+    schema: Schema = _plain(whole, whole.get("$defs", {}))
     for secret in SECRETS:
         schema["properties"].pop(secret, None)
     if name in _NOT_ALWAYS_REQUIRED:
