@@ -17,7 +17,8 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale bench-memory bench-handover docs lock clean
+.PHONY: help venv tools demo lint format test test-long chaos docs lock clean
+.PHONY: bench-quick bench-scale bench-memory bench-handover
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,6 +42,9 @@ python3-venv:
 	else \
 	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; \
 	fi
+
+tools: venv  ## Helm, promtool, Prometheus, hadolint and Kubernetes' schemas, for the tests of deploy/; cached
+	@$(BIN)/python -m tests.deploy.tools
 
 demo: venv  ## a group on a mock cluster, hurt on purpose and audited; half a minute
 	@$(BIN)/kunicorn demo
@@ -83,7 +87,7 @@ bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb
 bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
 	$(BIN)/python -m bench.handover --write
 
-docs: venv  ## the pages and files that are generated from the code
+docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
 
