@@ -21,7 +21,7 @@ from typing import assert_never
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
-from kunicorn.group.history import History
+from kunicorn.group.history import Cause, History
 from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
@@ -164,7 +164,7 @@ class ClassicMember:
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
-            self._disturb("first join", now)
+            self._disturb("first join", now, Cause.JOIN)
             self._step(Step.WANT)
         return []
 
@@ -242,7 +242,7 @@ class ClassicMember:
         self._step(Step.ASSIGN)
         self.history.settled(self.generation, "completed", now)
         if self._stale is not None:
-            commands += self._rebalance(self._stale, now)
+            commands += self._rebalance(self._stale, now, Cause.TOPICS)
         return commands
 
     # -- being a member ------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class ClassicMember:
                 # The broker restarts the session before it says so: as good a sign of life as any.
                 self.heartbeat_ok_at = now
                 certain = self._certain(request.sent_at)
-                return [certain, *self._rebalance("the coordinator announced a rebalance", now)]
+                return [certain, *self._rebalance("the coordinator announced a rebalance", now, Cause.GROUP)]
             case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
                 # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
                 # heartbeats with 15. The coordinator is where it was.
@@ -276,7 +276,7 @@ class ClassicMember:
             return []
         verdict = reaction(Api.COMMIT, error)
         if verdict is Reaction.REJOIN:
-            return self._rebalance("a commit met a rebalance", now)
+            return self._rebalance("a commit met a rebalance", now, Cause.GROUP)
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
             State.JOINING,
             State.SYNCING,
@@ -288,14 +288,14 @@ class ClassicMember:
 
     def _on_topics_changed(self, reason: str, now: float) -> list[Command]:
         if self.state is State.STABLE:
-            return self._rebalance(reason, now)
+            return self._rebalance(reason, now, Cause.TOPICS)
         self._stale = reason
         return []
 
-    def _rebalance(self, reason: str, now: float) -> list[Command]:
+    def _rebalance(self, reason: str, now: float, cause: Cause) -> list[Command]:
         if self.state is not State.STABLE:
             return []
-        self._disturb(reason, now)
+        self._disturb(reason, now, cause)
         if self.cooperative or not self.owned:
             self._step(Step.REBALANCE_KEEPING)
             return []
@@ -371,9 +371,9 @@ class ClassicMember:
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost = self._ownership.drop()
         if lost:
-            self._disturb(why, now)
+            self._disturb(why, now, Cause.EVICTED)
             self.history.settled(self.generation, "lost", now)
-        self._disturb(why, now)
+        self._disturb(why, now, Cause.EVICTED)
         self.generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
         self.certain_until = None
@@ -420,6 +420,6 @@ class ClassicMember:
         self.certain_until = max(until, self.certain_until or until)
         return ev.BeCertain(self.certain_until)
 
-    def _disturb(self, reason: str, now: float) -> None:
+    def _disturb(self, reason: str, now: float, cause: Cause) -> None:
         self._rejoin_reason = reason
-        self.history.disturbed(reason, now)
+        self.history.disturbed(reason, now, cause)
