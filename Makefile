@@ -66,10 +66,24 @@ test: lint  ## lint, unit and contract tests, and the core tests against a real 
 	$(SYSTEM) -n $(JOBS) --dist loadfile || { test $$? = 1; \
 	  echo "once more, with nothing beside them: the system tests that failed"; $(SYSTEM) --last-failed; }
 
-test-long: venv  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
+test-long: venv chromium  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
 	$(SYSTEM) --group-protocol consumer
 	$(PYTEST) tests/system/group tests/system/workers -m "not long" --kafka-version 3.9.1
+
+# The browser in which the status page is judged.
+.PHONY: chromium
+chromium:  ## installs Chromium where it is missing, on Debian as root
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get -q update >/dev/null && DEBIAN_FRONTEND=noninteractive \
+	      apt-get -q install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	  else \
+	    echo "there is no chromium; on Debian: sudo apt-get install chromium fonts-dejavu-core"; exit 1; \
+	  fi; }
+
+pictures: venv chromium  ## the status page's pictures in docs/pictures, from a real group
+	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page.py
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n

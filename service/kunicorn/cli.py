@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -98,7 +99,12 @@ def _options(
 
 
 @app.command(short_help="Run the service until SIGTERM or Ctrl-C.")
-def run(config: Config = Path("config.toml")) -> None:
+def run(
+    config: Config = Path("config.toml"),
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: reload when the handler's files or the settings change.")
+    ] = False,
+) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
 
     Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
@@ -110,7 +116,12 @@ def run(config: Config = Path("config.toml")) -> None:
     settings = load(config, os.environ)
     from kunicorn.supervisor.app import run as run_service
 
-    raise typer.Exit(run_service(settings, lambda: load(config, os.environ)))
+    watched: Sequence[Path] = ()
+    if reload:
+        from kunicorn.supervisor.watching import places_of
+
+        watched = places_of(settings.handler.entrypoint, config)
+    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")

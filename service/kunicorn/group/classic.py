@@ -21,6 +21,7 @@ from typing import assert_never
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
+from kunicorn.group.history import Cause
 from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
@@ -145,7 +146,7 @@ class ClassicMember(Standing):
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
-            self._disturb("first join", now)
+            self._disturb("first join", now, Cause.JOIN)
             self._step(Step.WANT)
         return []
 
@@ -225,7 +226,7 @@ class ClassicMember(Standing):
         self._step(Step.ASSIGN)
         self.history.settled(self.generation, "completed", now)
         if self._stale is not None:
-            commands += self._rebalance(self._stale, now)
+            commands += self._rebalance(self._stale, now, Cause.TOPICS)
         return commands
 
     # -- being a member ------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class ClassicMember(Standing):
                 # The broker restarts the session before it says so: as good a sign of life as any.
                 self.heartbeat_ok_at = now
                 certain = self._certain(request.sent_at)
-                return [certain, *self._rebalance("the coordinator announced a rebalance", now)]
+                return [certain, *self._rebalance("the coordinator announced a rebalance", now, Cause.GROUP)]
             case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
                 # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
                 # heartbeats with 15. The coordinator is where it was.
@@ -259,7 +260,7 @@ class ClassicMember(Standing):
             return []
         verdict = reaction(Api.COMMIT, error)
         if verdict is Reaction.REJOIN:
-            return self._rebalance("a commit met a rebalance", now)
+            return self._rebalance("a commit met a rebalance", now, Cause.GROUP)
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
             State.JOINING,
             State.SYNCING,
@@ -271,14 +272,14 @@ class ClassicMember(Standing):
 
     def _on_topics_changed(self, reason: str, now: float) -> list[Command]:
         if self.state is State.STABLE:
-            return self._rebalance(reason, now)
+            return self._rebalance(reason, now, Cause.TOPICS)
         self._stale = reason
         return []
 
-    def _rebalance(self, reason: str, now: float) -> list[Command]:
+    def _rebalance(self, reason: str, now: float, cause: Cause) -> list[Command]:
         if self.state is not State.STABLE:
             return []
-        self._disturb(reason, now)
+        self._disturb(reason, now, cause)
         if self.cooperative or not self.owned:
             self._step(Step.REBALANCE_KEEPING)
             return []
@@ -354,9 +355,9 @@ class ClassicMember(Standing):
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost = self._ownership.drop()
         if lost:
-            self._disturb(why, now)
+            self._disturb(why, now, Cause.EVICTED)
             self.history.settled(self.generation, "lost", now)
-        self._disturb(why, now)
+        self._disturb(why, now, Cause.EVICTED)
         self.generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
         self.certain_until = None
@@ -398,6 +399,6 @@ class ClassicMember(Standing):
     def _step(self, step: Step) -> None:
         self.state = take(CLASSIC, self.state, step)
 
-    def _disturb(self, reason: str, now: float) -> None:
+    def _disturb(self, reason: str, now: float, cause: Cause) -> None:
         self._rejoin_reason = reason
-        self.history.disturbed(reason, now)
+        self.history.disturbed(reason, now, cause)

@@ -21,6 +21,7 @@ from uuid import UUID
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
+from kunicorn.group.history import Cause
 from kunicorn.group.holdings import Holdings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
@@ -148,7 +149,7 @@ class ConsumerMember(Standing):
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
-            self.history.disturbed("first join", now)
+            self.history.disturbed("first join", now, Cause.JOIN)
             self._step(Step.WANT)
         return []
 
@@ -261,7 +262,7 @@ class ConsumerMember(Standing):
         revoked, added = self._holdings.surplus(), self._holdings.take_up()
         if not revoked and not added:
             return self._settle(now)
-        self.history.disturbed("the coordinator sent another assignment", now)
+        self.history.disturbed("the coordinator sent another assignment", now, Cause.GROUP)
         self._pulse.hurry(now)
         commands: list[Command] = [ev.Assign(added, self.generation)] if added else []
         if not revoked:
@@ -309,10 +310,10 @@ class ConsumerMember(Standing):
     def _evict(self, why: str, now: float) -> list[Command]:
         generation = self.generation
         lost = self._drop_everything()
-        self.history.disturbed(why, now)
+        self.history.disturbed(why, now, Cause.EVICTED)
         if lost:
             self.history.settled(generation, "lost", now)
-            self.history.disturbed(why, now)
+            self.history.disturbed(why, now, Cause.EVICTED)
         self._pulse.hurry(now)
         self._step(Step.EVICT)
         return [ev.Lose(lost, why)] if lost else []

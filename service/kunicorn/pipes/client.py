@@ -79,7 +79,7 @@ OWNED_PROPERTIES: Mapping[str, str] = {
         ),
         _SECURITY,
     ),
-    "statistics.interval.ms": "a thousand partitions make 763 kB of JSON an interval that nobody would read",
+    "statistics.interval.ms": "set [kafka] statistics_interval_ms",
 }
 """Properties that [kafka.librdkafka] may not set, each with what to do instead, or why not."""
 

@@ -7,8 +7,9 @@ import contextlib
 import random
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import uvloop
 
@@ -23,7 +24,7 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
-from kunicorn.supervisor import lag
+from kunicorn.supervisor import lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers
@@ -57,15 +58,16 @@ _EXIT_GRACE = 5.0
 _CONNECT_TIMEOUT = 5.0
 
 
-def run(settings: Settings, reread: Callable[[], Settings]) -> int:
+def run(settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = ()) -> int:
     """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
 
-    `reread` loads the settings again, for a reload; it raises `ConfigError`.
+    `reread` loads the settings again, for a reload; it raises `ConfigError`. A change of the files in `watched` is a
+    reload, too.
     """
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings, reread).run()))
+            return int(runner.run(Service(settings, reread, watched).run()))
     except ServiceError as error:
         log.error(str(error))
         return int(error.exit_code)
@@ -76,9 +78,10 @@ def run(settings: Settings, reread: Callable[[], Settings]) -> int:
 class Service:
     """One supervisor. `run` is its whole life."""
 
-    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path]) -> None:
         """Only puts the parts together; nothing starts before `run`."""
         self._settings = settings
+        self._watched = watched
         kafka, group = settings.kafka, settings.group
         rng = random.Random()
         self._ended: asyncio.Future[None] | None = None
@@ -191,6 +194,7 @@ class Service:
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
             *self._source.works(),
+            *([watching.watch(self._watched, self._reloader.ask)] if self._watched else []),
         )
         self._serving = True
         await self._source.run()

@@ -271,7 +271,7 @@ class Membership:
         while self._settled < member.history.count:
             self._settled += 1
             done = member.history.recent[-1]
-            self._metrics.rebalances.labels(result=done.result).inc()
+            self._metrics.rebalances.labels(result=done.result, reason=done.cause.value).inc()
             self._metrics.rebalance_seconds.observe(done.seconds)
             log.info(
                 f"rebalance {done.result} after {done.seconds:.3f} s: {done.reason}",

@@ -30,7 +30,10 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         entrypoint=handler.entrypoint,
         mode=handler.mode,
         options=dict(handler.options),
-        client=dict(consumer_properties(settings, f"{kafka.client_id}-worker-{worker}", brokers)),
+        client={
+            **consumer_properties(settings, f"{kafka.client_id}-worker-{worker}", brokers),
+            **_statistics(settings),
+        },
         token=token,
         topics=list(topics),
         batch_max_records=handler.batch_max_records,
@@ -46,3 +49,9 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         log_level=settings.log.level,
         log_format=settings.log.format,
     )
+
+
+def _statistics(settings: Settings) -> dict[str, int]:
+    """Only for workers: nobody would read those of a command's client."""
+    interval = settings.kafka.statistics_interval_ms
+    return {"statistics.interval.ms": interval} if interval else {}
