@@ -17,7 +17,8 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv tools demo lint format test test-long chaos bench-quick bench-scale docs lock clean
+.PHONY: help venv tools demo lint format test test-long chaos docs lock clean
+.PHONY: bench-quick bench-scale bench-memory bench-handover
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -65,10 +66,24 @@ test: lint  ## lint, unit and contract tests, and the core tests against a real 
 	$(SYSTEM) -n $(JOBS) --dist loadfile || { test $$? = 1; \
 	  echo "once more, with nothing beside them: the system tests that failed"; $(SYSTEM) --last-failed; }
 
-test-long: venv  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
+test-long: venv chromium  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
 	$(SYSTEM) --group-protocol consumer
 	$(PYTEST) tests/system/group tests/system/workers -m "not long" --kafka-version 3.9.1
+
+# The browser in which the status page is judged.
+.PHONY: chromium
+chromium:  ## installs Chromium where it is missing, on Debian as root
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get -q update >/dev/null && DEBIAN_FRONTEND=noninteractive \
+	      apt-get -q install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	  else \
+	    echo "there is no chromium; on Debian: sudo apt-get install chromium fonts-dejavu-core"; exit 1; \
+	  fi; }
+
+pictures: venv chromium  ## the status page's pictures in docs/pictures, from a real group
+	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page.py
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
@@ -79,6 +94,12 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
+
+bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
+	$(BIN)/python -m bench.memory --write
+
+bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
+	$(BIN)/python -m bench.handover --write
 
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings

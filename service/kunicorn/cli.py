@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kunicorn import __version__
+from kunicorn.config import app as config_commands
 from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.offsets.commands import app as offsets
+from kunicorn.pipeline.commands import app as pipeline
 
 _EPILOG = """\b
 Examples:
   kunicorn demo                         see it work, without a Kafka of your own
   kunicorn check --config config.toml   is everything there that the service needs?
   kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
+  kunicorn status --watch               what does the service on this machine do?
+  kunicorn lag                          how far behind is the group?
+  kunicorn offsets reset --to-datetime 2h    what would it mean to go back two hours?
   kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
+  kunicorn pipeline backfill --from 2h  handle history again, on Spark
 
 \b
 Exit codes:
@@ -47,6 +58,9 @@ app = typer.Typer(
 )
 
 app.add_typer(dlq, name="dlq")
+app.add_typer(offsets, name="offsets")
+app.add_typer(config_commands, name="config")
+app.add_typer(pipeline, name="pipeline")
 
 Config = Annotated[
     Path,
@@ -54,6 +68,19 @@ Config = Annotated[
         "--config", "-c", metavar="PATH", help="The settings' TOML file; config.example.toml shows every setting."
     ),
 ]
+
+_COMPLETING = "_KUNICORN_COMPLETE"
+"""Set by the shell's script when it asks what may follow."""
+
+Json = Annotated[bool, typer.Option("--json", help="For a program.")]
+
+
+class Shell(StrEnum):
+    """Those for which there is a script."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
 
 
 def _say_version(wanted: bool) -> None:
@@ -72,7 +99,12 @@ def _options(
 
 
 @app.command(short_help="Run the service until SIGTERM or Ctrl-C.")
-def run(config: Config = Path("config.toml")) -> None:
+def run(
+    config: Config = Path("config.toml"),
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: reload when the handler's files or the settings change.")
+    ] = False,
+) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
 
     Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
@@ -84,15 +116,29 @@ def run(config: Config = Path("config.toml")) -> None:
     settings = load(config, os.environ)
     from kunicorn.supervisor.app import run as run_service
 
-    raise typer.Exit(run_service(settings, lambda: load(config, os.environ)))
+    watched: Sequence[Path] = ()
+    if reload:
+        from kunicorn.supervisor.watching import places_of
+
+        watched = places_of(settings.handler.entrypoint, config)
+    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")
-def check(config: Config = Path("config.toml")) -> None:
-    """Check settings, handler, brokers, topics and group, a line for each, without joining the group.
+def check(
+    config: Config = Path("config.toml"),
+    tries: Annotated[
+        int,
+        typer.Option("--try", min=0, max=10_000, metavar="N", help="Let the handler handle the latest N records."),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Check settings, handler, brokers, topics, rights and group, a line for each, without joining the group.
 
-    Safe beside running members. Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler
-    cannot be loaded.
+    Says what this member would be given beside those there are. Safe beside running members. With --try the handler is
+    called in a process of its own with the latest records: nothing is committed, but what the handler does is real.
+
+    Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler cannot be loaded or fails.
     """
     from kunicorn.settings import load
 
@@ -100,8 +146,58 @@ def check(config: Config = Path("config.toml")) -> None:
     from kunicorn.check import Finding
     from kunicorn.check import check as check_service
 
-    typer.echo(str(Finding("settings", f"{config} is valid")))
-    raise typer.Exit(check_service(settings, typer.echo))
+    found = [Finding("settings", f"{config} is valid")]
+    if as_json:
+        code = check_service(settings, found.append, records=tries)
+        typer.echo(json.dumps([finding.told() for finding in found], indent=2, ensure_ascii=False))
+    else:
+        typer.echo(str(found[0]))
+        code = check_service(settings, lambda finding: typer.echo(str(finding)), records=tries)
+    raise typer.Exit(code)
+
+
+@app.command(short_help="Show what the service on this machine does.")
+def status(
+    config: Config = Path("config.toml"),
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where it answers, such as http://pod:9400; no file is read then.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks of --watch.")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show member, workers, partitions and lag of a running service, as its /status tells them.
+
+    Exits 0 if the service answered, 2 if not.
+    """
+    from kunicorn.watch import address, say_status
+
+    if url is None:
+        from kunicorn.settings import load
+
+        url = address(load(config, os.environ))
+    with contextlib.suppress(KeyboardInterrupt):
+        say_status(url, typer.echo, every=interval if watch else None, as_json=as_json)
+
+
+@app.command(short_help="Show how far behind the group is, in records and in time.")
+def lag(
+    config: Config = Path("config.toml"),
+    every: Annotated[bool, typer.Option("--all", help="All partitions that are behind, not only the worst.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the group's lag by topic and by partition, as the brokers know it; the service need not run.
+
+    The age is that of the first record that is not committed. Joins nothing, changes nothing.
+
+    Exits 0; 2 if no broker answers or a topic is missing; 4 if the group may not be read.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.offsets.lag import say_lag
+
+    say_lag(settings, typer.echo, most=1_000_000 if every else 20, as_json=as_json)
 
 
 @app.command(short_help="Remove a static member that will not come back from its group.")
@@ -130,6 +226,21 @@ def leave(
     leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"))
 
 
+@app.command(short_help="Print what makes a shell complete kunicorn's commands.")
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
+    """Print a script that makes the shell complete commands and options.
+
+    \b
+    Examples:
+      source <(kunicorn completion bash)                                    now
+      kunicorn completion bash > ~/.local/share/bash-completion/completions/kunicorn
+      kunicorn completion fish > ~/.config/fish/completions/kunicorn.fish
+    """
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name="kunicorn", complete_var=_COMPLETING, shell=shell.value))
+
+
 @app.command(short_help="See it work, without a Kafka of your own.")
 def demo(
     bootstrap: Annotated[
@@ -154,6 +265,11 @@ def demo(
 
 def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
+    if _COMPLETING in os.environ:
+        # Typer's own way in would add options that write into the user's shell profile.
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         app(prog_name="kunicorn")
     except ServiceError as error:

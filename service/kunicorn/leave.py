@@ -6,23 +6,14 @@ on purpose. Whoever scales a StatefulSet down for good frees the partitions with
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable
 
-from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
+from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
-from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
-from kunicorn.wire.error_codes import COORDINATOR_MOVED, ErrorCode, describe
-from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
-from kunicorn.wire.group_admin import Described, DescribedMember, GroupAdmin
+from kunicorn.visits import visiting
+from kunicorn.wire.error_codes import ErrorCode
+from kunicorn.wire.group_admin import Described, DescribedMember
 
-T = TypeVar("T")
-
-_PATIENCE = 15.0
-"""Seconds for a coordinator that moves or loads its offsets."""
-_PAUSE = 0.5
 _PARTITIONS_SHOWN = 20
 
 Say = Callable[[str], None]
@@ -39,57 +30,22 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
     if settings.assigned:
         raise ConfigError("there is no group to leave: these settings assign partitions by name; see [assign]")
     group_id = settings.group.id
-    try:
-        # Not inside a coroutine: the loop would hold back a Ctrl-C until the person answers.
-        with asyncio.Runner() as runner, _opened(settings, runner) as admin:
-            group = runner.run(_patiently(admin.describe))
-            member = _static_member(group, group_id, instance_id)
-            for line in _shown(group, group_id, member):
-                say(line)
-            if not confirm():
-                raise ConfigError("nothing was removed")
-            error = runner.run(_patiently(lambda: admin.remove(member, "removed by kunicorn leave")))
-    except BrokersUnreachable as failure:
-        raise ConfigError(f"{failure}; correct kafka.bootstrap_servers, or start them") from failure
-    except AuthenticationFailed as failure:
-        raise ConfigError(str(failure)) from failure
-    except CoordinatorUnavailable as failure:
-        raise _refused(failure.error, group_id, str(failure)) from failure
-    except PeerError as failure:
-        raise ConfigError(f"group {group_id!r}: {failure}; see whether the member is still there") from failure
-    if error:
-        raise _refused(error, group_id, f"static member {instance_id!r} was not removed")
+    with visiting(settings, "see whether the member is still there") as visit:
+        group = visit.described()
+        member = _static_member(group, group_id, instance_id)
+        for line in _shown(group, group_id, member):
+            say(line)
+        if not confirm():
+            raise ConfigError("nothing was removed")
+        error = visit.ask(lambda: visit.group.remove(member, "removed by kunicorn leave"))
+        if error:
+            raise visit.refused(error, f"static member {instance_id!r} was not removed")
     say(f"static member {instance_id} is removed: the others take its partitions over")
-
-
-@contextmanager
-def _opened(settings: Settings, runner: asyncio.Runner) -> Iterator[GroupAdmin]:
-    kafka = settings.kafka
-    cluster = open_cluster(kafka, runner.run(fetch_token(kafka)))
-    try:
-        yield GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
-    finally:
-        runner.run(cluster.close())
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer, waiting while the coordinator moves."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE
-    while True:
-        try:
-            return await ask()
-        except CoordinatorUnavailable as error:
-            if error.error not in COORDINATOR_MOVED or loop.time() > deadline:
-                raise
-        await asyncio.sleep(_PAUSE)
 
 
 def _static_member(group: Described, group_id: str, instance_id: str) -> DescribedMember:
     if group.error == ErrorCode.GROUP_ID_NOT_FOUND:
         raise ConfigError(f"there is no group {group_id!r} on this cluster: correct group.id")
-    if group.error:
-        raise _refused(group.error, group_id, group.why or "its members cannot be read")
     for member in group.members:
         if member.instance_id == instance_id:
             return member
@@ -98,11 +54,6 @@ def _static_member(group: Described, group_id: str, instance_id: str) -> Describ
     raise ConfigError(
         f"group {group_id!r} has no static member {instance_id!r}: {there_are}; correct --instance, or it has left"
     )
-
-
-def _refused(error: int, group_id: str, what: str) -> ServiceError:
-    remedy = _REMEDIES.get(error, "ask whoever runs the cluster")
-    return FatalGroupError(f"group {group_id!r}: {what}: {describe(error)}; {remedy}")
 
 
 def _shown(group: Described, group_id: str, member: DescribedMember) -> list[str]:
@@ -115,11 +66,3 @@ def _shown(group: Described, group_id: str, member: DescribedMember) -> list[str
         f"partitions {len(partitions)}: {listed}".rstrip(": "),
         "Removing it starts a rebalance. If its process still runs, it loses its partitions, uncommitted, and rejoins.",
     ]
-
-
-_REMEDIES: Mapping[int, str] = {
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on the group",
-    ErrorCode.UNKNOWN_MEMBER_ID: "it has left meanwhile",
-    ErrorCode.FENCED_INSTANCE_ID: "it has come back meanwhile, under a new member id; ask again if it is to go",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the brokers that hold __consumer_offsets are down; try again",
-}

@@ -78,8 +78,10 @@ class MemberProcess:
         env: Mapping[str, str] | None = None,
         stdout: int | None = None,
         within: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> None:
-        """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid."""
+        """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid.
+        `options` are further ones of `kunicorn run`."""
         self.name = name
         self.port = free_port()
         self.log = directory / f"{name}.log"
@@ -91,7 +93,7 @@ class MemberProcess:
         self.config.write_text(toml(merged(_spoken(settings), own, settings)))
         self._output = self.log.open("ab")
         self.process = subprocess.Popen(
-            [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config)],
+            [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config), *options],
             env={**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
             stdout=self._output if stdout is None else stdout,
             stderr=self._output,
@@ -202,6 +204,7 @@ class Members:
         stdout: int | None = None,
         name: str | None = None,
         within: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> MemberProcess:
         """One more member; `settings` over those of the group."""
         member = MemberProcess(
@@ -211,6 +214,7 @@ class Members:
             {**self._env, **(env or {})},
             stdout,
             within,
+            options,
         )
         self.started.append(member)
         return member
@@ -234,3 +238,15 @@ def group_settings(
         "handler": {"entrypoint": entrypoint},
         "workers": {"count": workers},
     }
+
+
+def leave(member: MemberProcess, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
+    """`kunicorn leave` with the member's own configuration."""
+    return subprocess.run(
+        [sys.executable, "-m", "kunicorn", "leave", "--config", str(member.config), *arguments],
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )

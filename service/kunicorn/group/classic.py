@@ -21,19 +21,19 @@ from typing import assert_never
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
-from kunicorn.group.history import History
+from kunicorn.group.history import Cause
 from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.search import Search
-from kunicorn.group.states import BEATING, CLASSIC, COMMITTING, OVER, State, Step, take
-from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.group.standing import Standing
+from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Step, take
+from kunicorn.group.timing import Timings
 from kunicorn.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 
 
-class ClassicMember:
+class ClassicMember(Standing):
     """See the module. Not thread-safe; `now` never goes backwards."""
 
     def __init__(
@@ -44,23 +44,10 @@ class ClassicMember:
         instance_id: str | None = None,
     ) -> None:
         """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
-        self.state = State.IDLE
-        self.generation = NO_GENERATION
-        self.member_id = ""
-        self.instance_id = instance_id
-        self._ownership = Ownership()
+        super().__init__("", instance_id, timings, rng)
         self.leader = False
-        self.assignor: str | None = None
-        self.joined = False
-        """Has been stable at least once."""
-        self.heartbeat_ok_at: float | None = None
-        self.certain_until: float | None = None
-        self.history = History()
+        self._ownership = Ownership()
         self._assignors = assignors
-        self._timings = timings
-        self._pulse = Pulse(timings)
-        self._patience = Patience(timings, rng)
-        self._search = Search(self._patience)
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
         self._rejoin_reason = "first join"
@@ -71,11 +58,6 @@ class ClassicMember:
     def owned(self) -> frozenset[TopicPartition]:
         """All that a worker of ours may still handle."""
         return self._ownership.owned
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the broker takes commits of our generation now (invariant 2)."""
-        return self.state in COMMITTING and self.generation != NO_GENERATION
 
     @property
     def cooperative(self) -> bool:
@@ -164,7 +146,7 @@ class ClassicMember:
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
-            self._disturb("first join", now)
+            self._disturb("first join", now, Cause.JOIN)
             self._step(Step.WANT)
         return []
 
@@ -204,9 +186,9 @@ class ClassicMember:
         self._pulse.hurry(now)
         self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
-        if not self.leader or answer.skip_assignment:
+        if not self.leader:
             return self._sync({})
-        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members)
+        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members, answer.skip_assignment)
         self._request = plan
         return [plan]
 
@@ -221,6 +203,8 @@ class ClassicMember:
         verdict = reaction(Api.SYNC, answer.error)
         if verdict is not Reaction.PROCEED:
             return self._refused(Api.SYNC, verdict, answer.error, now)
+        if answer.protocol_type not in (None, PROTOCOL_TYPE):
+            return self._fail(f"SyncGroup speaks of a group of type {answer.protocol_type!r}, not {PROTOCOL_TYPE!r}")
         if answer.assignor not in (None, self.assignor):
             return self._fail(f"SyncGroup speaks of the assignor {answer.assignor!r}, JoinGroup of {self.assignor!r}")
         self._request = None
@@ -242,7 +226,7 @@ class ClassicMember:
         self._step(Step.ASSIGN)
         self.history.settled(self.generation, "completed", now)
         if self._stale is not None:
-            commands += self._rebalance(self._stale, now)
+            commands += self._rebalance(self._stale, now, Cause.TOPICS)
         return commands
 
     # -- being a member ------------------------------------------------------------------------------------------
@@ -261,7 +245,7 @@ class ClassicMember:
                 # The broker restarts the session before it says so: as good a sign of life as any.
                 self.heartbeat_ok_at = now
                 certain = self._certain(request.sent_at)
-                return [certain, *self._rebalance("the coordinator announced a rebalance", now)]
+                return [certain, *self._rebalance("the coordinator announced a rebalance", now, Cause.GROUP)]
             case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
                 # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
                 # heartbeats with 15. The coordinator is where it was.
@@ -276,7 +260,7 @@ class ClassicMember:
             return []
         verdict = reaction(Api.COMMIT, error)
         if verdict is Reaction.REJOIN:
-            return self._rebalance("a commit met a rebalance", now)
+            return self._rebalance("a commit met a rebalance", now, Cause.GROUP)
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
             State.JOINING,
             State.SYNCING,
@@ -288,14 +272,14 @@ class ClassicMember:
 
     def _on_topics_changed(self, reason: str, now: float) -> list[Command]:
         if self.state is State.STABLE:
-            return self._rebalance(reason, now)
+            return self._rebalance(reason, now, Cause.TOPICS)
         self._stale = reason
         return []
 
-    def _rebalance(self, reason: str, now: float) -> list[Command]:
+    def _rebalance(self, reason: str, now: float, cause: Cause) -> list[Command]:
         if self.state is not State.STABLE:
             return []
-        self._disturb(reason, now)
+        self._disturb(reason, now, cause)
         if self.cooperative or not self.owned:
             self._step(Step.REBALANCE_KEEPING)
             return []
@@ -371,9 +355,9 @@ class ClassicMember:
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost = self._ownership.drop()
         if lost:
-            self._disturb(why, now)
+            self._disturb(why, now, Cause.EVICTED)
             self.history.settled(self.generation, "lost", now)
-        self._disturb(why, now)
+        self._disturb(why, now, Cause.EVICTED)
         self.generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
         self.certain_until = None
@@ -415,11 +399,6 @@ class ClassicMember:
     def _step(self, step: Step) -> None:
         self.state = take(CLASSIC, self.state, step)
 
-    def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self._timings.session_timeout
-        self.certain_until = max(until, self.certain_until or until)
-        return ev.BeCertain(self.certain_until)
-
-    def _disturb(self, reason: str, now: float) -> None:
+    def _disturb(self, reason: str, now: float, cause: Cause) -> None:
         self._rejoin_reason = reason
-        self.history.disturbed(reason, now)
+        self.history.disturbed(reason, now, cause)

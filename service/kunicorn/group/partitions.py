@@ -49,6 +49,8 @@ class PartitionEvent(Enum):
     OUT_OF_RANGE = "out of range"
     #: A record failed on every try, or was in hand at too many deaths.
     HALT = "halt"
+    #: A person has it resumed that was halted before its start offset was known.
+    LOOK_UP = "look up"
     #: The worker outlives SIGKILL.
     CLING = "cling"
 
@@ -89,6 +91,7 @@ TRANSITIONS: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
     (S.STUCK, E.LET_GO): S.RELEASED,
     (S.STUCK, E.STOP): S.STUCK,
     (S.HALTED, E.RESUME): S.STARTING,
+    (S.HALTED, E.LOOK_UP): S.RESOLVING,
     (S.HALTED, E.STOP): S.RELEASED,
 }
 

@@ -156,12 +156,21 @@ LEASE_LEFT = Declared(
     "Below 0: no heartbeat got through for a session timeout; handling resumes with the next one.", ("group",),
 )  # fmt: skip
 REBALANCES = Declared(
-    "kafka_consumer_rebalances", C, "Finished rebalances by result.",
-    "Many: members come and go, or heartbeats are late. lost: partitions went without a commit.", ("result",),
+    "kafka_consumer_rebalances", C, "Finished rebalances by result, and by what began them: join (this member's own), "
+    "group (another one came or went), topics, evicted.",
+    "Many by group: members come and go, look at their restarts. evicted: our heartbeats are late. Result lost: "
+    "partitions went without a commit.",
+    ("result", "reason"),
 )  # fmt: skip
 REBALANCE_SECONDS = Declared(
     "kafka_consumer_rebalance_duration_seconds", H, "From a rebalance's first sign to a settled assignment.",
     "As long as drain_timeout_ms: handlers are slow to finish; as max_poll_interval_ms: a member hangs.",
+)  # fmt: skip
+LAST_POLL = Declared(
+    "kafka_consumer_last_poll_seconds", G, "Since the last turn of the worker that is longest without one; a "
+    "handler call is part of a turn.",
+    "Above the longest handler call: that worker is stuck; /status names it. It costs no membership.",
+    ("group",),
 )  # fmt: skip
 REBALANCE_AGE = Declared(
     "kafka_consumer_last_rebalance_seconds", G, "Since the last rebalance ended; absent before the first.",
@@ -198,6 +207,11 @@ DRAIN_SECONDS = Declared(
 
 # -- processes -----------------------------------------------------------------------------------------------------
 
+WORKERS = Declared(
+    "kunicorn_workers", G, "Places for workers by state: starting, ready, draining, backing-off, idle.",
+    "backing-off: workers die as soon as they start; the log says of what. idle: fewer partitions than workers.",
+    ("state",),
+)  # fmt: skip
 WORKER_UP = Declared(
     "kunicorn_worker_up", G, "1 while the worker handles records or could.",
     "0 for minutes: it fails to start; the log says at what.", ("worker",),
@@ -239,6 +253,41 @@ REPORTS_REFUSED = Declared(
 LOGS_DROPPED = Declared(
     "kunicorn_log_lines_dropped", C, "The supervisor's log lines that nobody was there to read.",
     "Whoever reads standard output is too slow; raise [log] level.",
+)  # fmt: skip
+
+HTTP_ACTIONS = Declared(
+    "kunicorn_http_actions", C, "Actions asked for over HTTP: done, refused (not possible now), denied (no right).",
+    "denied: somebody tries without the token of [http]; the port should not be open to everybody.",
+    ("action", "result"),
+)  # fmt: skip
+
+# -- the workers' Kafka clients, with [kafka] statistics_interval_ms ---------------------------------------------------
+
+CLIENT_RTT = Declared(
+    "kunicorn_client_broker_rtt_seconds", G, "Mean time in which a broker answers, by the slowest worker.",
+    "Far above the others': that broker, or the way to it. Fetches wait up to fetch.wait.max.ms for new records.",
+    ("broker",),
+)  # fmt: skip
+CLIENT_RECEIVED = Declared(
+    "kunicorn_client_received_bytes", C, "Bytes that the workers have received from a broker.",
+    "One broker with most of it: its partitions are the busy ones; client_rack may bring replicas nearby.", ("broker",),
+)  # fmt: skip
+CLIENT_TIMEOUTS = Declared(
+    "kunicorn_client_request_timeouts", C, "Requests of the workers that a broker did not answer in time.",
+    "Rising: that broker is overloaded, or packets are lost on the way.", ("broker",),
+)  # fmt: skip
+CLIENT_DISCONNECTS = Declared(
+    "kunicorn_client_disconnects", C, "Connections of the workers to a broker that ended.",
+    "A few an hour are idle ones (connections.max.idle.ms); many: the network, a proxy, or a broker that restarts.",
+    ("broker",),
+)  # fmt: skip
+CLIENT_QUEUE = Declared(
+    "kunicorn_client_fetch_queue_records", G, "Records that the workers have fetched and not yet handled.",
+    "0 with lag: fetching is the bottleneck, look at the brokers. Full: the handler is.",
+)  # fmt: skip
+CLIENT_QUEUE_BYTES = Declared(
+    "kunicorn_client_fetch_queue_bytes", G, "Bytes of those records.",
+    "At the limit that memory_per_worker_mb gives while workers idle: raise it.",
 )  # fmt: skip
 
 # -- the service ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from kunicorn.observe.status import GroupStatus, PartitionStatus, Status, Worker
 
 Value = float | int | None
 _UP = frozenset({"ready", "draining"})
+_WORKER_STATES = ("starting", "ready", "draining", "backing-off", "idle")
 _NO_GENERATION = -1
 
 _PARTITION_SERIES: tuple[tuple[Declared, Callable[[PartitionStatus], Value]], ...] = (
@@ -30,6 +31,7 @@ _ASSIGNED_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
     (c.INFLIGHT, lambda s: sum(p.in_hand is not None for p in s.partitions)),
     (c.INFLIGHT_AGE, lambda s: max((p.in_hand_age for p in s.partitions if p.in_hand_age is not None), default=None)),
     (c.ASSIGNED, lambda s: len(s.partitions)),
+    (c.LAST_POLL, lambda s: max((w.runner_age for w in s.workers if w.runner_age is not None), default=None)),
 )
 
 _GROUP_SERIES: tuple[tuple[Declared, Callable[[GroupStatus], Value]], ...] = (
@@ -73,6 +75,7 @@ class Gauges:
         for declared, of_assigned in _ASSIGNED_SERIES:
             yield _family(declared, [((group_id,), of_assigned(status))])
         yield _family(c.WAITING, self._waiting())
+        yield _family(c.WORKERS, self._places())
         if status.group is not None:
             yield from self._of_group(status.group)
         if status.commit is not None:
@@ -100,6 +103,10 @@ class Gauges:
             ((self._status.group_id, reason), sum(worker.waiting.get(reason, 0) for worker in workers))
             for reason in ("retry", "dead_letter")
         ]
+
+    def _places(self) -> list[tuple[tuple[str, ...], Value]]:
+        counts = Counter(worker.state for worker in self._status.workers)
+        return [((state,), counts[state]) for state in _WORKER_STATES]
 
     def _partition_series(self, read: Callable[[PartitionStatus], Value]) -> Iterator[tuple[tuple[str, ...], Value]]:
         group = self._status.group_id

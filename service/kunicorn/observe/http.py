@@ -1,11 +1,12 @@
-"""The HTTP server for probes, scrapers and people: four pages, read-only, on the supervisor's event loop.
+"""The HTTP server for probes, scrapers and people, on the supervisor's event loop: read-only, but for a few actions.
 
 On that loop on purpose: `/livez` must not answer for a loop that does not run.
 
 1. Nothing here waits for a client: a page is complete before its first byte is sent.
 2. Connections are bounded. The one beyond the bound takes the place of the longest open one, so that idle or slow
    clients can neither use up descriptors that brokers and workers need nor shut out the kubelet.
-3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot.
+3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot; so is what `/events` sends.
+4. What acts asks for a token (`actions`); every other page only reads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from kunicorn.errors import ConfigError
-from kunicorn.observe import health, logs
+from kunicorn.observe import assets, health, logs
+from kunicorn.observe.actions import PREFIX, Actions, Desk
+from kunicorn.observe.events import Events
 from kunicorn.observe.health import Verdict
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
@@ -39,13 +42,15 @@ _MOST_RENDERINGS = 4
 """Scrapes in progress; more are told to come back."""
 _STOP_TIMEOUT = 1.0
 
-Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Server:
     """The server; `status` is called on the event loop for every request and must be cheap."""
 
-    def __init__(self, settings: HttpSettings, status: Callable[[], Status], metrics: Metrics) -> None:
+    def __init__(
+        self, settings: HttpSettings, status: Callable[[], Status], metrics: Metrics, actions: Actions | None = None
+    ) -> None:
         self.port = settings.port
         """The port listened on; after `start` a real one where 0 was asked for."""
         self._settings = settings
@@ -54,11 +59,15 @@ class Server:
         self._rendering = 0
         self._connections: _Connections | None = None
         self._listening: asyncio.Server | None = None
+        self._events = Events(status)
+        self._desk = Desk(settings, actions, metrics)
+        self._assets = assets.load()
         self._pages: Mapping[str, Page] = {
             "/livez": self._livez,
             "/readyz": self._readyz,
             "/metrics": self._metrics_page,
             "/status": self._status_page,
+            "/events": self._events.answer,
         }
 
     async def start(self) -> None:
@@ -75,19 +84,25 @@ class Server:
 
     async def stop(self) -> None:
         """Close the port and every connection, answers in progress after a second. May be called without `start`."""
+        self._events.stop()
         if self._listening is not None:
             self._listening.close()
         if self._connections is not None:
             await self._connections.shutdown(_STOP_TIMEOUT)
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        page = self._pages.get(request.path)
-        if page is None:
-            return _text(HTTPStatus.NOT_FOUND, f"no such page; there are {', '.join(self._pages)}")
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path.startswith(PREFIX):
+            return await self._desk.answer(request)
+        page, asset = self._pages.get(request.path), self._assets.get(request.path)
+        if page is None and asset is None:
+            return _text(HTTPStatus.NOT_FOUND, f"no such page; there are /, {', '.join(self._pages)}")
         if request.method not in {"GET", "HEAD"}:
             answer = _text(HTTPStatus.METHOD_NOT_ALLOWED, "read-only: only GET and HEAD are allowed")
             answer.headers["Allow"] = "GET, HEAD"
             return answer
+        if asset is not None:
+            return asset.answer(request)
+        assert page is not None
         return await page(request)
 
     async def _livez(self, _: web.BaseRequest) -> web.Response:

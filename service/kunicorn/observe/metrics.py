@@ -18,9 +18,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from kunicorn.observe import catalogue as c
 from kunicorn.observe import logs
 from kunicorn.observe.catalogue import Declared
+from kunicorn.observe.families import Families
 from kunicorn.observe.gauges import Gauges
 from kunicorn.observe.status import Status
-from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
+from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas, Pong
 
 log = logs.get("kunicorn.metrics")
 
@@ -39,6 +40,12 @@ _GROUPS_OWN = frozenset(
     )
 )
 """Counted for members of a group only: elsewhere they would stand at 0 and look like a fault."""
+
+
+_OURS = frozenset(declared.name for declared in c.every())
+_OF_THE_PROCESS = (
+    *("virtual_memory_bytes", "resident_memory_bytes", "start_time_seconds", "cpu_seconds", "open_fds", "max_fds"),
+)
 
 
 class Metrics:
@@ -60,6 +67,10 @@ class Metrics:
         self.skipped = self._counter(c.SKIPPED)
         self.process_seconds = HandlerDurations()
         self._registry.register(self.process_seconds)
+        self.handlers = Families(_OURS | {f"process_{name}" for name in _OF_THE_PROCESS})
+        """What the handler counts by itself."""
+        self.clients = Families(())
+        """What the workers' Kafka clients say of themselves."""
         self.heartbeats = self._counter(c.HEARTBEATS)
         self.heartbeat_seconds = self._histogram(c.HEARTBEAT_SECONDS, _FAST)
         self.rebalances = self._counter(c.REBALANCES)
@@ -74,10 +85,27 @@ class Metrics:
         self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
+        self.http_actions = self._counter(c.HTTP_ACTIONS)
+        self.totals = dict.fromkeys(("records", "failures", "retries", "dead_letters", "skipped"), 0)
+        """The same over all topics, for `/status`."""
         self.worker_lines_dropped = 0
         """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
         self._rendering = Lock()
         self._said_too_many = False
+
+    def hear(self, pid: int, pong: Pong) -> None:
+        """Count what a worker reports."""
+        for deltas in pong.deltas:
+            self.add(deltas)
+        if pong.families is not None:
+            self.handlers.report(pid, pong.families)
+        if pong.client_families is not None:
+            self.clients.report(pid, pong.client_families)
+
+    def worker_gone(self, pid: int) -> None:
+        """It is dead: what it has counted stays."""
+        self.handlers.gone(pid)
+        self.clients.gone(pid)
 
     def add(self, deltas: Deltas) -> None:
         """Count what a worker reports of one topic."""
@@ -87,6 +115,8 @@ class Metrics:
         self.dead_letters.labels(topic=deltas.topic).inc(deltas.dead_letters)
         self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
         self.process_seconds.add(deltas)
+        for name in self.totals:
+            self.totals[name] += getattr(deltas, name)
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.
@@ -97,7 +127,8 @@ class Metrics:
             self._mind_the_limit(len(status.partitions), partition_metrics_max)
             dropped = logs.dropped() + self.worker_lines_dropped
             left_out = _GROUPS_OWN if status.group is None else frozenset()
-            page = _Page(self._registry, Gauges(status, partition_metrics_max), dropped, left_out)
+            gauges = Gauges(status, partition_metrics_max)
+            page = _Page(self._registry, gauges, (self.clients, self.handlers), dropped, left_out)
             if _OPENMETRICS in accept:
                 return bytes(openmetrics.generate_latest(page)), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
             return generate_latest(page), CONTENT_TYPE_PLAIN_0_0_4
@@ -149,10 +180,16 @@ class _Page:
     """What was counted and what is so now, as one."""
 
     def __init__(
-        self, registry: CollectorRegistry, gauges: Gauges, lines_dropped: int, left_out: frozenset[str]
+        self,
+        registry: CollectorRegistry,
+        gauges: Gauges,
+        workers: tuple[Families, ...],
+        lines_dropped: int,
+        left_out: frozenset[str],
     ) -> None:
         self._registry = registry
         self._gauges = gauges
+        self._workers = workers
         self._lines_dropped = lines_dropped
         self._left_out = left_out
 
@@ -160,4 +197,6 @@ class _Page:
         """Caller: Prometheus's encoder."""
         yield from (family for family in self._registry.collect() if family.name not in self._left_out)
         yield from self._gauges.collect()
+        for families in self._workers:
+            yield from families.collect()
         yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=self._lines_dropped)

@@ -169,5 +169,9 @@ class Status:
     """None with [assign]: no offsets are committed."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
+    totals: dict[str, int] = field(default_factory=dict)
+    """Since the start: records, failures, retries, dead_letters, skipped."""
+    acts: bool = False
+    """Whether something can be done over HTTP, by whoever has the token."""
     settings: dict[str, object] = field(default_factory=dict)
     """The settings in force, secrets hidden."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from kunicorn.pipes.families import Family
 from kunicorn.topics import NO_OFFSET
 
 
@@ -248,6 +249,10 @@ class Pong(_Message, frozen=True):
     """Some of the waiting partitions: a worker can have thousands."""
     parked_count: dict[str, int] = {}
     """How many there are, by what they wait for."""
+    families: list[Family] | None = None
+    """The handler's own metrics; None: there are none, or they are as told before."""
+    client_families: list[Family] | None = None
+    """The Kafka client's, likewise."""
 
 
 class FailureKind(StrEnum):
@@ -259,7 +264,9 @@ class FailureKind(StrEnum):
     OUT_OF_RANGE = "out-of-range"
     #: The log was truncated below the position (KIP-320).
     TRUNCATED = "truncated"
-    #: The broker refuses the partition: unknown, not authorised, corrupt.
+    #: The broker does not let this user read the topic; it may tomorrow.
+    DENIED = "denied"
+    #: The broker refuses the partition: unknown, corrupt.
     PARTITION = "partition"
 
 

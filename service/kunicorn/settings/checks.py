@@ -16,6 +16,7 @@ from kunicorn.wire.seeds import parse_seeds
 T = TypeVar("T")
 
 _LONGEST_NAME = 249
+_SHORTEST_TOKEN = 16
 _KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -81,6 +82,13 @@ def is_not_empty(secret: SecretStr) -> SecretStr:
     """An empty secret is a variable or a template that was not filled in."""
     if not secret.get_secret_value():
         raise ValueError("empty; leave it out, or give it a value")
+    return secret
+
+
+def is_long_secret(secret: SecretStr) -> SecretStr:
+    """Not one that can be guessed."""
+    if len(secret.get_secret_value()) < _SHORTEST_TOKEN:
+        raise ValueError(f"shorter than {_SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32")
     return secret
 
 

@@ -117,7 +117,7 @@ class SecuritySettings(Section):
             value: SecretStr | None = getattr(self, name)
             return None if value is None else value.get_secret_value()
         try:
-            self._contents[name] = _content(file)
+            self._contents[name] = file_content(file)
         except ValueError as error:
             if name not in self._contents:
                 raise ConfigError(f"kafka.{name}_file = {file!r} {error}") from error
@@ -152,8 +152,8 @@ class SecuritySettings(Section):
         return self
 
 
-def _content(file: str) -> SecretStr:
-    """Without one line break at the end, which editors add. Raises `ValueError`."""
+def file_content(file: str) -> SecretStr:
+    """A secret's file without one line break at the end, which editors add. Raises `ValueError`."""
     try:
         content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:
@@ -165,7 +165,7 @@ def _content(file: str) -> SecretStr:
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process that runs the user's code: it has no use for what we log in with."""
-    secret = {variable_of("kafka", name) for name in SECRETS}
+    secret = {variable_of("http", "token"), *(variable_of("kafka", name) for name in SECRETS)}
     return {name: value for name, value in environ.items() if name.upper() not in secret}
 
 

@@ -7,8 +7,9 @@ import contextlib
 import random
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import uvloop
 
@@ -23,7 +24,8 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
-from kunicorn.supervisor import lag
+from kunicorn.supervisor import lag, watching
+from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.fixed import FixedAssignment
@@ -56,15 +58,16 @@ _EXIT_GRACE = 5.0
 _CONNECT_TIMEOUT = 5.0
 
 
-def run(settings: Settings, reread: Callable[[], Settings]) -> int:
+def run(settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = ()) -> int:
     """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
 
-    `reread` loads the settings again, for a reload; it raises `ConfigError`.
+    `reread` loads the settings again, for a reload; it raises `ConfigError`. A change of the files in `watched` is a
+    reload, too.
     """
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings, reread).run()))
+            return int(runner.run(Service(settings, reread, watched).run()))
     except ServiceError as error:
         log.error(str(error))
         return int(error.exit_code)
@@ -75,9 +78,10 @@ def run(settings: Settings, reread: Callable[[], Settings]) -> int:
 class Service:
     """One supervisor. `run` is its whole life."""
 
-    def __init__(self, settings: Settings, reread: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path]) -> None:
         """Only puts the parts together; nothing starts before `run`."""
         self._settings = settings
+        self._watched = watched
         kafka, group = settings.kafka, settings.group
         rng = random.Random()
         self._ended: asyncio.Future[None] | None = None
@@ -135,8 +139,11 @@ class Service:
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
-        self._snapshot = Snapshot(settings, self._source, self._fetchers, self._pool, self._templates, self._reloader)
-        self._http = Server(settings.http, self.status, self._metrics)
+        self._snapshot = Snapshot(
+            settings, self._source, self._fetchers, self._pool, self._templates, self._reloader, self._metrics.totals
+        )
+        actions = Actions(self._fetchers, self._pool, self._replacer, self._asked_to_drain)
+        self._http = Server(settings.http, self.status, self._metrics, actions)
 
     def _source_of_partitions(self, coordinator: Coordinator) -> Source:
         settings, topics, lease = self._settings, self._topics, self._pool.extend_lease
@@ -187,6 +194,7 @@ class Service:
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
             *self._source.works(),
+            *([watching.watch(self._watched, self._reloader.ask)] if self._watched else []),
         )
         self._serving = True
         await self._source.run()
@@ -270,7 +278,8 @@ class Service:
 
     def _configure(self, settings: Settings, worker: int) -> Configure:
         token = self._tokens.latest if self._tokens is not None else None
-        return configure(settings, worker, self._topics.subscribed(), token)
+        brokers = max(1, len(self._cluster.metadata.brokers))
+        return configure(settings, worker, self._topics.subscribed(), token, brokers)
 
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""
@@ -302,16 +311,26 @@ class Service:
             self._reloader.ask()
 
     def _told_to_stop(self, number: signal.Signals) -> None:
+        self._asked_to_stop(number.name)
+
+    def _asked_to_drain(self) -> bool:
+        """Like a first SIGTERM. A second one would not wait for what is in hand: that takes a signal."""
         if self._stopping:
-            self._stop_at_once(f"{number.name} again: stopping at once, without waiting for what is in hand")
+            return False
+        self._asked_to_stop("asked for over HTTP")
+        return True
+
+    def _asked_to_stop(self, why: str) -> None:
+        if self._stopping:
+            self._stop_at_once(f"{why} again: stopping at once, without waiting for what is in hand")
         elif not self._serving:
-            log.info(f"{number.name}: stopping before anything was begun")
+            log.info(f"{why}: stopping before anything was begun")
             self._stopping = True
             self._end()
         else:
-            log.info(f"{number.name}: {self._source.words.leaving}")
+            log.info(f"{why}: {self._source.words.leaving}")
             self._stopping = True
-            self._source.leave(f"{number.name} at {socket.gethostname()}")
+            self._source.leave(f"{why} at {socket.gethostname()}")
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             group = self._settings.group
             budget = (group.drain_timeout_ms + group.commit_timeout_ms) / 1000 + _EXIT_GRACE

@@ -22,15 +22,18 @@ def preload(settings: Settings) -> Preload:
     )
 
 
-def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None) -> Configure:
-    """The first message of the worker of that number. Raises `ConfigError`."""
+def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None, brokers: int) -> Configure:
+    """The first message of the worker of that number, in a cluster of so many brokers. Raises `ConfigError`."""
     kafka, handler = settings.kafka, settings.handler
     return Configure(
         worker=worker,
         entrypoint=handler.entrypoint,
         mode=handler.mode,
         options=dict(handler.options),
-        client=dict(consumer_properties(settings, f"{kafka.client_id}-worker-{worker}")),
+        client={
+            **consumer_properties(settings, f"{kafka.client_id}-worker-{worker}", brokers),
+            **_statistics(settings),
+        },
         token=token,
         topics=list(topics),
         batch_max_records=handler.batch_max_records,
@@ -46,3 +49,9 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         log_level=settings.log.level,
         log_format=settings.log.format,
     )
+
+
+def _statistics(settings: Settings) -> dict[str, int]:
+    """Only for workers: nobody would read those of a command's client."""
+    interval = settings.kafka.statistics_interval_ms
+    return {"statistics.interval.ms": interval} if interval else {}

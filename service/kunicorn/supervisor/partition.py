@@ -66,12 +66,16 @@ class Partition:
         self.deaths: Counter[int] = Counter()
         """How many workers died with this offset in hand."""
         self.poison: Poison | None = None
+        self.denied = False
+        """Halted because this user may not read the topic; tried again, and told only once."""
         self.log_end: int | None = None
         self.reading: SlotReading = NOT_STARTED
 
     def meet(self, event: PartitionEvent, reason: str | None = None) -> None:
         """Advance the state; `reason` is what `/status` says of the new one."""
         state = advance(self.state, event)
+        if state is self.state is PartitionState.PAUSED:
+            return  # Why it is paused outlives the worker that let go of it.
         if state is not self.state:
             self.state, self.since = state, clock.now()
         self.reason = reason

@@ -197,6 +197,7 @@ class Pool:
     def _bury(self, place: Place, process: WorkerProcess, how: str) -> None:
         process.state = WorkerState.DEAD
         place.remove(process)
+        self._metrics.worker_gone(process.pid)
         in_hand = self._listener.worker_died(process, how)
         process.release()
         process.settled.set()
@@ -239,8 +240,7 @@ class Pool:
                 self._welcome(process)
             case Pong():
                 self._metrics.worker_lines_dropped += process.heard(message, clock.now())
-                for deltas in message.deltas:
-                    self._metrics.add(deltas)
+                self._metrics.hear(process.pid, message)
                 self._listener.worker_reported(process)
             case FetcherStopped():
                 self._listener.worker_stopped(process, message)

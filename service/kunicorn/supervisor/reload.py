@@ -71,7 +71,7 @@ class Reloader:
         self._last: Outcome | None = None
 
     def ask(self) -> None:
-        """Caller: the signal's handler."""
+        """Caller: the signal's handler; whoever watches the files."""
         self._asked.set()
 
     def status(self, now: float) -> ReloadStatus | None:
@@ -94,7 +94,7 @@ class Reloader:
             self._metrics.reloads.labels(result=self._last.result).inc()
 
     async def _reload(self) -> Outcome:
-        log.info("SIGHUP: reading the settings again, importing the handler anew")
+        log.info("reload: reading the settings again, importing the handler anew")
         try:
             found = reloaded(self._settings, await asyncio.to_thread(self._reread))
             self._configure(found.settings, 0)

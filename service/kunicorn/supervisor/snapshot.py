@@ -31,13 +31,16 @@ class Snapshot:
         pool: Pool,
         templates: Templates,
         reloader: Reloader,
+        totals: Mapping[str, int],
     ) -> None:
+        """`totals`: what the workers have counted, by name."""
         self._settings = settings
         self._source = source
         self._fetchers = fetchers
         self._pool = pool
         self._templates = templates
         self._reloader = reloader
+        self._totals = totals
         self._started_at = clock.now()
         self._shown = shown(settings)
 
@@ -75,6 +78,8 @@ class Snapshot:
             commit=commit_status(self._source.commits, now),
             workers=tuple(_worker(place, held.get(place.number, 0), now) for place in self._pool.places),
             partitions=tuple(_partition(p, waits, now) for _, p in sorted(self._fetchers.table.items())),
+            totals=dict(self._totals),
+            acts=self._settings.http.acts,
             settings=self._shown,
         )
 

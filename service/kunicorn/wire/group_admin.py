@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kunicorn.topics import TopicPartition
+from kunicorn.group.protocol import NO_GENERATION, Committed
+from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.consumer_protocol import decode_assignment
 from kunicorn.wire.coordinator import Coordinator
@@ -32,6 +33,8 @@ class DescribedMember:
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    metadata: bytes = b""
+    """What a classic member sent with JoinGroup: its subscription, encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Described:
     why: str = ""
     state: str = ""
     members: Sequence[DescribedMember] = ()
+    strategy: str = ""
+    """The assignor that a classic group has agreed upon; empty where there is none, or the brokers assign."""
 
 
 class GroupAdmin:
@@ -86,6 +91,41 @@ class GroupAdmin:
         self._check_moved(error)
         return error
 
+    async def committed(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
+        """What the group has committed for these partitions (None: for all for which it has committed anything).
+
+        Raises `CoordinatorUnavailable`, too, where the group refuses to tell.
+        """
+        await self._node()
+        answer = await self._coordinator.fetch_offsets(
+            partitions=partitions, require_stable=False, timeout=self._timeout
+        )
+        self._check_moved(answer.error)
+        if answer.error:
+            raise CoordinatorUnavailable(answer.error, "its offsets cannot be read")
+        return answer.partitions
+
+    async def reset(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, int]:
+        """Commit these offsets as nobody; the error code of each.
+
+        The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
+        `GroupMetadataManager`): that is the fence between looking at the group and changing it.
+        """
+        await self._node()
+        answer = await self._coordinator.commit(
+            generation=NO_GENERATION,
+            member_id="",
+            instance_id=None,
+            offsets={tp: Position(offset) for tp, offset in offsets.items()},
+            metadata=metadata,
+            timeout=self._timeout,
+        )
+        for error in answer.errors.values():
+            self._check_moved(error)
+        return answer.errors
+
     async def _ask(self, api: Api, fields: Fields) -> Any:
         connection = await self._cluster.connection((await self._node()).node_id, PURPOSE, self._timeout)
         return await connection.request(api, fields, self._timeout)
@@ -121,10 +161,11 @@ def classic_group(message: Any, group_id: str) -> Described:
             each.client_id,
             each.client_host,
             _assigned(each.member_assignment) if readable else (),
+            bytes(each.member_metadata or b""),
         )
         for each in group.members or ()
     )
-    return Described(error, "", group.group_state, members)
+    return Described(error, "", group.group_state, members, group.protocol_data if readable else "")
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

@@ -25,6 +25,9 @@ MAX_REASON = 255
 _GROUP_KEY = 0
 """A coordinator is looked up for a group (1 would be a transactional id)."""
 
+_GROUP_CONFIG = 32
+"""The settings of a group, among the kinds of resources that have settings (`ConfigResource.java`)."""
+
 _FIND_BATCHED = 4
 _LEAVE_BATCHED = 3
 _FETCH_BATCHED = 8
@@ -38,6 +41,11 @@ def find_coordinator(version: int, group_id: str) -> Fields:
     if version >= _FIND_BATCHED:
         return {"key_type": _GROUP_KEY, "coordinator_keys": [group_id]}
     return {"key_type": _GROUP_KEY, "key": group_id}
+
+
+def describe_config(group_id: str, name: str) -> Fields:
+    """DescribeConfigs for one setting of a group (KIP-848)."""
+    return {"resources": [{"resource_type": _GROUP_CONFIG, "resource_name": group_id, "configuration_keys": [name]}]}
 
 
 def join(
@@ -181,20 +189,22 @@ def commit(
 def fetch_offsets(
     version: int,
     group_id: str,
-    partitions: Iterable[TopicPartition],
+    partitions: Iterable[TopicPartition] | None,
     require_stable: bool,
     member_id: str | None = None,
     epoch: int = NO_GENERATION,
 ) -> Fields:
-    """OffsetFetch for one group; `member_id` and `epoch` only of members with the consumer protocol.
+    """OffsetFetch for one group (`partitions` None: all that it has committed); `member_id` and `epoch` only of members
+    with the consumer protocol.
 
     Before version 7 `require_stable` cannot be said, and brokers that old have no offsets pending in a transaction
     that they could hold back (KIP-447, `OffsetFetchRequest.java`).
     """
-    topics = [
+    named = [
         {"name": topic, "partition_indexes": [each.partition for each in group]}
-        for topic, group in by_topic(partitions)
+        for topic, group in by_topic(partitions or ())
     ]
+    topics = named if partitions is not None else None
     stable = require_stable and version >= _FETCH_STABLE
     if version >= _FETCH_BATCHED:
         group = {"group_id": group_id, "member_id": member_id, "member_epoch": epoch, "topics": topics}

@@ -14,6 +14,7 @@ from typing import NoReturn, assert_never
 
 from kunicorn.errors import ExitCode, PeerError
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.pipes.families import Family
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import (
@@ -29,6 +30,7 @@ from kunicorn.pipes.messages import (
     ToWorker,
 )
 from kunicorn.worker.channel import Channel, SupervisorGone
+from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.login import Login
@@ -51,6 +53,7 @@ class Control(threading.Thread):
         runner: Runner,
         login: Login,
         logs_dropped: Callable[[], int],
+        collecting: Collecting,
     ) -> None:
         super().__init__(name="control", daemon=True)
         self._channel = channel
@@ -60,6 +63,7 @@ class Control(threading.Thread):
         self._login = login
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
+        self._collecting = collecting
 
     def run(self) -> None:
         """Serve until the process ends. The pipe's end is the worker's, even with the runner stuck: no orphans."""
@@ -77,7 +81,7 @@ class Control(threading.Thread):
 
     def say_last(self) -> None:
         """Report what was counted since the last Ping. Caller: the runner's thread, when everything is drained."""
-        self._channel.send(self._evidence(0))
+        self._channel.send(self._evidence(0, self._collecting.last()))
 
     def _patience(self) -> float:
         """Seconds until the lease runs out; it is usually extended long before, and nobody is woken for that."""
@@ -96,7 +100,7 @@ class Control(threading.Thread):
             case TimedOut(grant=grant, offset=offset):
                 self._runner.time_out(grant, offset)
             case Ping(sequence=sequence):
-                self._channel.send(self._evidence(sequence))
+                self._channel.send(self._evidence(sequence, self._collecting.news()))
             case Drain():
                 self._fetcher.drain()
             case Token() | Password():
@@ -106,7 +110,7 @@ class Control(threading.Thread):
             case _:
                 assert_never(message)
 
-    def _evidence(self, sequence: int) -> Pong:
+    def _evidence(self, sequence: int, families: tuple[list[Family] | None, list[Family] | None]) -> Pong:
         handled, deltas = self._fetcher.measured()
         parked, parked_count = self._fetcher.parked()
         return Pong(
@@ -120,6 +124,8 @@ class Control(threading.Thread):
             logs_dropped=self._logs_dropped(),
             parked=parked,
             parked_count=parked_count,
+            families=families[0],
+            client_families=families[1],
         )
 
 

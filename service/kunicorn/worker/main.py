@@ -17,17 +17,19 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
+from kunicorn.calls import Calls, calls_of
+from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.exceptions import find
 from kunicorn.handlers import Handler, load
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, FailureRule, Ready, WorkerFailed
-from kunicorn.worker.calls import Calls, calls_of
+from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.policies import policies_of
+from kunicorn.retry import End, Policies, RetryPolicy, describe
 from kunicorn.worker.channel import Channel
-from kunicorn.worker.complaints import librdkafka, log_client_error
+from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
@@ -36,8 +38,8 @@ from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.retry import End, Policies, RetryPolicy, describe
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.statistics import ClientStatistics
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -115,7 +117,8 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     handler, calls = _load(configure)
     policies = _policies(configure)
     login = Login(configure.token)
-    consumer = _connect(configure, login)
+    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
+    consumer = _connect(configure, login, statistics)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
@@ -128,7 +131,8 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
-    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped)
+    collecting = Collecting(statistics.families if statistics is not None else None)
+    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped, collecting)
     control.start()
     runner.run()
     control.say_last()
@@ -171,19 +175,9 @@ def _policies(configure: Configure) -> Policies:
         End(configure.on_failure),
     )
     try:
-        return Policies(default, [(tuple(map(find, rule.exceptions)), _policy(rule)) for rule in configure.failures])
+        return policies_of(default, configure.failures)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
-
-
-def _policy(rule: FailureRule) -> RetryPolicy:
-    return RetryPolicy(
-        rule.attempts,
-        rule.retry_backoff_ms,
-        rule.retry_backoff_max_ms,
-        rule.retry_timeout_ms,
-        End(rule.on_failure),
-    )
 
 
 def _reseed() -> None:
@@ -193,11 +187,13 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure, login: Login) -> Consumer:
+def _connect(configure: Configure, login: Login, statistics: ClientStatistics | None) -> Consumer:
     """The consumer. Raises `CannotServe`."""
     properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
     if configure.token is not None:
         properties["oauth_cb"] = login.bearer
+    if statistics is not None:
+        properties["stats_cb"] = statistics.take
     try:
         return Consumer(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:

@@ -17,7 +17,7 @@ from tests.system.producing import Flow
 from tests.system.workers.scene import Scene
 
 SceneMaker = Callable[..., Scene]
-PAGES = ("/livez", "/readyz", "/metrics", "/status")
+PAGES = ("/", "/livez", "/readyz", "/metrics", "/status")
 
 
 def ask(member: MemberProcess, method: str, path: str) -> int:
@@ -47,13 +47,14 @@ def test_the_pages_show_every_partition_and_no_secret_and_nothing_else_exists(sc
         assert code == 200, (page, body)
         assert "hunter" not in body, page
     assert "hunter" not in member.output()
-    assert [ask(member, "GET", path) for path in ("/", "/statusx", "/status/", "/etc/passwd")] == [404] * 4
+    assert [ask(member, "GET", path) for path in ("/index.html", "/statusx", "/status/", "/etc/passwd")] == [404] * 4
     assert [ask(member, method, "/status") for method in ("POST", "PUT", "DELETE")] == [405] * 3
     assert ask(member, "HEAD", "/livez") == 200
     assert member.stop() == 0
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.scenario("ConsumerNetworkThreadTest")
 def test_two_hundred_idle_connections_and_slow_clients_delay_no_heartbeat(scene: SceneMaker) -> None:
     stage = scene(4)
     member = stage.members.start()

@@ -32,12 +32,12 @@ def handle(record):
 class Deployed:
     """A member whose handler's module lies in its directory, where it can be replaced."""
 
-    def __init__(self, scene: SceneMaker, directory: Path, **settings: dict[str, Any]) -> None:
+    def __init__(self, scene: SceneMaker, directory: Path, *options: str, **settings: dict[str, Any]) -> None:
         self.module = directory / "deployed.py"
         self.deploy("first")
         own = {"handler": {"entrypoint": "deployed:handle"}, **settings}
         self.stage = scene(PARTITIONS, workers=WORKERS, settings=own)
-        self.member: MemberProcess = self.stage.members.start()
+        self.member: MemberProcess = self.stage.members.start(options=options)
         self.member.wait_running(PARTITIONS)
 
     def deploy(self, version: str, code: str = CODE) -> None:
@@ -180,3 +180,14 @@ def test_a_worker_killed_after_a_reload_is_replaced_by_one_of_the_new_code(deplo
     service.handled_by("after the reload", 1)
     assert {worker["revision"] for worker in service.member.workers()} == {2}
     service.end()
+
+
+def test_with_reload_a_saved_file_is_a_reload(scene: SceneMaker, tmp_path: Path) -> None:
+    deployed = Deployed(scene, tmp_path, "--reload")
+    member, generation = deployed.member, deployed.member.generation()
+    deployed.deploy("a second version")
+    member.wait(lambda: (member.status()["reload"] or {}).get("result") == "completed", "a reload by itself", 30)
+    deployed.stage.send(0, "who")
+    deployed.stage.wait_marked("0@0 a second version", member)
+    assert member.generation() == generation, "invariant 6"
+    assert member.stop() == 0

@@ -114,11 +114,13 @@ async def test_head_is_answered_without_a_body(server: Server, path: str) -> Non
     assert int(headers["Content-Length"]) > 0
 
 
-@pytest.mark.parametrize("path", ["/", "/livez/", "/../etc/passwd", "/%2e%2e/x", "/favicon.ico", "//livez"])
+@pytest.mark.parametrize(
+    "path", ["/index.html", "/page.html", "/livez/", "/../etc/passwd", "/%2e%2e/x", "/favicon.ico", "//livez"]
+)
 async def test_another_page_is_not_found_and_the_answer_names_those_there_are(server: Server, path: str) -> None:
     answer = await raw(server, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 404 ")
-    assert answer.endswith(b"no such page; there are /livez, /readyz, /metrics, /status\n")
+    assert answer.endswith(b"no such page; there are /, /livez, /readyz, /metrics, /status, /events\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])

@@ -14,6 +14,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.pages import metrics_page
 from kunicorn.observe.status import Status
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
+from kunicorn.worker.statistics import ClientStatistics
 from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -187,6 +188,9 @@ def test_every_declared_metric_is_exposed_and_every_exposed_one_declared() -> No
         if declared._labelnames:
             declared.labels(*("x" for _ in declared._labelnames))
     metrics.add(deltas(records=1, calls=[0]))
+    clients = ClientStatistics()
+    clients.take('{"brokers": {"b:9092/1": {"nodeid": 1}}}')
+    metrics.clients.report(1, clients.families())
     busy = status(partitions=(partition(0, in_hand=1, in_hand_age=1.0),))
     body, _ = metrics.render(busy, "", 2000)
     found = {

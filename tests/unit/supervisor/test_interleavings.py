@@ -1,4 +1,4 @@
-"""Hand-outs, drains, revokes, losses, deaths, late reports and failing commits in every order that hypothesis finds.
+"""Hand-outs, drains, revokes, losses, pauses, deaths, late reports and failing commits, in every order there is.
 
 The world beside this holds what happens against invariants 1 to 4 and 8; the end of each story against 7.
 """
@@ -114,6 +114,13 @@ class Interleavings(RuleBasedStateMachine):
         else:
             self.world.replace(number)
 
+    # -- a person
+
+    @rule(some=SOME, pause=st.booleans())
+    def pause_or_resume(self, some: set[TopicPartition], pause: bool) -> None:
+        if ours := some & self.world.stage.fetchers.table.keys():
+            self.world.pause_or_resume(sorted(ours), pause=pause)
+
     # -- commits
 
     @rule()
@@ -146,6 +153,8 @@ class Interleavings(RuleBasedStateMachine):
         for number in set(range(WORKERS)) - set(world.stage.pool.workers):
             world.replace(number)
         for _ in range(6):
+            if paused := [tp for tp, p in world.stage.fetchers.table.items() if p.state is PartitionState.PAUSED]:
+                world.pause_or_resume(paused, pause=False)
             for grant in self.grants(in_hand=True):
                 world.finish_record(*grant)
             for grant in self.grants(stop_asked=True):

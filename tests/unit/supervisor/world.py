@@ -10,14 +10,17 @@ import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes.messages import FetcherStart, FetcherStopped, StartFetcher, StopFetcher, Stopped
 from kunicorn.settings import Settings
+from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.handover import Handover
+from kunicorn.supervisor.replacing import Replacer
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage
 
@@ -78,6 +81,8 @@ class World:
         self.in_flight = 0
         self._read: dict[PlayedWorker, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
+        played: Any = self.stage.pool
+        self.actions = Actions(self.stage.fetchers, played, mock.Mock(spec=Replacer), lambda: False)
         self.commits = Commits(self, self.stage.fetchers.table.consumed, self.stage.fetchers.table.committed, Metrics())
         self.handover = Handover(SETTINGS, self.stage.fetchers, self.commits, Metrics())
 
@@ -188,6 +193,14 @@ class World:
         self.stage.revive(number)
         self.hands[self.stage.workers[number]] = {}
         self.stage.fetchers.worker_ready(self.stage.workers[number])
+        self.go_on()
+
+    # -- a person ------------------------------------------------------------------------------------------------
+
+    def pause_or_resume(self, tps: Collection[TopicPartition], *, pause: bool) -> None:
+        """Those of them that are in a state for it."""
+        act = self.actions.pause if pause else self.actions.resume
+        act([f"{tp.topic}:{tp.partition}" for tp in tps if tp in self.stage.fetchers.table])
         self.go_on()
 
     # -- time ----------------------------------------------------------------------------------------------------

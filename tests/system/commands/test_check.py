@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from kunicorn.check import check
 from kunicorn.errors import ExitCode
 from kunicorn.settings import Settings
 from tests.kafka import KafkaCluster
+from tests.system.producing import committed_offsets
 from tests.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
@@ -44,7 +46,7 @@ def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[Ex
     for section, more in changes.items():
         values.setdefault(section, {}).update(more)
     lines: list[str] = []
-    code = check(Settings.model_validate(values), lines.append, import_timeout)
+    code = check(Settings.model_validate(values), lambda finding: lines.append(str(finding)), import_timeout)
     return code, {line.split()[1]: line for line in lines}
 
 
@@ -52,7 +54,7 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")})
     assert code is ExitCode.CLEAN
     assert [line.split()[:2] for line in lines.values()] == [
-        ["ok", what] for what in ("handler", "client", "brokers", "topics", "group")
+        ["ok", what] for what in ("handler", "client", "brokers", "topics", "rights", "group", "members")
     ]
     assert "orders (3 partitions)" in lines["topics"]
     assert "coordinator on node" in lines["group"]
@@ -176,3 +178,79 @@ def test_what_a_handlers_module_prints_is_not_mixed_into_the_answer(
     (handlers / "shop.py").write_text("print('noise')\ndef handle(record): ...\n")
     checked()
     assert "noise" not in capfd.readouterr().out
+
+
+# -- the handler tried on records --------------------------------------------------------------------------------------
+
+
+def tried(kafka: KafkaCluster, topic: str, records: int, **handler: Any) -> tuple[ExitCode, str]:
+    """The exit code and the last line of `kunicorn check --try`."""
+    lines: list[str] = []
+    settings = {
+        "kafka": {"bootstrap_servers": kafka.bootstrap.split(",")},
+        "group": {"id": topic, "topics": [topic]},
+        "handler": {"entrypoint": "shop:handle", **handler},
+    }
+    code = check(Settings.model_validate(settings), lambda finding: lines.append(str(finding)), records=records)
+    return code, lines[-1]
+
+
+@pytest.fixture(scope="module")
+def numbers(kafka: KafkaCluster) -> str:
+    """A topic of two partitions with the numbers from 0 to 19 in each."""
+    kafka.create_topic("numbers", 2)
+    for partition in (0, 1):
+        sender = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in range(20):
+            sender.produce("numbers", str(number), "key", partition=partition, timestamp=1_700_000_000_000 + number)
+        assert sender.flush(20) == 0
+    return "numbers"
+
+
+@pytest.mark.parametrize("mode", ["record", "batch"])
+def test_the_handler_gets_the_latest_records_with_its_options_and_commits_nothing(
+    kafka: KafkaCluster, handlers: Path, numbers: str, mode: str
+) -> None:
+    (handlers / "shop.py").write_text(
+        "seen = open('seen', 'a', buffering=1)\n"
+        "def setup(options): seen.write(options['greeting'] + '\\n')\n"
+        "def handle(got):\n"
+        "    for record in ([got] if hasattr(got, 'offset') else got):\n"
+        "        seen.write(f'{record.partition}:{record.value.decode()}\\n')\n"
+        "handle.setup = setup\n"
+    )
+    code, line = tried(kafka, numbers, 4, mode=mode, options={"greeting": "hello"})
+    assert code is ExitCode.CLEAN, line
+    assert line.startswith("ok      trial     4 records handled")
+    assert (handlers / "seen").read_text().split() == ["hello", "0:18", "0:19", "1:18", "1:19"]
+    assert set(committed_offsets(kafka.bootstrap, numbers, numbers, 2).values()) == {-1001}
+
+
+def test_records_that_fail_are_counted_and_the_first_is_told_with_its_place(
+    kafka: KafkaCluster, handlers: Path, numbers: str
+) -> None:
+    (handlers / "shop.py").write_text(
+        "from kunicorn.outcomes import Skip\n"
+        "async def handle(record):\n"
+        "    if record.value == b'18': raise ValueError('too bad')\n"
+        "    return Skip('odd')\n"
+    )
+    code, line = tried(kafka, numbers, 4)
+    assert code is ExitCode.HANDLER
+    assert line.startswith("FAILED  trial     2 of 4 records failed"), line
+    assert "2 said Skip: numbers-0@18: ValueError: too bad" in line
+    assert 'shop.py", line 3, in handle' in line
+
+
+def test_a_handler_that_ends_the_trial_is_told(kafka: KafkaCluster, handlers: Path, numbers: str) -> None:
+    (handlers / "shop.py").write_text("import os\ndef handle(record): os.kill(os.getpid(), 11)\n")
+    code, line = tried(kafka, numbers, 1)
+    assert code is ExitCode.HANDLER
+    assert line.endswith("trying the handler on 1 records ended early: killed by SIGSEGV")
+
+
+def test_topics_without_records_are_no_failure(kafka: KafkaCluster, handlers: Path) -> None:
+    assert tried(kafka, "orders", 5) == (
+        ExitCode.CLEAN,
+        "warning trial     the topics hold no records to try the handler on",
+    )

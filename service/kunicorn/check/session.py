@@ -1,0 +1,66 @@
+"""One check: one thing after the other, a line of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from kunicorn.check import cluster
+from kunicorn.check.findings import Finding
+from kunicorn.check.handler import importable
+from kunicorn.check.trial import tried
+from kunicorn.clients import consumer_properties
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.settings import Settings
+
+IMPORT_TIMEOUT = 60.0
+"""Seconds the handler's module may take to import."""
+
+
+def check(
+    settings: Settings,
+    say: Callable[[Finding], None],
+    import_timeout: float = IMPORT_TIMEOUT,
+    records: int = 0,
+) -> ExitCode:
+    """Check one thing after the other, `say` each; the code of the first that failed. Blocks for seconds.
+
+    With `records` the handler gets so many of the latest records, if everything else is well.
+    """
+    worst = ExitCode.CLEAN
+    for finding in _findings(settings, import_timeout):
+        say(finding)
+        if worst is ExitCode.CLEAN and finding.failure is not None:
+            worst = finding.failure
+    if records and worst is ExitCode.CLEAN:
+        finding = tried(settings, records)
+        say(finding)
+        worst = finding.failure or worst
+    return worst
+
+
+def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+    for warning in settings.kafka.warnings():
+        yield Finding("security", warning, warning=True)
+    yield importable(settings.handler.entrypoint, settings.handler.exception_names, import_timeout)
+    yield _client(settings)
+    with asyncio.Runner() as runner:
+        findings = cluster.findings(settings)
+        while (finding := runner.run(anext(findings, None))) is not None:
+            yield finding
+
+
+def _client(settings: Settings) -> Finding:
+    """Whether librdkafka takes the properties; a consumer that is only made speaks to nobody."""
+    from confluent_kafka import Consumer, KafkaException
+
+    kafka = settings.kafka
+    try:
+        properties = consumer_properties(settings, kafka.client_id)
+        Consumer({**properties, "log_level": 0}).close()
+    except ConfigError as error:
+        return Finding("client", str(error), ExitCode.CONFIGURATION)
+    except KafkaException as error:
+        return Finding("client", f"{error.args[0].str()}; correct [kafka.librdkafka]", ExitCode.CONFIGURATION)
+    own = f", {len(kafka.librdkafka)} of them from [kafka.librdkafka]" if kafka.librdkafka else ""
+    return Finding("client", f"librdkafka accepts the properties{own}")

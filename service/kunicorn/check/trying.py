@@ -1,0 +1,117 @@
+"""The process in which a handler is tried: fetches as a worker would, calls as a worker would, answers and ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from kunicorn.calls import Calls, calls_of
+from kunicorn.check.trial import Order, Result
+from kunicorn.errors import ExitCode, HandlerLoadError
+from kunicorn.handlers import load, user_traceback
+from kunicorn.outcomes import Done, Outcome
+
+_PATIENCE = 30.0
+"""Seconds without a record."""
+_LONGEST_ANSWER = 60_000
+"""Less than a pipe holds: nobody reads it before this process has ended."""
+_LONGEST_ERROR = 8_000
+
+
+def main() -> None:
+    """Take the order from standard input, answer on the descriptor that is the second argument.
+
+    Leaves by `_exit`: threads that the handler started must not keep it.
+    """
+    answer = int(sys.argv[2])
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    code, said = _try(order)
+    os.write(answer, said[:_LONGEST_ANSWER])
+    os._exit(code)
+
+
+def _try(order: Order) -> tuple[int, bytes]:
+    try:
+        handler = load(order.entrypoint)
+        calls = calls_of(handler, order.mode)
+        if handler.setup is not None:
+            calls.run(handler.setup(dict(order.options)))
+        result = _called(calls, list(_chunks(order, _fetched(order))))
+        if handler.teardown is not None:
+            calls.run(handler.teardown())
+    except HandlerLoadError as error:
+        return ExitCode.HANDLER, str(error).encode(errors="backslashreplace")
+    except BaseException as error:
+        said = f"{type(error).__name__}: {error}\n{user_traceback(error)}"
+        return ExitCode.HANDLER, said.encode(errors="backslashreplace")
+    return ExitCode.CLEAN, msgspec.json.encode(result)
+
+
+def _fetched(order: Order) -> list[Message]:
+    """The youngest of what the ranges hold, by partition and offset."""
+    login = {}
+    if (token := order.token) is not None:
+        login["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
+    consumer = Consumer({**order.client, **login})
+    found: list[Message] = []
+    try:
+        ends = {(topic, number): end for topic, number, _, end in order.ranges}
+        consumer.assign([TopicPartition(topic, number, first) for topic, number, first, _ in order.ranges])
+        heard = time.monotonic()
+        while ends and time.monotonic() - heard < _PATIENCE:
+            for message in consumer.consume(500, 0.2):
+                heard = time.monotonic()
+                if message.error() is None:
+                    found.append(message)
+            # By position: an end may be a transaction's marker, which is no record.
+            places = consumer.position([TopicPartition(*each) for each in ends])
+            for place in places:
+                if place.offset >= ends[place.topic, place.partition]:
+                    del ends[place.topic, place.partition]
+    finally:
+        consumer.close()
+    youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
+    return sorted(youngest, key=_place)
+
+
+def _place(message: Message) -> tuple[str, int, int]:
+    return (message.topic() or "", message.partition() or 0, message.offset() or 0)
+
+
+def _chunks(order: Order, messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """What one call gets."""
+    size = 1 if order.mode == "record" else order.batch_max_records
+    for _, run in groupby(messages, key=lambda message: _place(message)[:2]):
+        rest = list(run)
+        yield from (rest[at : at + size] for at in range(0, len(rest), size))
+
+
+def _called(calls: Calls, chunks: Sequence[Sequence[Message]]) -> Result:
+    handled = failed = 0
+    seconds = worst = 0.0
+    error_text, outcomes = "", Counter[str]()
+    for chunk in chunks:
+        began = time.perf_counter()
+        try:
+            calls(chunk, [_place(message)[2] + 1 for message in chunk], memoryview(array("q", [0])), 0, [])
+        except Outcome as outcome:
+            outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)
+            handled += len(chunk)
+        except BaseException as error:
+            failed += len(chunk)
+            topic, partition, offset = _place(chunk[0])
+            place = f"{topic}-{partition}@{offset}"
+            error_text = error_text or f"{place}: {type(error).__name__}: {error}\n{user_traceback(error)}"
+        else:
+            handled += len(chunk)
+        took = time.perf_counter() - began
+        seconds, worst = seconds + took, max(worst, took)
+    return Result(handled, failed, seconds, worst, dict(outcomes), error_text[:_LONGEST_ERROR])

@@ -1,0 +1,146 @@
+"""The few things that can be done over HTTP: who may, what is asked, and how it is answered.
+
+1. Without `[http] token` there are none.
+2. The token comes in a header that a browser never adds by itself and that no other site's page may set without our
+   consent (no CORS answer is ever given): a person who is logged in elsewhere cannot be made to act here.
+3. It is compared in constant time, and a wrong one is answered late: guessing is slow, and says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from kunicorn.errors import ConfigError
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.settings import HttpSettings
+
+log = logs.get("kunicorn.http")
+
+PREFIX = "/actions/"
+_LONGEST_BODY = 64 * 1024
+_BODY_SECONDS = 10.0
+_DENIED_SECONDS = 0.5
+_OWN_SITE = frozenset({"same-origin", "none"})
+"""`Sec-Fetch-Site` of requests from our own page, and of those that a person typed (W3C Fetch Metadata)."""
+
+
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the body says; what an action does not need is not to be there."""
+
+    partitions: list[str] = []
+    """As in [assign]: orders, orders:7, orders:0-3. Empty: all there are."""
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action did, or why it did nothing."""
+
+    ok: bool
+    said: str
+
+
+class Actions(Protocol):
+    """What the service can be asked to do. On the loop; nothing blocks, what takes time goes on afterwards."""
+
+    def pause(self, partitions: Sequence[str]) -> Done:
+        """Fetch nothing more of these; what is in hand is finished. All, if none is named."""
+
+    def resume(self, partitions: Sequence[str]) -> Done:
+        """Go on with those that are paused, or halted."""
+
+    def recycle(self, worker: int | None) -> Done:
+        """Replace that worker in order; without a rebalance."""
+
+    def drain(self) -> Done:
+        """Drain, commit, leave the group, exit: as SIGTERM does."""
+
+
+_DO: dict[str, Callable[[Actions, Ask], Done]] = {
+    "pause": lambda actions, ask: actions.pause(ask.partitions),
+    "resume": lambda actions, ask: actions.resume(ask.partitions),
+    "recycle": lambda actions, ask: actions.recycle(ask.worker),
+    "drain": lambda actions, _: actions.drain(),
+}
+
+
+class Denied(Exception):
+    """The request may not act, or makes no sense."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Desk:
+    """Takes requests to act. Caller: the HTTP server, on the loop."""
+
+    def __init__(self, settings: HttpSettings, actions: Actions | None, metrics: Metrics) -> None:
+        """`actions`: None where the service can do nothing yet."""
+        self._settings = settings
+        self._actions = actions
+        self._metrics = metrics
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """Carry one out, or say why not."""
+        name = request.path.removeprefix(PREFIX)
+        action = name if name in _DO else "unknown"
+        try:
+            await self._admit(request)
+            if action == "unknown":
+                raise Denied(HTTPStatus.NOT_FOUND, f"no such action; there are {', '.join(_DO)}")
+            ask = await _asked(request)
+        except Denied as denied:
+            self._metrics.http_actions.labels(action=action, result="denied").inc()
+            headers = {"WWW-Authenticate": "Bearer"} if denied.status == HTTPStatus.UNAUTHORIZED else {}
+            return _answer(denied.status, Done(ok=False, said=str(denied)), headers)
+        assert self._actions is not None
+        done = _DO[action](self._actions, ask)
+        self._metrics.http_actions.labels(action=action, result="done" if done.ok else "refused").inc()
+        log.warning(f"{action} was asked for over HTTP by {request.remote}: {done.said}", action=action)
+        return _answer(HTTPStatus.OK if done.ok else HTTPStatus.CONFLICT, done, {})
+
+    async def _admit(self, request: web.BaseRequest) -> None:
+        if not self._settings.acts or self._actions is None:
+            raise Denied(HTTPStatus.FORBIDDEN, "actions are switched off: set [http] token or token_file, and restart")
+        if request.method != "POST":
+            raise Denied(HTTPStatus.METHOD_NOT_ALLOWED, "an action is a POST")
+        if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITE:
+            raise Denied(HTTPStatus.FORBIDDEN, "asked for by another site's page")
+        try:
+            token = await asyncio.to_thread(self._settings.secret_token)
+        except ConfigError as error:
+            raise Denied(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+            await asyncio.sleep(_DENIED_SECONDS)
+            raise Denied(HTTPStatus.UNAUTHORIZED, "send the token of [http] as Authorization: Bearer <token>")
+
+
+async def _asked(request: web.BaseRequest) -> Ask:
+    if request.content_type != "application/json":
+        raise Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with Content-Type: application/json")
+    if request.content_length is None or request.content_length > _LONGEST_BODY:
+        raise Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send a Content-Length of at most {_LONGEST_BODY}")
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            return msgspec.json.decode(await request.read() or b"{}", type=Ask)
+    except TimeoutError:
+        raise Denied(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {_BODY_SECONDS:.0f} s") from None
+    except msgspec.DecodeError as error:
+        raise Denied(HTTPStatus.BAD_REQUEST, f"not what an action takes: {error}") from error
+
+
+def _answer(status: HTTPStatus, done: Done, headers: dict[str, str]) -> web.Response:
+    body = msgspec.json.encode({"ok": done.ok, "said": done.said}) + b"\n"
+    uncached = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **headers}
+    return web.Response(status=status, body=body, content_type="application/json", headers=uncached)

@@ -1,0 +1,50 @@
+"""Tables for people on a terminal or in a job's log: plain text in columns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+_GAP = "  "
+_NOTHING = "-"
+
+Cell = str | int | float | None
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """One line a row below the head; numbers stand to the right, what is not known is a dash."""
+    body = [list(row) for row in rows]
+    if not body:
+        return
+    numbers = [all(isinstance(row[at], int | float | None) for row in body) for at in range(len(head))]
+    lines = [list(head), *([_shown(cell) for cell in row] for row in body)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numbers, strict=True)
+        )
+        yield _GAP.join(cells).rstrip()
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None or cell == "":
+        return _NOTHING
+    return printable(cell) if isinstance(cell, str) else f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
+
+
+def printable(text: str) -> str:
+    """A terminal must not obey what somebody else's client or record says."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def duration(seconds: float | None) -> str | None:
+    """Short, for a column: 0.4s, 12s, 3m05s, 2h07m, 4d03h."""
+    if seconds is None:
+        return None
+    for size, name, smaller, rest in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{name}{int(seconds % size // smaller):02d}{rest}"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"

@@ -1,0 +1,72 @@
+"""A person at the status page: pauses, resumes, recycles and drains a real member, over HTTP and with the token."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from tests.system.members import MemberProcess
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+TOKEN = "correct-horse-battery"
+
+
+def act(member: MemberProcess, action: str, body: dict[str, Any] | None = None, token: str = TOKEN) -> tuple[int, str]:
+    """Status code, and what was said."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{member.port}/actions/{action}",
+        json.dumps(body or {}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, json.load(answer)["said"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["said"]
+
+
+def test_partitions_are_paused_and_resumed_workers_recycled_and_the_member_drained(scene: SceneMaker) -> None:
+    stage = scene(4, handler="marked:handle")
+    member = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN})
+    stage.send(1, "first")
+    member.wait_running(4, within=60)
+    stage.wait_handled(1, 0, member)
+    generation, topic = member.generation(), stage.topic
+    assert act(member, "pause", token="wrong-horse-battery")[0] == 401
+
+    assert act(member, "pause", {"partitions": [f"{topic}:1"]}) == (200, f"1 partitions paused: {topic}-1")
+    stage.send(1, "second")
+    stage.send(2, "beside")
+    stage.wait_handled(2, 0, member)
+    assert stage.handled(1) == [0], "what is paused is not handled"
+    assert [(p["partition"], p["reason"]) for p in member.partitions("paused")] == [(1, "paused by a person")]
+    assert member.get("/livez")[0] == 200
+    assert act(member, "resume", {"partitions": [f"{topic}:1"]})[0] == 200
+    stage.wait_handled(1, 1, member)
+
+    (pid,) = [w["pid"] for w in member.workers() if w["worker"] == 0]
+    assert act(member, "recycle", {"worker": 0})[0] == 200
+    member.wait(lambda: any(w["worker"] == 0 and w["pid"] != pid for w in member.workers()), "another process")
+    assert member.generation() == generation, "invariant 6"
+    assert act(member, "recycle", {"worker": 99})[0] == 409
+
+    assert act(member, "drain")[0] == 200
+    assert member.exit_code(within=40) == 0
+    assert TOKEN not in member.output()
+    assert "drain was asked for over HTTP by 127.0.0.1" in member.output()
+    assert stage.judge().lost == ()
+
+
+def test_a_halted_record_is_tried_again_once_its_cause_is_gone(scene: SceneMaker) -> None:
+    stage = scene(1, handler="marked:handle", settings={"handler": {"max_attempts": 1}})
+    member = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN})
+    stage.send(0, "raise 0 once", "after")
+    member.wait(lambda: member.partitions("halted"), "the partition to halt")
+    assert act(member, "resume") == (200, f"1 partitions resumed: {stage.topic}-0")
+    stage.wait_handled(0, 1, member)
+    assert stage.handled(0) == [0, 1]
+    assert member.stop() == 0

@@ -1,0 +1,127 @@
+"""What a person asks for, with workers that are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kunicorn.group.partitions import PartitionState
+from kunicorn.pipes.messages import FetcherStopped, Stopped
+from kunicorn.supervisor.actions import Actions
+from kunicorn.supervisor.place import Place
+from kunicorn.supervisor.replacing import ReplacementFailed
+from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
+
+
+class Bench:
+    """Actions on a stage with one worker that has two partitions."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.stage.give(0, 1)
+        self.replaced: list[tuple[int, str]] = []
+        self.fails = False
+        self.stopping = False
+        self.places = [Place(0), Place(1)]
+        self.places[0].process = self.worker
+        pool: Any = self
+        replacer: Any = self
+        self.actions = Actions(self.stage.fetchers, pool, replacer, self.drain)
+
+    @property
+    def worker(self) -> PlayedWorker:
+        return self.stage.workers[0]
+
+    async def replace(self, place: Place, why: str, reason: str) -> None:
+        if self.fails:
+            raise ReplacementFailed("no memory")
+        self.replaced.append((place.number, reason))
+
+    def drain(self) -> bool:
+        self.stopping, before = True, self.stopping
+        return not before
+
+    def let_go(self, number: int, offset: int) -> None:
+        """The worker reports that it has drained the partition."""
+        grant = self.worker.starts()[tps(number)[0]].grant
+        self.stage.fetchers.worker_stopped(self.worker, FetcherStopped([Stopped(grant, offset, 3)]))
+
+
+def test_a_paused_partition_drains_stays_where_it_is_and_goes_on_from_there() -> None:
+    bench = Bench()
+    done = bench.actions.pause(["orders:1"])
+    assert (done.ok, done.said) == (True, "1 partitions paused: orders-1")
+    assert bench.worker.asked_to_stop() == [bench.worker.starts()[tps(1)[0]].grant]
+    bench.let_go(1, 105)
+    assert bench.stage.state(1) is PartitionState.PAUSED
+    before = bench.worker.starts()[tps(1)[0]].grant
+    assert bench.actions.resume(["orders:1"]).said == "1 partitions resumed: orders-1"
+    again = bench.worker.starts()[tps(1)[0]]
+    assert (again.offset, again.grant > before) == (105, True)
+
+
+def test_one_that_is_resumed_before_it_has_drained_is_not_handed_out_twice() -> None:
+    bench = Bench()
+    bench.actions.pause(["orders:1"])
+    first = bench.worker.starts()[tps(1)[0]]
+    assert bench.actions.resume([]).said == "1 partitions resumed: orders-1; 1 are not, being starting"
+    assert bench.worker.starts()[tps(1)[0]] == first, "its worker still has it"
+    bench.let_go(1, 103)
+    assert bench.worker.starts()[tps(1)[0]].offset == 103
+
+
+def test_a_halted_partition_gets_new_tries_or_a_new_start_offset() -> None:
+    bench = Bench()
+    bench.let_go(0, 101)
+    bench.stage.fetchers.halt(tps(0)[0], "too bad")
+    bench.stage.fetchers.assign(tps(2))
+    bench.stage.fetchers.halt(tps(2)[0], "nothing is committed")
+    bench.stage.resolving.clear()
+    assert (
+        bench.actions.resume(["orders:0-2"]).said
+        == "2 partitions resumed: orders-0, orders-2; 1 are not, being starting"
+    )
+    assert bench.stage.state(0) is PartitionState.STARTING
+    assert [p.tp for p in bench.stage.resolving] == tps(2), "where it starts is looked up"
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("refunds", "'refunds' is not assigned to this member"),
+        ("orders:9", "'orders:9' is not assigned to this member"),
+        ("orders:3-1", "the range ends before it begins; write orders:1-3"),
+    ],
+)
+def test_names_that_mean_nothing_are_refused(named: str, said: str) -> None:
+    bench = Bench()
+    done = bench.actions.pause([named])
+    assert (done.ok, done.said) == (False, said)
+
+
+def test_what_cannot_be_paused_now_is_told_with_its_state() -> None:
+    bench = Bench()
+    bench.actions.pause([])
+    done = bench.actions.pause([])
+    assert (done.ok, done.said) == (False, "0 partitions paused; 2 are not, being paused")
+
+
+async def test_a_worker_is_recycled_in_order_and_one_that_is_not_there_is_told() -> None:
+    bench = Bench()
+    assert bench.actions.recycle(0).ok
+    await asyncio.sleep(0)
+    assert bench.replaced == [(0, "request")]
+    assert bench.actions.recycle(7).said == "there is no worker 7; there are 0, 1"
+    assert bench.actions.recycle(None).ok is False
+    assert bench.actions.recycle(1).said == "worker 1 has no process now, or is being replaced already"
+    bench.fails = True
+    assert bench.actions.recycle(0).ok
+    await asyncio.sleep(0)
+
+
+def test_a_service_is_drained_once() -> None:
+    bench = Bench()
+    assert bench.actions.drain().ok
+    assert bench.actions.drain().said == "the service is stopping already"

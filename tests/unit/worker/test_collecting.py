@@ -1,0 +1,102 @@
+"""What a worker makes of the handler's own prometheus_client metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+
+from kunicorn.pipes import framing
+from kunicorn.pipes.families import Family
+from kunicorn.pipes.messages import FromWorker, Pong
+from kunicorn.worker import collecting
+from kunicorn.worker.collecting import Collecting
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def tidy() -> Iterator[None]:
+    """The registry is everybody's: what a test adds is removed."""
+    before = set(REGISTRY._collector_to_names)
+    yield
+    for collector in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(collector)
+
+
+def reported(handlers: Collecting) -> dict[str, Family]:
+    found, _ = handlers.last()
+    return {family.name: family for family in found or ()}
+
+
+def test_the_handlers_metrics_are_collected_and_python_s_own_are_not() -> None:
+    counter = Counter("shipped", "Shipped.", ["country"])
+    counter.labels("de").inc(2)
+    Histogram("size", "Sizes.", buckets=(1.0,)).observe(0.5)
+    found = reported(Collecting(None))
+    assert set(found) == {"shipped", "size"}
+    (sample,) = found["shipped"].samples
+    assert (sample.name, sample.labels, sample.value) == ("shipped_total", {"country": "de"}, 2.0)
+    assert {s.name for s in found["size"].samples} == {"size_bucket", "size_count", "size_sum"}, "no _created"
+
+
+def test_gauges_say_how_they_are_to_be_merged_and_only_finite_values_are_told() -> None:
+    Gauge("oldest", "", multiprocess_mode="livemax").set(3)
+    Gauge("plain", "").set(1)
+    Gauge("broken", "").set(float("nan"))
+    found = reported(Collecting(None))
+    assert (found["oldest"].merge, found["plain"].merge) == ("max", "sum")
+    assert found["broken"].samples == []
+
+
+def test_what_is_told_survives_the_pipe() -> None:
+    Counter("odd", "l\udcffne", ["who"]).labels("\udcff").inc()
+    families, _ = Collecting(None).last()
+    pong = Pong(1, 1, 1, None, 1, False, [], 0, families=families)
+    assert framing.decode(framing.encode(pong), FromWorker) == pong
+
+
+def test_the_control_thread_is_told_only_what_has_changed_and_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_INTERVAL", 0.02)
+    counter = Counter("steps", "")
+    handlers = Collecting(None)
+    assert handlers.news() == (None, None), "nothing is collected yet"
+    first = wait_until(lambda: handlers.news()[0], "the first collection")
+    assert first[0].samples[0].value == 0
+    counter.inc()
+    second = wait_until(lambda: handlers.news()[0], "the change")
+    assert second[0].samples[0].value == 1
+    assert handlers.news() == (None, None)
+
+
+def test_a_collector_that_raises_is_told_once_and_the_last_values_stay(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        fails = False
+
+        def collect(self) -> Iterator[Any]:
+            if self.fails:
+                raise RuntimeError("no database")
+            yield GaugeMetricFamily("fine", "", value=1)
+
+    broken = Broken()
+    REGISTRY.register(broken)
+    handlers = Collecting(None)
+    assert "fine" in reported(handlers)
+    broken.fails = True
+    for _ in range(2):
+        assert handlers.last()[0] is None
+    assert caplog.text.count("metrics cannot be collected: RuntimeError: no database") == 1
+
+
+def test_a_label_with_a_value_for_each_record_costs_that_metric_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(collecting, "MOST_SERIES", 10)
+    Counter("a_good_one", "").inc()
+    keys = Counter("by_key", "", ["key"])
+    for number in range(20):
+        keys.labels(str(number)).inc()
+    assert set(reported(Collecting(None))) == {"a_good_one"}
+    assert "by_key and those after it are left out: a worker reports at most 10 series" in caplog.text
