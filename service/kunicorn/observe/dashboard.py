@@ -113,7 +113,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Partitions by state", "short", _one("sum by (state) ({0}) > 0", c.PARTITIONS, "{{state}}")),
             Panel("Partitions by member", "short", _one("sum by (instance) ({0})", c.ASSIGNED, "{{instance}}")),
             Panel("Generation", "short", _each(c.GENERATION)),
-            Panel("Rebalances by result", "short", _increase(c.REBALANCES, "result")),
+            Panel("Rebalances by reason and result", "short",
+                  _one("sum by (reason, result) (increase({0}{w}))", c.REBALANCES, "{{reason}}: {{result}}")),
             Panel("Rebalance duration", "s", _quantiles(c.REBALANCE_SECONDS)),
             Panel("Drain duration", "s", _quantiles(c.DRAIN_SECONDS)),
             Panel("Last heartbeat against the session", "percentunit", (
@@ -137,6 +138,18 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                   _one("max by (instance, worker) ({0})", c.WORKER_RSS, "{{instance}} {{worker}}")),
             Panel("Event loop late by", "s", _each(c.LOOP_LAG)),
             Panel("Uptime", "s", _each(c.UPTIME)),
+            Panel("Workers by state", "short", _one("sum by (state) ({0}) > 0", c.WORKERS, "{{state}}")),
+            Panel("Longest turn of a worker", "s", _each(c.LAST_POLL)),
+        ),
+    ),
+    (
+        "Kafka clients, with statistics_interval_ms",
+        (
+            Panel("Brokers answer in", "s", _one("max by (broker) ({0})", c.CLIENT_RTT, "{{broker}}")),
+            Panel("Fetched and not yet handled", "short", _each(c.CLIENT_QUEUE)),
+            Panel("Received", "Bps", _rate(c.CLIENT_RECEIVED, "broker")),
+            Panel("Unanswered requests", "ops", _rate(c.CLIENT_TIMEOUTS, "broker"), 12),
+            Panel("Disconnects", "ops", _rate(c.CLIENT_DISCONNECTS, "broker"), 12),
         ),
     ),
 )  # fmt: skip

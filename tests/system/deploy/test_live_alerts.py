@@ -31,6 +31,7 @@ THRESHOLDS = {
     "kunicorn_last_commit_seconds > 120": "kunicorn_last_commit_seconds > 8",
 }
 SETTINGS = {
+    "kafka": {"statistics_interval_ms": 1000},
     "group": {"commit_interval_ms": 500, "session_timeout_ms": 10_000},
     "handler": {"on_failure": "dead_letter", "max_attempts": 2, "retry_backoff_ms": 10},
 }
