@@ -1,6 +1,12 @@
 {{/* The settings as kunicorn will read them: config, and the paths of what auth mounts. As JSON, for fromJson. */}}
 {{- define "kunicorn.settings" -}}
 {{- $kafka := dict -}}
+{{- $http := dict -}}
+{{- with .Values.auth.http -}}
+{{- if .existingSecret -}}
+{{- $_ := set $http "token_file" (printf "/etc/kunicorn/http/%s" .tokenKey) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.auth.sasl -}}
 {{- if .existingSecret -}}
 {{- $_ := set $kafka "sasl_password_file" (printf "/etc/kunicorn/sasl/%s" .passwordKey) -}}
@@ -20,7 +26,7 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka) | toJson -}}
+{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka "http" $http) | toJson -}}
 {{- end -}}
 
 {{/* What holds where config says nothing: the defaults are kunicorn's own (settings-defaults.json is generated). */}}
@@ -33,6 +39,7 @@
 {{- $settings := include "kunicorn.settings" . | fromJson -}}
 {{- range $section := keys $settings | sortAlpha }}
 {{- $table := get $settings $section }}
+{{- if $table }}
 [{{ $section }}]
 {{- range $name := keys $table | sortAlpha }}
 {{- $value := get $table $name }}
@@ -41,6 +48,7 @@
 {{- end }}
 {{- end }}
 {{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* One value. JSON's texts and truth values are TOML's; tables are inline. */}}

@@ -35,6 +35,8 @@ template:
     {{- include "kunicorn.podSettings" .root | nindent 4 }}
     containers:
       - name: pipeline
+        # What a run keeps by a relative path (config.pipeline.directory) must land where it can be written.
+        workingDir: /tmp
         args:
           {{- concat (list "pipeline" .run.command "--config" "/etc/kunicorn/config/config.toml" "--master" $pipeline.master) (default list .run.args) | toYaml | nindent 10 }}
         {{- include "kunicorn.container" (dict "root" .root "image" (include "kunicorn.pipelineImage" .root) "resources" $pipeline.resources) | nindent 8 }}

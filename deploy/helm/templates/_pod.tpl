@@ -125,7 +125,7 @@ volumeMounts:
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- end }}
 {{- if include "kunicorn.handlerFiles" .root }}
-- {name: PYTHONPATH, value: /etc/kunicorn/handlers}
+- {name: PYTHONPATH, value: "/etc/kunicorn/handlers:/app"}
 {{- end }}
 {{- with $values.auth.sasl }}
 {{- if and .existingSecret .usernameKey }}

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kunicorn.settings.loading import sections
-from kunicorn.settings.security import SECRETS
 
 Schema = dict[str, Any]
 
@@ -57,8 +56,6 @@ def _config() -> Schema:
 def _section(name: str) -> Schema:
     whole = sections()[name].model_json_schema()
     schema: Schema = _plain(whole, whole.get("$defs", {}))
-    for secret in SECRETS:
-        schema["properties"].pop(secret, None)
     if name in _NOT_ALWAYS_REQUIRED:
         schema.pop("required", None)
     return schema
@@ -75,9 +72,15 @@ def _plain(schema: Any, models: Mapping[str, Any]) -> Any:
     kept = {key: value for key, value in schema.items() if key not in (*_UNSAID, "anyOf", "properties", "$defs")}
     plain = {key: _plain(value, models) for key, value in kept.items()}
     if "properties" in schema:
-        plain["properties"] = {name: _plain(each, models) for name, each in schema["properties"].items()}
+        kept = {name: each for name, each in schema["properties"].items() if not _is_secret(each)}
+        plain["properties"] = {name: _plain(each, models) for name, each in kept.items()}
     kinds = [_plain(each, models) for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     return {**plain, **kinds[0]} if len(kinds) == 1 else {**plain, **({"anyOf": kinds} if kinds else {})}
+
+
+def _is_secret(schema: Schema) -> bool:
+    """pydantic calls a `SecretStr` write-only."""
+    return any(each.get("writeOnly", False) for each in (schema, *schema.get("anyOf", ())))
 
 
 # -- the chart's own values ----------------------------------------------------------------------------------------
@@ -149,6 +152,7 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
     },
     "auth": _table(
         sasl=_table(existingSecret=_TEXT, passwordKey=_TEXT, usernameKey=_TEXT),
+        http=_table(existingSecret=_TEXT, tokenKey=_TEXT),
         oauthbearer=_table(existingSecret=_TEXT, clientSecretKey=_TEXT, clientIdKey=_TEXT),
         tls=_table(existingSecret=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT, keyPasswordKey=_TEXT),
     ),

@@ -83,9 +83,9 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
     directory.mkdir(parents=True)
     mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
     text = release.config()
-    for name in ("sasl", "oauthbearer", "tls"):
+    for name in ("sasl", "oauthbearer", "tls", "http"):
         for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
-            (directory / file).write_text("secret")
+            (directory / file).write_text("a long and secret text")
             text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
     (directory / "config.toml").write_text(text)
     environment = {name: "from-kubernetes" for name in release.environment() if name.startswith("KUNICORN_")}
