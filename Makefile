@@ -78,8 +78,9 @@ chromium:  ## installs Chromium where it is missing, on Debian as root
 	    echo "there is no chromium; on Debian: sudo apt-get install chromium fonts-dejavu-core"; exit 1; \
 	  fi; }
 
-pictures: venv chromium  ## the status page's pictures in docs/pictures, from a real group
+pictures: venv chromium  ## the documentation's pictures, of a real group and of the demo
 	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page.py
+	$(BIN)/python -m tests.pictures docs/pictures/demo.svg
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
