@@ -67,6 +67,61 @@ def backfill(  # noqa: PLR0913 - each is an option
     raise typer.Exit(job.backfill(settings, file, request, master, run, typer.echo))
 
 
+@app.command(short_help="Handle records as they come, with Structured Streaming.")
+def stream(
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    run: Annotated[
+        str, typer.Option("--run", metavar="ID", help="The stream's name; its checkpoint goes by it.")
+    ] = "stream",
+    starting_offsets: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Where a new stream begins: earliest, latest, or offsets as Spark's JSON."),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Pace of micro-batches.")] = 10.0,
+    available_now: Annotated[bool, typer.Option("--available-now", help="End when all of now is handled.")] = False,
+) -> None:
+    """Handle micro-batch after micro-batch until SIGTERM or Ctrl-C; Spark's checkpoint knows where it is.
+
+    Joins no group. The offsets are committed for a group of the stream's own, pipeline.stream_group_id, so that
+    dashboards show its lag. The outcome table has every offset once, whatever is killed.
+
+    Exits 0 after a stop, 6 if a record halts the stream.
+    """
+    from kunicorn.pipeline import stream as job
+
+    settings, file = _read(config)
+    pace = job.Pace(every, available_now)
+    raise typer.Exit(job.stream(settings, file, master, run, starting_offsets, pace, typer.echo))
+
+
+@app.command(short_help="Topics into a lake of Parquet files, each record once.")
+def export(
+    target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet.")] = "parquet",
+    value: Annotated[str, typer.Option(metavar="TYPE", help="bytes, or text for values in UTF-8.")] = "bytes",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
+) -> None:
+    """Write the topics' records to DIR/date=YYYY-MM-DD/, from where the last export ended to the ends of now.
+
+    Calls no handler, joins no group. Killed anywhere, the next export repeats the round underway under the same names:
+    every record is there once.
+    """
+    from kunicorn.pipeline import export as job
+    from kunicorn.pipeline.runs import place
+
+    settings, file = _read(config)
+    if to != "parquet":
+        raise ConfigError(f"--to {to!r} is no format; write parquet")
+    if value not in {"bytes", "text"}:
+        raise ConfigError(f"--value {value!r} is neither bytes nor text; choose one")
+    raise typer.Exit(job.export(settings, file, place(target), master, value == "text", dry_run, typer.echo))
+
+
 def _read(config: Path) -> tuple[Settings, SettingsFile]:
     """The settings, and what executors are told of them. Raises `ConfigError`."""
     from kunicorn.pipeline.session import check_installed

@@ -132,7 +132,7 @@ def wait_until_empty(settings: Settings, seconds: float) -> None:
         if time.monotonic() >= deadline:
             raise FatalGroupError(
                 f"group {settings.group.id!r} has {len(members)} member(s): {', '.join(sorted(members)[:5])}. Stop the "
-                f"live service first (--wait waits for it). A static member stays until its session times out: kunicorn "
-                f"leave removes it"
+                f"live service first (--wait waits for it). A static member stays until its session times out: "
+                f"kunicorn leave removes it"
             )
         time.sleep(min(_PAUSE, max(0.05, deadline - time.monotonic())))

@@ -30,13 +30,20 @@ class Steps:
     """A round is planned: what has to be known after a crash."""
     ended: Callable[[RunState, Sequence[Summary]], None]
     """A round is through: makes it count."""
+    size: Callable[[RunState], int]
+    """Offsets of the next round."""
 
 
-def run_rounds(state: RunState, steps: Steps, pipeline: PipelineSettings, stop: Stop, say: Say) -> RunState:
+def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
+    """Rounds that take as long as the settings say."""
+    return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
+
+
+def run_rounds(state: RunState, steps: Steps, stop: Stop, say: Say) -> RunState:
     """Round after round until nothing is left or somebody stops it; the state then. Blocks."""
     with Bar(state, say) as bar:
         while state.left and not stop.asked:
-            state = state.begin(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
+            state = state.begin(steps.size(state))
             steps.begun(state)
             began = time.monotonic()
             summaries = steps.run(state.underway)

@@ -32,7 +32,7 @@ _SETTINGS: Mapping[str, str] = {
     # The bar of the job itself would be painted over.
     "spark.ui.showConsoleProgress": "false",
     # What a job has to say it says itself; Spark's warnings are about its own inner life.
-    "spark.log.level": "ERROR",
+    "spark.log.level": "FATAL",
     # Times in the tables are UTC wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "true",

@@ -1,1 +1,0 @@
-def handle(record): pass
