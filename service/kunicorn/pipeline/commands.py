@@ -122,6 +122,48 @@ def export(
     raise typer.Exit(job.export(settings, file, place(target), master, value == "text", dry_run, typer.echo))
 
 
+@app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
+def reconcile(
+    table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
+    config: Config = Path("config.toml"),
+) -> None:
+    """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
+
+    Exits 0 if there are none, 6 if there are.
+    """
+    from kunicorn.pipeline import reconcile as job
+    from kunicorn.pipeline.runs import place
+
+    settings, _ = _read(config)
+    raise typer.Exit(job.reconcile(settings, place(table), typer.echo))
+
+
+@app.command(short_help="Print what runs a job on Kubernetes.")
+def manifest(  # noqa: PLR0913 - each is an option
+    command: Annotated[list[str], typer.Argument(metavar="-- JOB …", help="The job: backfill --from 7d")],
+    *,
+    image: Annotated[str, typer.Option(help="The worker's image, with a Java and kunicorn[pipeline].")],
+    kind: Annotated[str, typer.Option(help="submit, job, kubeflow or apache.")] = "job",
+    name: Annotated[str, typer.Option(help="Of the job's objects.")] = "kunicorn-pipeline",
+    namespace: Annotated[str, typer.Option(help="Where it runs.")] = "default",
+    config_map: Annotated[str, typer.Option(help="The ConfigMap with config.toml.")] = "kunicorn",
+    secret: Annotated[str | None, typer.Option(help="The Secret with the key sasl-password.")] = None,
+    service_account: Annotated[str, typer.Option(help="Whose rights the driver has.")] = "spark",
+    executors: Annotated[int, typer.Option(min=1, help="How many, where Spark starts them.")] = 2,
+) -> None:
+    """Print a spark-submit line, a plain Job (Spark in one pod), or a SparkApplication of either operator.
+
+    \b
+    Example:
+      kunicorn pipeline manifest --image registry/orders:1.4 --kind kubeflow -- backfill --from 7d
+    """
+    from kunicorn.pipeline.manifests import Cluster, arguments_of, rendered
+
+    arguments = arguments_of(command, kind)
+    cluster = Cluster(name, namespace, image, config_map, secret, service_account, executors, arguments)
+    typer.echo(rendered(kind, cluster), nl=False)
+
+
 def _read(config: Path) -> tuple[Settings, SettingsFile]:
     """The settings, and what executors are told of them. Raises `ConfigError`."""
     from kunicorn.pipeline.session import check_installed

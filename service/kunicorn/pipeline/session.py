@@ -17,6 +17,8 @@ from kunicorn.settings import PipelineSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SUBMITTED = "submitted"
+"""`--master` of a driver that spark-submit or an operator has started: the master is settled."""
 _JAVA = 17
 """The oldest that Spark 4 runs on."""
 _JAVA_REMEDY = (
@@ -69,7 +71,7 @@ def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[s
         **_SETTINGS,
         **pipeline.spark,
         "spark.speculation": "false",
-        "spark.master": patient(master),
+        **({} if master == SUBMITTED else {"spark.master": patient(master)}),
         "spark.app.name": name,
     }
 
