@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale docs lock clean
+.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale bench-pipeline docs lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -76,6 +76,9 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
+
+bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
+	$(BIN)/python -m bench.pipeline --write
 
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings

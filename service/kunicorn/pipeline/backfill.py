@@ -13,6 +13,7 @@ from kunicorn.pipeline.executors import SettingsFile, loaded
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import Plan, gone_text, plan
 from kunicorn.pipeline.progress import Say, plan_lines
 from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
@@ -132,7 +133,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
             size=timed(settings.pipeline),
         )
         with stopping() as stop:
-            state = run_rounds(run.state, steps, stop, say)
+            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
     return told(state, go_on, say)

@@ -18,6 +18,7 @@ from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Edges, Log
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Say, plan_lines
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
 from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
@@ -175,7 +176,7 @@ def _run(
 
         steps = Steps(lambda ranges: job.handle(ranges, outcomes), begun, ended, timed(settings.pipeline))
         with stopping() as stop:
-            state = run_rounds(run.state, steps, stop, say)
+            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
     code = told(state, f"kunicorn pipeline {JOB} --config {file.path}, or the live service", say)

@@ -26,6 +26,7 @@ from kunicorn.pipeline.bounds import Bounds, Everywhere
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import plan
 from kunicorn.pipeline.progress import Say, plan_lines
 from kunicorn.pipeline.ranges import OffsetRange
@@ -156,7 +157,7 @@ def export(
             size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
         )
         with stopping() as stop:
-            state = run_rounds(state, steps, stop, say)
+            state = run_rounds(state, steps, Exposed(settings.http, "export", say), stop, say)
     finally:
         spark.stop()
     return told(state, "the same command", say)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kunicorn.errors import ExitCode
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Bar, Say, summary_lines
 from kunicorn.pipeline.ranges import OffsetRange, total
 from kunicorn.pipeline.state import RunState
@@ -39,9 +40,10 @@ def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
     return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
 
 
-def run_rounds(state: RunState, steps: Steps, stop: Stop, say: Say) -> RunState:
+def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say: Say) -> RunState:
     """Round after round until nothing is left or somebody stops it; the state then. Blocks."""
-    with Bar(state, say) as bar:
+    with exposed, Bar(state, say) as bar:
+        exposed.moved(state.counts, state.rounds, total(state.left))
         while state.left and not stop.asked:
             state = state.begin(steps.size(state))
             steps.begun(state)
@@ -49,6 +51,7 @@ def run_rounds(state: RunState, steps: Steps, stop: Stop, say: Say) -> RunState:
             summaries = steps.run(state.underway)
             state = state.end(summaries, time.monotonic() - began)
             steps.ended(state, summaries)
+            exposed.moved(state.counts, state.rounds, total(state.left))
             bar.moved(state)
     return state
 

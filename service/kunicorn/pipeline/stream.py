@@ -20,6 +20,7 @@ from kunicorn.pipeline.executors import SettingsFile, loaded
 from kunicorn.pipeline.group import GroupOffsets
 from kunicorn.pipeline.jobs import Job, JobFailed, said_by_task
 from kunicorn.pipeline.letters import send_letters
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.runs import Runs, check_id
 from kunicorn.pipeline.session import check_installed, open_session
@@ -28,7 +29,6 @@ from kunicorn.pipeline.stopping import Stop, stopping
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import SUMMARY, FromSource, HandleRanges, Summary, summaries
 from kunicorn.settings import Settings
-from kunicorn.topics import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,13 +71,13 @@ class Batches:
     outcomes: Directory
     group: GroupOffsets
     stop: Stop
+    exposed: Exposed
     say: Say
     counts: Counts = field(default_factory=Counts)
     failure: ServiceError | None = None
     busy: bool = False
     latest: int = -1
     """The last micro-batch that is through."""
-    through: dict[TopicPartition, int] = field(default_factory=dict)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Handle one. Raises what ends the stream."""
@@ -102,7 +102,7 @@ class Batches:
         ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}
         self.group.commit(ends, f"spark:{self.settings.stream_group}:{number}")
         self.counts, self.latest = self.counts.plus(found), number
-        self.through |= ends
+        self.exposed.moved(self.counts, number + 1, None)
         records = sum(each.records for each in found)
         self.say(f"micro-batch {number}: {records:,} records" + (f", {letters:,} dead letters" if letters else ""))
 
@@ -123,9 +123,9 @@ def stream(
     spark = open_session(settings.pipeline, master, run)
     try:
         Job(spark, file).check_executors(place / "outcomes")
-        with stopping() as stop:
+        with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
             group = GroupOffsets(access.admin(), settings.stream_group)
-            batches = Batches(settings, place / "outcomes", group, stop, say)
+            batches = Batches(settings, place / "outcomes", group, stop, exposed, say)
             source = (
                 spark.readStream.format("kunicorn")
                 .option("config", file.path)

@@ -58,7 +58,7 @@ def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Pa
         spark_settings(settings.pipeline, "local[*]", "run"),
     ]
     for each in everything:
-        assert SECRET.encode() not in cloudpickle.dumps(each)
+        assert SECRET.encode() not in cloudpickle.dumps(each)  # type: ignore[no-untyped-call]
         assert SECRET not in repr(each)
 
 
