@@ -18,7 +18,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 JOBS ?= 2
 
 .PHONY: help venv tools demo lint format test test-long pictures chaos docs lock clean
-.PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape
+.PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape bench-pipeline
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -105,6 +105,9 @@ bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other 
 bench-scrape: venv  ## what a scrape of /metrics costs, in half a minute
 	$(BIN)/python -m bench.scrape --write
 
+bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
+	$(BIN)/python -m bench.pipeline --write
+
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
@@ -113,7 +116,7 @@ lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
 	for extra in "" dev; do \
 	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra -c requirements.lock} \
+	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline -c requirements.lock} \
 	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
 	done
 
