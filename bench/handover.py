@@ -111,13 +111,15 @@ def main() -> int:
     chosen = [who for who in CONTESTANTS if options.only in who.title]
     directory = Path(tempfile.mkdtemp(prefix="kunicorn-handover-"))
     print(f"logs and audits: {directory}", flush=True)
+    killed: list[brokers.BrokerCost] = []
     with KafkaCluster(3, overrides=BROKER_SETTINGS) as kafka:
         costs = list(hand_overs(kafka, chosen, directory, options.rounds))
-        killed = [] if options.no_brokers else brokers.kill_each_broker(kafka, chosen, directory)
-    if options.write:
-        write_section(TITLES[0], hand_over_page(costs, options.rounds))
-        if killed:
-            write_section(TITLES[1], broker_page(killed))
+        if options.write:
+            write_section(TITLES[0], hand_over_page(costs, options.rounds))
+        if not options.no_brokers:
+            killed = brokers.kill_each_broker(kafka, chosen, directory)
+    if options.write and killed:
+        write_section(TITLES[1], broker_page(killed))
     return 0 if all([*(cost.good for cost in costs), *(cost.good for cost in killed)]) else 1
 
 
