@@ -86,6 +86,7 @@ bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other 
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
+	$(BIN)/python -m tests.contract.conformance
 
 lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
