@@ -111,6 +111,7 @@ bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's ow
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
+	$(BIN)/python -m tests.contract.conformance
 
 lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
