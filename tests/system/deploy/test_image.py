@@ -75,7 +75,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
         for name in copied.split():
             assert (source / name).exists(), f"{name} is copied, but .dockerignore leaves it out"
-    build = [source / "deploy/image/build.sh", source, home / "kunicorn"]
+    build = [str(source / "deploy/image/build.sh"), str(source), str(home / "kunicorn")]
     environment = {**_BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
     done = subprocess.run(build, env=environment, cwd="/", capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
