@@ -17,8 +17,8 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv tools demo lint format test test-long chaos docs lock clean
-.PHONY: bench-quick bench-scale bench-memory bench-handover
+.PHONY: help venv tools demo lint format test test-long pictures chaos docs lock clean
+.PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape bench-pipeline
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -82,8 +82,9 @@ chromium:  ## installs Chromium where it is missing, on Debian as root
 	    echo "there is no chromium; on Debian: sudo apt-get install chromium fonts-dejavu-core"; exit 1; \
 	  fi; }
 
-pictures: venv chromium  ## the status page's pictures in docs/pictures, from a real group
+pictures: venv chromium  ## the documentation's pictures, of a real group and of the demo
 	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page.py
+	$(BIN)/python -m tests.pictures docs/pictures/demo.svg
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
@@ -101,6 +102,12 @@ bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb
 bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
 	$(BIN)/python -m bench.handover --write
 
+bench-scrape: venv  ## what a scrape of /metrics costs, in half a minute
+	$(BIN)/python -m bench.scrape --write
+
+bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
+	$(BIN)/python -m bench.pipeline --write
+
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
@@ -109,7 +116,7 @@ lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
 	for extra in "" dev; do \
 	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra -c requirements.lock} \
+	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline -c requirements.lock} \
 	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
 	done
 

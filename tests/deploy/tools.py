@@ -80,7 +80,7 @@ def _fetch(home: Path) -> None:
 
 
 def _pip(home: Path, *arguments: str) -> None:
-    command = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    command = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ToolsUnavailable(f"pip {arguments[0]} failed; is the package index in reach?\n{done.stderr[-1000:]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -49,11 +50,59 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
         assert words in text
 
 
-@pytest.mark.parametrize("command", ["run", "check", "leave", "demo"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "check", "status", "lag", "offsets show", "offsets reset", "config show", "leave", "completion", "demo"],
+)
 def test_every_command_has_help_without_loading_a_file(command: str, tmp_path: Path) -> None:
-    done = kunicorn(command, "--help", cwd=tmp_path)
+    done = kunicorn(*command.split(), "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) > 8
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_printed_for_each_shell(shell: str) -> None:
+    done = kunicorn("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_KUNICORN_COMPLETE" in done.stdout
+
+
+def test_a_shell_that_asks_what_may_follow_is_told_without_any_file(tmp_path: Path) -> None:
+    asked = {"_KUNICORN_COMPLETE": "complete_bash", "COMP_WORDS": "kunicorn offsets re", "COMP_CWORD": "2"}
+    environ = {**os.environ, **asked, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "kunicorn"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["reset"])
+
+
+def test_the_settings_in_force_are_shown_with_their_origin_and_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST + "[http]\ntoken = 'correct-horse-battery'\n")
+    done = kunicorn("config", "show", "--config", path)
+    assert done.returncode == 0
+    assert f'id = "orders"  # {path}' in done.stdout
+    told = kunicorn("config", "show", "--config", path, "--json")
+    assert json.loads(told.stdout)["workers"]["max_crashes"] == 2
+    assert "battery" not in done.stdout + told.stdout
+    schema = json.loads(kunicorn("config", "schema", cwd=tmp_path).stdout)
+    assert schema["properties"].keys() >= {"kafka", "group", "handler"}
+
+
+def test_a_service_that_does_not_run_is_told_with_exit_code_2(tmp_path: Path) -> None:
+    done = kunicorn("status", "--url", "http://127.0.0.1:1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kunicorn: no service answers at http://127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--to-earliest", "--to-latest"]])
+def test_a_reset_that_does_not_say_where_to_is_refused_before_any_broker_is_asked(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST)
+    done = kunicorn("offsets", "reset", "--config", path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("kunicorn: say exactly one of --to-earliest, --to-latest,")
 
 
 @pytest.mark.parametrize("command", ["run", "check"])

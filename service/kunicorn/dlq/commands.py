@@ -24,15 +24,19 @@ Config = Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="Th
 def list_letters(
     config: Config = Path("config.toml"),
     latest: Annotated[int, typer.Option(min=0, help="How many of the latest letters to name.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; the latest letters whole.")] = False,
 ) -> None:
     """Count all letters by error type, topic and partition, and name the latest. Changes nothing."""
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
-    from kunicorn.dlq.listing import summary
+    from kunicorn.dlq.listing import summary, summary_json
     from kunicorn.dlq.topic import opened
 
     with opened(settings) as topic:
+        if as_json:
+            typer.echo(summary_json(topic.name, topic.letters(), latest))
+            return
         for line in summary(topic.name, topic.letters(), latest):
             typer.echo(line)
 

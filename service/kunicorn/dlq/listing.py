@@ -45,6 +45,25 @@ def summary(topic: str, letters: Iterable[Found], latest: int) -> Iterator[str]:
         yield f"  {found.partition}@{found.offset}  {_time(told.time_ms)}  {source}  {error}"
 
 
+def summary_json(topic: str, letters: Iterable[Found], latest: int) -> str:
+    """The same for a program."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    foreign = 0
+    last: deque[Found] = deque(maxlen=latest)
+    for found in letters:
+        if found.told is None:
+            foreign += 1
+        else:
+            counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
+            last.append(found)
+    groups = [
+        {"error": error, "topic": source, "partition": partition, "count": count}
+        for (error, source, partition), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    told = {"topic": topic, "letters": sum(counts.values()), "foreign": foreign, "groups": groups}
+    return json.dumps({**told, "latest": [_plain(found) for found in last]}, ensure_ascii=False)
+
+
 def one(topic: LettersTopic, place: str) -> Found:
     """The letter at "partition@offset". Raises `ConfigError`."""
     number, at, offset = place.partition("@")
@@ -84,6 +103,10 @@ def whole(found: Found) -> Iterator[str]:
 
 def as_json(found: Found) -> str:
     """One letter for a program; bytes that are not UTF-8 are base64."""
+    return json.dumps(_plain(found), ensure_ascii=False)
+
+
+def _plain(found: Found) -> dict[str, Any]:
     record, told = found.record, found.told
     letter: dict[str, Any] = {
         "place": f"{found.partition}@{found.offset}",
@@ -96,7 +119,7 @@ def as_json(found: Found) -> str:
         letter |= {"topic": told.topic, "partition": told.partition, "offset": told.offset, "group": told.group}
         letter |= {"error": told.cause.type, "message": told.cause.message, "stack": told.cause.stack}
         letter |= {"attempts": told.cause.attempts, "time": told.time_ms, "replays": told.replays}
-    return json.dumps(letter, ensure_ascii=False)
+    return letter
 
 
 def _json_bytes(value: bytes | None) -> Any:

@@ -184,6 +184,18 @@ class ClassicMember(Standing):
         self._step(Step.ACCEPT)
         self._patience.succeeded()
         self._pulse.hurry(now)
+        return [*self._lost_unseen(answer, now), *self._take_part(answer)]
+
+    def _lost_unseen(self, answer: JoinAnswer, now: float) -> list[Command]:
+        """A group of the consumer protocol (it names no leader) takes whom it has evicted back under the old id and
+        without a word, where a classic one says UNKNOWN_MEMBER_ID (`GroupMetadataManager.java`,
+        classicGroupJoinToConsumerGroup). So what we owned may be another's once our membership was not certain."""
+        if answer.leader or self.certain_until is None or now < self.certain_until:
+            return []
+        lost = self._ownership.drop()
+        return [ev.Lose(lost, "the session ran out before the group took us back")] if lost else []
+
+    def _take_part(self, answer: JoinAnswer) -> list[Command]:
         self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
         if not self.leader:

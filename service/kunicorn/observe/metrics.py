@@ -26,6 +26,8 @@ from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas, Pong
 log = logs.get("kunicorn.metrics")
 
 _OPENMETRICS = "application/openmetrics-text"
+_EOF = b"# EOF\n"
+"""The last line of OpenMetrics."""
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds: requests to a broker."""
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
@@ -129,9 +131,11 @@ class Metrics:
             left_out = _GROUPS_OWN if status.group is None else frozenset()
             gauges = Gauges(status, partition_metrics_max)
             page = _Page(self._registry, gauges, (self.clients, self.handlers), dropped, left_out)
+            lines = "".join(f"{line}\n" for line in gauges.partition_lines()).encode()
             if _OPENMETRICS in accept:
-                return bytes(openmetrics.generate_latest(page)), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
-            return generate_latest(page), CONTENT_TYPE_PLAIN_0_0_4
+                body = bytes(openmetrics.generate_latest(page))  # type: ignore[no-untyped-call]
+                return body.removesuffix(_EOF) + lines + _EOF, openmetrics.CONTENT_TYPE_LATEST
+            return generate_latest(page) + lines, CONTENT_TYPE_PLAIN_0_0_4
 
     def _mind_the_limit(self, partitions: int, limit: int) -> None:
         if partitions > limit and not self._said_too_many:

@@ -13,9 +13,10 @@ from kunicorn.pipeline.executors import SettingsFile, loaded
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import Plan, gone_text, plan
 from kunicorn.pipeline.progress import Say, plan_lines
-from kunicorn.pipeline.rounds import Steps, run_rounds, told
+from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
 from kunicorn.pipeline.runs import Run, Runs, advanced
 from kunicorn.pipeline.session import check_installed, open_session
 from kunicorn.pipeline.state import RunState
@@ -126,10 +127,13 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
             runs.save(advanced(run, state))
 
         steps = Steps(
-            run=lambda ranges: job.handle(ranges, outcomes), begun=lambda s: runs.save(advanced(run, s)), ended=ended
+            run=lambda ranges: job.handle(ranges, outcomes),
+            begun=lambda state: runs.save(advanced(run, state)),
+            ended=ended,
+            size=timed(settings.pipeline),
         )
         with stopping() as stop:
-            state = run_rounds(run.state, steps, settings.pipeline, stop, say)
+            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
     return told(state, go_on, say)

@@ -18,9 +18,10 @@ from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Edges, Log
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Say, plan_lines
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
-from kunicorn.pipeline.rounds import Steps, run_rounds, told
+from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
 from kunicorn.pipeline.runs import Run, Runs, advanced
 from kunicorn.pipeline.session import check_installed, open_session
 from kunicorn.pipeline.state import RunState
@@ -173,9 +174,9 @@ def _run(
             holding.move(state.positions)
             runs.save(advanced(run, state))
 
-        steps = Steps(run=lambda ranges: job.handle(ranges, outcomes), begun=begun, ended=ended)
+        steps = Steps(lambda ranges: job.handle(ranges, outcomes), begun, ended, timed(settings.pipeline))
         with stopping() as stop:
-            state = run_rounds(run.state, steps, settings.pipeline, stop, say)
+            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
     code = told(state, f"kunicorn pipeline {JOB} --config {file.path}, or the live service", say)

@@ -67,6 +67,103 @@ def backfill(  # noqa: PLR0913 - each is an option
     raise typer.Exit(job.backfill(settings, file, request, master, run, typer.echo))
 
 
+@app.command(short_help="Handle records as they come, with Structured Streaming.")
+def stream(
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    run: Annotated[
+        str, typer.Option("--run", metavar="ID", help="The stream's name; its checkpoint goes by it.")
+    ] = "stream",
+    starting_offsets: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Where a new stream begins: earliest, latest, or offsets as Spark's JSON."),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Pace of micro-batches.")] = 10.0,
+    available_now: Annotated[bool, typer.Option("--available-now", help="End when all of now is handled.")] = False,
+) -> None:
+    """Handle micro-batch after micro-batch until SIGTERM or Ctrl-C; Spark's checkpoint knows where it is.
+
+    Joins no group. The offsets are committed for a group of the stream's own, pipeline.stream_group_id, so that
+    dashboards show its lag. The outcome table has every offset once, whatever is killed.
+
+    Exits 0 after a stop, 6 if a record halts the stream.
+    """
+    from kunicorn.pipeline import stream as job
+
+    settings, file = _read(config)
+    pace = job.Pace(every, available_now)
+    raise typer.Exit(job.stream(settings, file, master, run, starting_offsets, pace, typer.echo))
+
+
+@app.command(short_help="Topics into a lake of Parquet files, each record once.")
+def export(
+    target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet.")] = "parquet",
+    value: Annotated[str, typer.Option(metavar="TYPE", help="bytes, or text for values in UTF-8.")] = "bytes",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
+) -> None:
+    """Write the topics' records to DIR/date=YYYY-MM-DD/, from where the last export ended to the ends of now.
+
+    Calls no handler, joins no group. Killed anywhere, the next export repeats the round underway under the same names:
+    every record is there once.
+    """
+    from kunicorn.pipeline import export as job
+    from kunicorn.pipeline.runs import place
+
+    settings, file = _read(config)
+    if to != "parquet":
+        raise ConfigError(f"--to {to!r} is no format; write parquet")
+    if value not in {"bytes", "text"}:
+        raise ConfigError(f"--value {value!r} is neither bytes nor text; choose one")
+    raise typer.Exit(job.export(settings, file, place(target), master, value == "text", dry_run, typer.echo))
+
+
+@app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
+def reconcile(
+    table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
+    config: Config = Path("config.toml"),
+) -> None:
+    """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
+
+    Exits 0 if there are none, 6 if there are.
+    """
+    from kunicorn.pipeline import reconcile as job
+    from kunicorn.pipeline.runs import place
+
+    settings, _ = _read(config)
+    raise typer.Exit(job.reconcile(settings, place(table), typer.echo))
+
+
+@app.command(short_help="Print what runs a job on Kubernetes.")
+def manifest(  # noqa: PLR0913 - each is an option
+    command: Annotated[list[str], typer.Argument(metavar="-- JOB …", help="The job: backfill --from 7d")],
+    *,
+    image: Annotated[str, typer.Option(help="The worker's image, with a Java and kunicorn[pipeline].")],
+    kind: Annotated[str, typer.Option(help="submit, job, kubeflow or apache.")] = "job",
+    name: Annotated[str, typer.Option(help="Of the job's objects.")] = "kunicorn-pipeline",
+    namespace: Annotated[str, typer.Option(help="Where it runs.")] = "default",
+    config_map: Annotated[str, typer.Option(help="The ConfigMap with config.toml.")] = "kunicorn",
+    secret: Annotated[str | None, typer.Option(help="The Secret with the key sasl-password.")] = None,
+    service_account: Annotated[str, typer.Option(help="Whose rights the driver has.")] = "spark",
+    executors: Annotated[int, typer.Option(min=1, help="How many, where Spark starts them.")] = 2,
+) -> None:
+    """Print a spark-submit line, a plain Job (Spark in one pod), or a SparkApplication of either operator.
+
+    \b
+    Example:
+      kunicorn pipeline manifest --image registry/orders:1.4 --kind kubeflow -- backfill --from 7d
+    """
+    from kunicorn.pipeline.manifests import Cluster, arguments_of, rendered
+
+    arguments = arguments_of(command, kind)
+    cluster = Cluster(name, namespace, image, config_map, secret, service_account, executors, arguments)
+    typer.echo(rendered(kind, cluster), nl=False)
+
+
 def _read(config: Path) -> tuple[Settings, SettingsFile]:
     """The settings, and what executors are told of them. Raises `ConfigError`."""
     from kunicorn.pipeline.session import check_installed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from kunicorn.pipeline.checks import CHECKED, CheckExecutor
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.ranges import OffsetRange, cut, largest_first
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks import SUMMARY, HandleRanges, Summary, Task, summaries
+from kunicorn.pipeline.tasks import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,14 +55,8 @@ class Job:
     def run(self, ranges: Sequence[OffsetRange], task: Task) -> list[Summary]:
         """Any task over the ranges; a summary each. Raises `JobFailed`."""
         planned = largest_first(cut(ranges, self.pieces))
-        source = (
-            self.spark.read.format("kunicorn")
-            .option("config", self.file.path)
-            .option("fingerprint", self.file.fingerprint)
-            .option("rows", "ranges")
-            .option("ranges", json.dumps([list(each) for each in planned]))
-        )
-        return summaries(self._collect(source.load().mapInArrow(task, SUMMARY)))
+        numbers = self.spark.range(0, len(planned), 1, len(planned))
+        return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task), SUMMARY)))
 
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))

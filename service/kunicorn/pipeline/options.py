@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,10 @@ from confluent_kafka import Consumer
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.executors import SettingsFile, settings_file
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.settings import Settings
+from kunicorn.settings import Settings, load
 
 KNOWN = (
-    "config", "rows", "ranges", "fingerprint", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",
+    "config", "rows", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
 )  # fmt: skip
@@ -33,8 +32,6 @@ class SourceOptions:
     fail_on_data_loss: bool
     min_partitions: int | None
     max_offsets_per_trigger: int | None
-    ranges: Sequence[OffsetRange] | None
-    """Planned by the job already; nobody has to be asked."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -42,7 +39,7 @@ class SourceOptions:
         _check_names(options)
         if (path := options.get("config")) is None:
             raise ConfigError("the option config is missing: name the settings' file, the same path on every executor")
-        file = _file(Path(path), options.get("fingerprint"))
+        file = settings_file(Path(path), load(Path(path), os.environ))
         pipeline = file.settings().pipeline
         rows = options.get("rows", "records")
         if rows not in {"records", "ranges"}:
@@ -54,7 +51,6 @@ class SourceOptions:
             _flag(options, "failOnDataLoss", pipeline.fail_on_data_loss),
             _count(options, "minPartitions", pipeline.min_partitions),
             _count(options, "maxOffsetsPerTrigger", pipeline.max_offsets_per_trigger),
-            [OffsetRange(*each) for each in json.loads(options["ranges"])] if "ranges" in options else None,
         )
 
     def settings(self) -> Settings:
@@ -64,16 +60,6 @@ class SourceOptions:
     def consumer(self) -> Consumer:
         """This process's consumer."""
         return self.file.consumer()
-
-
-def _file(path: Path, fingerprint: str | None) -> SettingsFile:
-    if fingerprint is not None:
-        return SettingsFile(str(path), fingerprint)
-    import os
-
-    from kunicorn.settings import load
-
-    return settings_file(path, load(path, os.environ))
 
 
 def _check_names(options: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kunicorn.errors import ExitCode
+from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Bar, Say, summary_lines
 from kunicorn.pipeline.ranges import OffsetRange, total
 from kunicorn.pipeline.state import RunState
@@ -30,18 +31,27 @@ class Steps:
     """A round is planned: what has to be known after a crash."""
     ended: Callable[[RunState, Sequence[Summary]], None]
     """A round is through: makes it count."""
+    size: Callable[[RunState], int]
+    """Offsets of the next round."""
 
 
-def run_rounds(state: RunState, steps: Steps, pipeline: PipelineSettings, stop: Stop, say: Say) -> RunState:
+def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
+    """Rounds that take as long as the settings say."""
+    return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
+
+
+def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say: Say) -> RunState:
     """Round after round until nothing is left or somebody stops it; the state then. Blocks."""
-    with Bar(state, say) as bar:
+    with exposed, Bar(state, say) as bar:
+        exposed.moved(state.counts, state.rounds, total(state.left))
         while state.left and not stop.asked:
-            state = state.begin(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
+            state = state.begin(steps.size(state))
             steps.begun(state)
             began = time.monotonic()
             summaries = steps.run(state.underway)
             state = state.end(summaries, time.monotonic() - began)
             steps.ended(state, summaries)
+            exposed.moved(state.counts, state.rounds, total(state.left))
             bar.moved(state)
     return state
 

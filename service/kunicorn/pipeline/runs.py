@@ -55,12 +55,16 @@ def check_id(run: str) -> str:
     return run
 
 
+def place(directory: str) -> Directory:
+    """A directory as executors can find it, too: their working directories are others."""
+    return Directory(str(Path(directory).absolute()) if Directory(directory).is_local else directory)
+
+
 class Runs:
     """All runs of `pipeline.directory`."""
 
     def __init__(self, directory: str) -> None:
-        # The executors' working directories are others.
-        self.directory = Directory(str(Path(directory).absolute()) if Directory(directory).is_local else directory)
+        self.directory = place(directory)
 
     def outcomes(self, run: str) -> Directory:
         """Where the run's outcome rows are."""

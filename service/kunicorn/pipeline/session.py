@@ -17,6 +17,8 @@ from kunicorn.settings import PipelineSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SUBMITTED = "submitted"
+"""`--master` of a driver that spark-submit or an operator has started: the master is settled."""
 _JAVA = 17
 """The oldest that Spark 4 runs on."""
 _JAVA_REMEDY = (
@@ -32,7 +34,7 @@ _SETTINGS: Mapping[str, str] = {
     # The bar of the job itself would be painted over.
     "spark.ui.showConsoleProgress": "false",
     # What a job has to say it says itself; Spark's warnings are about its own inner life.
-    "spark.log.level": "ERROR",
+    "spark.log.level": "FATAL",
     # Times in the tables are UTC wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "true",
@@ -69,7 +71,7 @@ def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[s
         **_SETTINGS,
         **pipeline.spark,
         "spark.speculation": "false",
-        "spark.master": patient(master),
+        **({} if master == SUBMITTED else {"spark.master": patient(master)}),
         "spark.app.name": name,
     }
 

@@ -95,8 +95,6 @@ class KunicornReader(_Rows, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One range a task. Raises `ConfigError`."""
-        if self._options.ranges is not None:
-            return [RangePartition(each) for each in self._options.ranges]
         log = self._log()
         options = self._options
         found = plan(log.partitions(options.topics), self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)

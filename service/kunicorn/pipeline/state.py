@@ -70,13 +70,13 @@ class RunState:
         """Offsets a second over all rounds; None before the first."""
         return self.done / self.seconds if self.done and self.seconds else None
 
-    def begin(self, wanted_seconds: float, limit: int | None) -> RunState:
+    def next_size(self, wanted_seconds: float, limit: int | None) -> int:
+        """Offsets of a round that takes so long at the rate of the last one."""
+        return next_round(len(self.left), self.last_offsets, self.last_busy, wanted_seconds, limit)
+
+    def begin(self, size: int) -> RunState:
         """With the next round underway; the one that a crash has cut off, if there is one."""
-        if self.underway:
-            return self
-        left = self.left
-        size = next_round(len(left), self.last_offsets, self.last_busy, wanted_seconds, limit)
-        return replace(self, underway=tuple(first_of_each(left, size)))
+        return self if self.underway else replace(self, underway=tuple(first_of_each(self.left, size)))
 
     def end(self, summaries: Sequence[Summary], seconds: float) -> RunState:
         """With the round underway done, which took so long."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,28 +80,49 @@ def rows_file(whole: OffsetRange) -> str:
     return f"{whole.topic}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
 
 
-def ranges_in(batches: Iterable[pa.RecordBatch]) -> Iterator[OffsetRange]:
-    """The ranges that a task was given, as the source's rows have them."""
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
-
-
 Batches = Iterator[pa.RecordBatch]
-Task = Callable[[Batches], Batches]
+Task = Callable[[Iterator[OffsetRange]], Batches]
+"""Takes ranges, gives a summary each."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromSource:
+    """A task over the rows of the source `kunicorn` with `rows` = `ranges`. Called by Spark."""
+
+    task: Task
+
+    def __call__(self, batches: Batches) -> Batches:
+        """As `mapInArrow` wants it."""
+        rows = (row for batch in batches for row in batch.to_pylist())
+        return self.task(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FromNumbers:
+    """A task over the rows of `spark.range`, each the number of a range that the driver has planned. Called by Spark.
+
+    The source would start two more Python processes a round, only to be told what the driver knows.
+    """
+
+    ranges: Sequence[OffsetRange]
+    task: Task
+
+    def __call__(self, batches: Batches) -> Batches:
+        """As `mapInArrow` wants it."""
+        return self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist())
 
 
 @dataclass(frozen=True, slots=True)
 class HandleRanges:
-    """Handle the records of the ranges. Called by Spark in an executor's Python process, once a task."""
+    """Handle the records of the ranges. Runs in an executor's Python process."""
 
     file: SettingsFile
     outcomes: Directory
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
         handler = None
-        for whole in ranges_in(batches):
+        for whole in ranges:
             settings = self.file.settings()
             handler = handler or set_up(settings)
             most = settings.handler.batch_max_records if settings.handler.mode == "batch" else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from tests.contract.conformance.scenario import Scenario
+from tests.contract.conformance.scenario import Area, Scenario
 
 S = Scenario
 
@@ -117,7 +117,7 @@ LOST = (
     ),
 )
 
-K = "consumer protocol (KIP-848)"
+K: Area = "consumer protocol (KIP-848)"
 CONSUMER = (
     S("testDelayedReconciliationResultDiscarded*", K, "a drain that ends after a fencing acknowledges nothing"),
     S("testSameAssignmentReconciledAgainWhenFenced", K, "the same partitions are taken up again after a fencing"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.contract.conformance.scenario import Scenario
+from tests.contract.conformance.scenario import Area, Scenario
 
 S = Scenario
-K = "consumer protocol (KIP-848)"
+K: Area = "consumer protocol (KIP-848)"
 
 FRANZ_GO = (
     S("TestClassicProtocolVoting", "coordinator", "of the assignors that all offer the most wished for is chosen"),

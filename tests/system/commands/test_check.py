@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from kunicorn.check import check
+from kunicorn.cli import app
 from kunicorn.errors import ExitCode
 from kunicorn.settings import Settings
 from tests.kafka import KafkaCluster
@@ -58,6 +61,18 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     ]
     assert "orders (3 partitions)" in lines["topics"]
     assert "coordinator on node" in lines["group"]
+
+
+def test_what_is_found_can_be_had_for_a_program(kafka: KafkaCluster, handlers: Path) -> None:
+    (handlers / "config.toml").write_text(
+        f'[kafka]\nbootstrap_servers = ["{kafka.bootstrap}"]\n[group]\nid = "shop"\ntopics = ["orders"]\n'
+        '[handler]\nentrypoint = "shop:handle"\n'
+    )
+    result = CliRunner().invoke(app, ["check", "--json"])
+    assert result.exit_code == 0, result.output
+    found = {each["what"]: each for each in json.loads(result.stdout)}
+    assert found["settings"]["result"] == "ok"
+    assert found["members"]["text"].startswith("none now; this member would get 3 of 3 partitions")
 
 
 def test_a_topic_that_does_not_exist_is_told_and_not_created(kafka: KafkaCluster, handlers: Path) -> None:

@@ -84,7 +84,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_image_needs_nothing_but_what_is_locked(image: Path) -> None:
-    listed = [image / "kunicorn/bin/pip", "list", "--format=freeze", "--disable-pip-version-check"]
+    listed = [str(image / "kunicorn/bin/pip"), "list", "--format=freeze", "--disable-pip-version-check"]
     found = subprocess.run(listed, env=_BARE, capture_output=True, text=True, check=True).stdout
     locked = re.findall(r"^([\w.-]+==\S+)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
     names = {re.sub(r"[-_.]+", "-", line).lower() for line in found.splitlines()}

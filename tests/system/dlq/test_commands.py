@@ -71,6 +71,9 @@ def test_list_counts_letters_and_show_shows_one_without_obeying_its_control_char
     assert f"{desk.letters}: 3 dead letters, 2023-11-14T22:13:20Z to" in listed
     assert f"       2  shop.NoStock  {desk.topic}-0" in listed
     assert "       1  no dead letters of kunicorn's: no header kunicorn-topic" in listed
+    told = json.loads(desk.said("list", "--json", "--latest", "1"))
+    assert (told["letters"], told["foreign"], told["groups"][0]["count"]) == (3, 1, 2)
+    assert [letter["place"] for letter in told["latest"]] == ["0@3"]
     shown = desk.said("show", "0@3")
     assert f"from      {desk.topic}-0@3, group shop" in shown
     assert "error     shop.NoStock: no\\x1b[31m stock" in shown

@@ -253,3 +253,21 @@ def test_a_user_without_a_right_ends_the_service_with_the_right_that_is_missing(
     assert member.exit_code() == code
     for part in (stage.topic, *parts):
         assert part in member.output()
+
+
+def test_check_names_each_right_that_is_missing(secured: SecuredCluster, topic: str) -> None:
+    secured.create_topic(topic, 2)
+    own = {
+        name: value for name, value in bob(secured).items() if name not in {"bootstrap_servers", "security_protocol"}
+    }
+    secured.allow("bob", (ResourceType.TOPIC, topic, AclOperation.DESCRIBE))
+    secured.allow("bob", (ResourceType.GROUP, topic, AclOperation.DESCRIBE))
+    code, said = checked(secured, topic, **own)
+    assert code is ExitCode.CONFIGURATION
+    assert f"FAILED  rights    {topic}: this user may not READ; grant it READ on the topic" in said
+    assert "can be seen but not joined: GROUP_AUTHORIZATION_FAILED (30): " in said or "grant this user READ" in said
+    secured.allow("bob", (ResourceType.TOPIC, topic, AclOperation.READ))
+    secured.allow("bob", (ResourceType.GROUP, topic, AclOperation.READ))
+    code, said = checked(secured, topic, **own)
+    assert code is ExitCode.CLEAN, said
+    assert "ok      rights    this user may READ as needed" in said

@@ -13,6 +13,8 @@ from tests.system.members import MemberProcess
 from tests.system.workers import procfs
 from tests.system.workers.scene import Scene
 
+pytestmark = pytest.mark.long
+
 SceneMaker = Callable[..., Scene]
 
 
@@ -56,7 +58,6 @@ def test_the_lag_of_a_worker_that_is_stopped_goes_on_growing_and_no_probe_turns_
     assert report.holds, report
 
 
-@pytest.mark.long
 def test_a_template_that_does_not_answer_is_replaced_and_the_partitions_of_a_dead_worker_go_on(
     scene: SceneMaker,
 ) -> None:

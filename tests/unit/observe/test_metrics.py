@@ -209,3 +209,11 @@ def test_the_metrics_page_is_current() -> None:
 
 def test_names_belong_to_no_exporter() -> None:
     assert [d.name for d in catalogue.every() if d.name.startswith("kafka_consumergroup")] == []
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_names_of_groups_and_topics_cannot_break_the_page(accept: str) -> None:
+    evil = 'a"b\\c\nd'
+    snapshot = status(group_id=evil, partitions=(partition(0, topic=evil),))
+    samples = scraped(Metrics(), snapshot, accept)
+    assert value(samples, "kafka_consumer_records_lag", group=evil, topic=evil, partition="0") == 10

@@ -185,6 +185,22 @@ def test_every_join_says_why() -> None:
     assert "revoked 1 partitions" in reasons[2]
 
 
+@pytest.mark.scenario("consumer_protocol_migration_test.py")
+@pytest.mark.parametrize(("away", "lost"), [(30.0, None), (60.0, tps(0))])
+def test_whoever_a_group_of_the_consumer_protocol_takes_back_after_its_session_has_lost_what_it_owned(
+    away: float, lost: tuple[object, ...] | None
+) -> None:
+    """Such a group takes a classic member back under its old id, though it gave its partitions away meanwhile."""
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.Unanswered(rejoin(talk), "timed out"), after=away)
+    look_up_anew(talk)
+    sync = talk.join(talk.order(ev.SendJoin), generation=9, leader="")
+    assert [command.partitions for command in talk.ordered if isinstance(command, ev.Lose)] == ([lost] if lost else [])
+    talk.sync(sync, tps(0))
+    assert talk.order(ev.Assign).partitions == (lost or ())
+
+
 # -- heartbeats ----------------------------------------------------------------------------------------------
 
 
