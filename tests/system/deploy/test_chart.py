@@ -199,6 +199,15 @@ def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[s
     assert high["annotations"]["runbook_url"] == "https://runbooks.example.com/kunicorn/KunicornLagHigh.md"
 
 
+def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
+    values = CHART / "ci/static-values.yaml"
+    done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", "-f", values)
+    notes = done.stdout.partition("NOTES:")[2]
+    assert 'members of the group "orders"' in notes
+    assert "kubectl --namespace prod rollout status statefulset/shop-kunicorn" in notes
+    assert "--instance shop-kunicorn-2" in notes
+
+
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
