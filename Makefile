@@ -61,12 +61,12 @@ format: venv  ## what ruff can put right by itself
 
 # System tests have deadlines, which a busy machine can miss: those that fail are tried once more with nothing beside
 # them, and both results are printed. What fails twice fails the run; unit and contract tests get no second try.
-test: lint  ## lint, unit and contract tests, and the core tests against a real Kafka
+test: lint tools  ## lint, unit and contract tests, and the core tests against a real Kafka
 	$(PYTEST) tests/unit tests/contract -m "not long" -n $(JOBS) --dist loadfile
 	$(SYSTEM) -n $(JOBS) --dist loadfile || { test $$? = 1; \
 	  echo "once more, with nothing beside them: the system tests that failed"; $(SYSTEM) --last-failed; }
 
-test-long: venv chromium  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
+test-long: venv chromium tools  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
 	$(SYSTEM) --group-protocol consumer
 	$(PYTEST) tests/system/group tests/system/workers -m "not long" --kafka-version 3.9.1

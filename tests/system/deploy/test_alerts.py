@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.observe.dashboard import expressions
 from tests.deploy.charts import CHART, ROOT
 from tests.deploy.tools import Tools
 
@@ -157,6 +158,14 @@ def test_every_alert_has_a_case_that_fires_it() -> None:
 def test_the_rules_are_well_formed(tools: Tools) -> None:
     done = tools.run("promtool", "check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_can_read_every_expression_of_the_dashboard(tools: Tools, tmp_path: Path) -> None:
+    read = [expression.replace("$__rate_interval", "1m") for expression in expressions()]
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(read)]
+    (tmp_path / "panels.yaml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = tools.run("promtool", "check", "rules", "--lint=none", tmp_path / "panels.yaml")
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:
