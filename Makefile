@@ -17,7 +17,8 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long pictures chaos bench-quick bench-scale bench-scrape docs lock clean
+.PHONY: help venv tools demo lint format test test-long pictures chaos docs lock clean
+.PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape bench-pipeline
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,6 +42,9 @@ python3-venv:
 	else \
 	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; \
 	fi
+
+tools: venv  ## Helm, promtool, Prometheus, hadolint and Kubernetes' schemas, for the tests of deploy/; cached
+	@$(BIN)/python -m tests.deploy.tools
 
 demo: venv  ## a group on a mock cluster, hurt on purpose and audited; half a minute
 	@$(BIN)/kunicorn demo
@@ -92,10 +96,19 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
 
+bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
+	$(BIN)/python -m bench.memory --write
+
+bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
+	$(BIN)/python -m bench.handover --write
+
 bench-scrape: venv  ## what a scrape of /metrics costs, in half a minute
 	$(BIN)/python -m bench.scrape --write
 
-docs: venv  ## the pages and files that are generated from the code
+bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
+	$(BIN)/python -m bench.pipeline --write
+
+docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
 
@@ -103,7 +116,7 @@ lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
 	for extra in "" dev; do \
 	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra -c requirements.lock} \
+	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline -c requirements.lock} \
 	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
 	done
 

@@ -1,6 +1,6 @@
 """How much memory a worker takes whose handler cannot keep up, against `memory_per_worker_mb`.
 
-    python -m bench.memory [--bootstrap HOST:PORT] [--write]
+    python -m bench.memory [--brokers N] [--write]
 
 The worker is the real one; only the supervisor is played. Its handler never returns from the first record, so that
 everything the client prefetches stays: the worst there is. What counts is the peak of the resident memory (`VmHWM`),
@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+import textwrap
 import time
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import confluent_kafka
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from bench.pages import write_section
+from bench.topics import create
 from kunicorn.pipes.client import client_properties
 from kunicorn.pipes.messages import Configure
 from tests.kafka import KafkaCluster
+from tests.kafka.cluster import VERSION
 from tests.system.worker.rig import TemplateProcess, WorkerProcess, configuration
 
 ROOT = Path(__file__).parents[1]
@@ -53,16 +58,15 @@ LOADS = tuple(
 
 
 def fill(bootstrap: str, topic: str, load: Load) -> None:
-    """Write the records, spread evenly."""
+    """Write the records, one partition after the other: in turns there would be a batch for each few of them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    settings = {"max.message.bytes": str(2 * MB)}
-    admin.create_topics([NewTopic(topic, load.partitions, 1, config=settings)])[topic].result(60)
+    create(admin, topic, load.partitions, {"max.message.bytes": str(2 * MB)})
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "message.max.bytes": 2 * MB})
     value = b"x" * load.value_bytes
     for number in range(load.records):
         while True:
             try:
-                producer.produce(topic, value, partition=number % load.partitions)
+                producer.produce(topic, value, partition=number * load.partitions // load.records)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -75,8 +79,9 @@ def fill(bootstrap: str, topic: str, load: Load) -> None:
 def configured(bootstrap: str, topic: str, megabytes: int) -> Configure:
     """As the supervisor would do it."""
     client = client_properties(
-        bootstrap_servers=[bootstrap], client_id="bench", group_id="bench", isolation_level="read_uncommitted",
+        bootstrap_servers=bootstrap.split(","), client_id="bench", group_id="bench", isolation_level="read_uncommitted",
         client_rack=None, security={}, extra={}, memory_per_worker_mb=megabytes,
+        brokers=bootstrap.count(",") + 1,
     )  # fmt: skip
     return configuration(bootstrap, "bench.quick_handlers:never_return", [topic], client=client)
 
@@ -110,31 +115,68 @@ def high_water(pid: int) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def measure(bootstrap: str) -> list[str]:
-    """The table's lines."""
-    lines = [f"| records | {' | '.join(f'{budget} MB' for budget in BUDGETS_MB)} |", "| --- |" + " --: |" * 3]
+class Row(NamedTuple):
+    """Peaks by budget."""
+
+    load: Load
+    peaks: list[int]
+
+    def __str__(self) -> str:
+        return f"| {self.load} | {' | '.join(map(str, self.peaks))} |"
+
+    @property
+    def good(self) -> bool:
+        """Whether every budget was kept."""
+        return all(peak <= budget for peak, budget in zip(self.peaks, BUDGETS_MB, strict=True))
+
+
+def measure(bootstrap: str) -> list[Row]:
+    """Every load under every budget."""
+    rows = []
     for number, load in enumerate(LOADS):
         topic = f"bench-memory-{number}"
         fill(bootstrap, topic, load)
         peaks = [peak_mb(configured(bootstrap, topic, budget), topic, load.partitions) for budget in BUDGETS_MB]
-        lines.append(f"| {load} | {' | '.join(map(str, peaks))} |")
-        print(lines[-1], flush=True)
-    return lines
+        rows.append(Row(load, peaks))
+        print(rows[-1], flush=True)
+    return rows
 
 
-def main() -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bootstrap", help="a broker of yours; without it one is started")
+def baseline(bootstrap: str) -> int:
+    """The peak of a worker that has nothing to fetch."""
+    topic = "bench-memory-empty"
+    create(AdminClient({"bootstrap.servers": bootstrap}), topic, 1)
+    return peak_mb(configured(bootstrap, topic, BUDGETS_MB[0]), topic, 1)
+
+
+def page(rows: list[Row], empty: int, brokers: int) -> str:
+    """The section of docs/benchmarks.md."""
+    head = textwrap.fill(
+        f"`make bench-memory`, {datetime.now():%Y-%m-%d}: peak resident memory in MB by `memory_per_worker_mb`. "
+        f"{brokers} brokers, each with its share of the partitions; Kafka {VERSION}, confluent-kafka "
+        f"{confluent_kafka.__version__}. The handler never returns from its first record, so the client fetches all "
+        f"that it may hold. A worker with nothing to fetch takes {empty} MB, those pages included that it shares with "
+        "its template; what a handler's own objects take comes on top.",
+        120,
+        break_on_hyphens=False,
+    )
+    table = [f"| records | {' | '.join(f'{budget} MB' for budget in BUDGETS_MB)} |", "| --- |" + " --: |" * 3]
+    return "\n\n".join((head, "\n".join([*table, *map(str, rows)])))
+
+
+def main() -> int:
+    """Measure, print, and exit 1 if a budget was not kept."""
+    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
+    parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
-    arguments = parser.parse_args()
-    with ExitStack() as stack:
-        bootstrap = arguments.bootstrap or stack.enter_context(KafkaCluster()).bootstrap
-        table = "\n".join(measure(bootstrap))
-    if arguments.write:
-        head = f"`python -m bench.memory --write`, {datetime.now():%Y-%m-%d}: peak MB by `memory_per_worker_mb`."
-        write_section(TITLE, f"{head}\n\n{table}")
+    options = parser.parse_args()
+    with KafkaCluster(options.brokers) as kafka:
+        empty = baseline(kafka.bootstrap)
+        rows = measure(kafka.bootstrap)
+    if options.write:
+        write_section(TITLE, page(rows, empty, options.brokers))
+    return 0 if all(row.good for row in rows) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

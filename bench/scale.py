@@ -24,13 +24,12 @@ from textwrap import fill
 from typing import NamedTuple
 
 import confluent_kafka
-from confluent_kafka import TopicPartition as Coordinates
-from confluent_kafka.admin import NewPartitions, OffsetSpec
 from rich.console import Console
 from rich.table import Table
 
 import kunicorn
 from bench.pages import write_section
+from bench.topics import create
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import VERSION
 from tests.system.members import MemberProcess, Members, group_settings
@@ -41,9 +40,6 @@ IDLE_GOAL = 2.0
 """Per cent of a core for 1,000 partitions, in the supervisor."""
 IDLE_SECONDS = 20.0
 """Two rounds of asking for log ends fit in."""
-
-MOST_AT_ONCE = 5_000
-"""Partitions; the controller refuses an operation of more than 10,000 records (`QuorumController.java`)."""
 
 
 class Measured(NamedTuple):
@@ -124,7 +120,7 @@ def filesystem() -> str:
 def measure(partitions: int, workers: int) -> Measured:
     """A broker of its own with one topic of this size; two starts of the same group."""
     with KafkaCluster() as kafka, tempfile.TemporaryDirectory() as directory:
-        create(kafka, "wide", partitions)
+        create(kafka.admin(), "wide", partitions)
         settings = group_settings(kafka.bootstrap, ["wide"], "wide", workers=workers)
         settings["log"] = {"level": "info"}
         members = Members(Path(directory), settings, {})
@@ -142,19 +138,6 @@ def measure(partitions: int, workers: int) -> Measured:
             return Measured(partitions, first_start, next_start, idle, idle_workers, time.monotonic() - began, memory)
         finally:
             members.close()
-
-
-def create(kafka: KafkaCluster, topic: str, partitions: int) -> None:
-    """Make the topic, and wait until it has all its logs: partitions have a leader long before they have a log."""
-    kafka.create_topic(topic, min(partitions, MOST_AT_ONCE))
-    for count in range(2 * MOST_AT_ONCE, partitions + MOST_AT_ONCE, MOST_AT_ONCE):
-        grown = NewPartitions(topic, min(count, partitions))
-        kafka.admin().create_partitions([grown])[topic].result(60)
-    queries = {Coordinates(topic, number): OffsetSpec.latest() for number in range(partitions)}
-    while queries:
-        answers = kafka.admin().list_offsets(queries, request_timeout=10)
-        queries = {each: queries[each] for each, answer in answers.items() if answer.exception(30)}
-        time.sleep(1.0 if queries else 0.0)
 
 
 def started(member: MemberProcess, partitions: int) -> float:

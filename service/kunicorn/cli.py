@@ -18,6 +18,7 @@ from kunicorn.config import app as config_commands
 from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.offsets.commands import app as offsets
+from kunicorn.pipeline.commands import app as pipeline
 
 _EPILOG = """\b
 Examples:
@@ -29,6 +30,7 @@ Examples:
   kunicorn offsets reset --to-datetime 2h    what would it mean to go back two hours?
   kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
+  kunicorn pipeline backfill --from 2h  handle history again, on Spark
 
 \b
 Exit codes:
@@ -58,6 +60,7 @@ app = typer.Typer(
 app.add_typer(dlq, name="dlq")
 app.add_typer(offsets, name="offsets")
 app.add_typer(config_commands, name="config")
+app.add_typer(pipeline, name="pipeline")
 
 Config = Annotated[
     Path,

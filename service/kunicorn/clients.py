@@ -20,8 +20,8 @@ _TOKEN_TIMEOUT = 30.0
 """Seconds that a token's provider may take."""
 
 
-def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str | int | float | bool]:
-    """librdkafka's properties for a worker's consumer, secrets included.
+def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) -> Mapping[str, str | int | float | bool]:
+    """librdkafka's properties for a worker's consumer of a cluster of so many brokers, secrets included.
 
     Raises `ConfigError` for those a user may not set.
     """
@@ -35,6 +35,7 @@ def consumer_properties(settings: Settings, client_id: str) -> Mapping[str, str 
         security=security_properties(kafka),
         extra=dict(kafka.librdkafka),
         memory_per_worker_mb=settings.workers.memory_per_worker_mb,
+        brokers=brokers,
     )
 
 

@@ -69,6 +69,12 @@ class Record(msgspec.Struct, gc=False, frozen=True):
         """Epoch of the leader that wrote the record (KIP-320); None where the broker does not tell."""
         return self.message.leader_epoch()
 
+    @property
+    def idempotency_key(self) -> str:
+        """`topic-partition-offset`: the same for every try, and whether the service or a Spark job handles the record.
+        For a store that keeps what it has seen; another record never has it, unless the topic is created anew."""
+        return f"{self.topic}-{self.partition}-{self.offset}"
+
     def __repr__(self) -> str:
         # The value stays out: records end up in logs, where payloads do not belong.
         return f"<Record {self.topic}-{self.partition}@{self.offset}>"

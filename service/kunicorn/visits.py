@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from kunicorn import bearer
 from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.pipes.messages import Token
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
-from kunicorn.supervisor.tokens import Tokens
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.error_codes import COORDINATOR_MOVED, ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
@@ -33,16 +33,16 @@ _PAUSE = 0.5
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
     """The OAUTHBEARER token that the settings ask for, if they do. Raises `PeerError`, `ConfigError`."""
-    return await Tokens(token_request(kafka), lambda _: None).fetch() if kafka.uses_tokens else None
+    return await asyncio.to_thread(bearer.fetch, token_request(kafka)) if kafka.uses_tokens else None
 
 
 def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
     """The cluster, nothing sent yet; the caller closes it. Raises `ConfigError`."""
-    bearer = None if token is None else partial(BearerToken, token.value, token.extensions)
+    login = None if token is None else partial(BearerToken, token.value, token.extensions)
     return Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=security_of(kafka, bearer),
+        security=security_of(kafka, login),
         request_timeout=REQUEST_TIMEOUT,
         connect_timeout=CONNECT_TIMEOUT,
         rng=random.Random(),
@@ -63,7 +63,7 @@ class Visit:
 
     def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """The answer, waiting while the coordinator moves. Raises `PeerError`. Blocks."""
-        return self._runner.run(_patiently(question))
+        return self._runner.run(patiently(question))
 
     def refused(self, error: int, what: str) -> ServiceError:
         """The group says no: what, to what, and what to do."""
@@ -107,7 +107,8 @@ def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit
         raise ConfigError(f"group {group_id!r}: {failure}; {when_lost}") from failure
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """The coordinator's answer, waiting while it moves. Raises `CoordinatorUnavailable` and other `PeerError`s."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE
     while True:

@@ -14,6 +14,9 @@ from tests.system.members import MemberProcess
 from tests.system.workers import procfs
 from tests.waiting import wait_until
 
+POISONED = 3
+"""Records, of different customers."""
+
 
 class Repeats(Enum):
     """What a fault may cause to be handled again; the value is how docs/delivery.md says it."""
@@ -21,6 +24,7 @@ class Repeats(Enum):
     NOTHING = "0"
     IN_HAND = "the record in hand"
     SINCE_COMMIT = "since the last commit"
+    POISON = "each poison once"
 
 
 class Kind(Enum):
@@ -40,6 +44,8 @@ class Hurt:
     """Workers' pids."""
     victim: str = ""
     """The member that may have handled what another one handles again."""
+    poison: frozenset[tuple[int, int]] = frozenset()
+    """Partition and offset of records that kill whoever handles them."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,13 @@ def _freeze_worker(group: Group) -> Hurt:
     kill(pid, signal.SIGSTOP)
     last_for(3)
     kill(pid, signal.SIGCONT)
+    return hurt
+
+
+def _poison(group: Group) -> Hurt:
+    """Returns when each of them is in the dead-letter topic."""
+    hurt = Hurt(now(), poison=frozenset(group.send_poison(POISONED)))
+    group.wait_letters()
     return hurt
 
 
@@ -201,11 +214,12 @@ def _cut(group: Group, seconds: float, *directions: Direction) -> Hurt:
     return hurt
 
 
-N, H, C = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT
+N, H, C, P = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT, Repeats.POISON
 
 FAULTS: dict[str, Fault] = {
     "kill-worker": Fault("a worker is killed (SIGKILL)", H, _kill_worker),
     "freeze-worker": Fault("a worker is frozen for 3 s", N, _freeze_worker),
+    "poison": Fault(f"{POISONED} records kill every worker that handles them", P, _poison),
     "kill-template": Fault("the template is killed", N, _kill_template),
     "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor, rebalances=True),
     "freeze-supervisor": Fault(

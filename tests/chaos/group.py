@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kunicorn.deadletters import read
 from kunicorn.pipes import clock
 from tests.chaos.calls import read_calls
-from tests.chaos.load import Load
+from tests.chaos.load import KEYS, Load
 from tests.kafka import Broker, ProxiedCluster
 from tests.system.members import MemberProcess, Members, group_settings, merged
-from tests.system.producing import committed_offsets, end_offsets
+from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
 from tests.system.workers import procfs
 from tests.waiting import wait_until
 
@@ -30,6 +31,9 @@ SESSION = 10.0
 """Seconds, the least that the settings permit; with the default of 45 a run would take an hour. A killed coordinator
 is replaced after 7 to 12 (broker.session.timeout.ms): here, unlike with the default, workers may pause by that."""
 COMMIT_INTERVAL = 1.0
+DEATHS = 2
+"""With the same record in hand, and it goes to the dead letters. Our own kills hit no record twice: between them the
+group becomes whole, which takes the record's end."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "group": {
@@ -37,8 +41,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "commit_interval_ms": int(COMMIT_INTERVAL * 1000),
         "heartbeat_interval_ms": 1000,
     },
-    # The kills are ours and no record's fault.
-    "workers": {"max_crashes": 1000},
+    "workers": {"max_crashes": DEATHS},
+    "handler": {"entrypoint": "tests.system.handlers.lethal:handle", "on_failure": "dead_letter"},
 }
 BROKER_SETTINGS = {
     "min.insync.replicas": 2,
@@ -67,6 +71,7 @@ class Group:
 
     def __post_init__(self) -> None:
         self.kafka.create_topic(self.topic, PARTITIONS)
+        self.kafka.create_topic(self.letters_topic, 1)
         self.directory.mkdir(parents=True)
         needed = group_settings(self.kafka.bootstrap, [self.topic], self.topic, workers=WORKERS)
         settings = merged(needed, SETTINGS, {"group": PROTOCOLS[self.protocol]})
@@ -76,6 +81,32 @@ class Group:
         self._links: dict[MemberProcess, str] = {}
         for link in LINKS:
             self.kafka.heal(link)
+
+    @property
+    def letters_topic(self) -> str:
+        """Where poison ends; the name that the settings give by themselves."""
+        return f"{self.topic}.dead-letters"
+
+    # -- poison --------------------------------------------------------------------------------------------------
+
+    def send_poison(self, count: int) -> set[tuple[int, int]]:
+        """So many records that kill whoever handles them; partition and offset of each, as the brokers confirmed."""
+        before = frozenset(self.load.poison)
+        for customer in self.rng.sample(range(KEYS), count):
+            self.load.send_poison(customer)
+        wait_until(lambda: len(self.load.poison) == len(before) + count, f"{count} poisoned records in the log", 30)
+        return self.load.poison - before
+
+    def letters(self) -> set[tuple[int, int]]:
+        """Partition and offset of every record that is in the dead-letter topic."""
+        (end,) = end_offsets(self.kafka.bootstrap, self.letters_topic, 1).values()
+        told = [read(headers_of(letter)) for letter in consumed(self.kafka.bootstrap, self.letters_topic, end)]
+        return {(each.partition, each.offset) for each in told if each.topic == self.topic}
+
+    def wait_letters(self, within: float = 60.0) -> None:
+        """Until all poison sent so far is in the dead-letter topic."""
+        poison = frozenset(self.load.poison)
+        wait_until(lambda: self.letters() >= poison, f"dead letters of {sorted(poison)}", within, 0.3)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -147,6 +178,8 @@ class Group:
             partition: {call.offset for call in calls if call.end is not None}
             for partition, calls in read_calls(self.members.audit).items()
         }
+        for partition, offset in self.load.poison:
+            done.setdefault(partition, set()).add(offset)
         return all(end == 0 or end - 1 in done.get(partition, ()) for partition, end in ends.items())
 
     def wait_all_committed(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from kunicorn.pipes import clock
+from tests.system.handlers.lethal import POISON
 
 KEYS = 1000
 
@@ -32,11 +33,18 @@ class Load:
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.appended: defaultdict[int, list[int]] = defaultdict(list)
         """By partition and offset: when it was confirmed, in nanoseconds of `kunicorn.pipes.clock`."""
+        self.poison: set[tuple[int, int]] = set()
+        """Partition and offset of every record that kills whoever handles it."""
+        self._poisoned_keys: deque[bytes] = deque()
         self.failure: KafkaError | None = None
 
     def start(self) -> None:
         """Begin to produce."""
         self._thread.start()
+
+    def send_poison(self, customer: int) -> None:
+        """A record of this customer (below `KEYS`) that kills whoever handles it, among the others and soon."""
+        self._poisoned_keys.append(_key(customer))
 
     def stop(self) -> None:
         """Produce no more; raises `RuntimeError` where not everything was confirmed."""
@@ -52,9 +60,11 @@ class Load:
         while not self._ended.wait(0.01):
             due = int((time.monotonic() - began) * self._rate)
             for number in range(sent, due):
-                key = b"customer-%d" % (number % KEYS)
-                self._producer.produce(self._topic, b"x" * 200, key, on_delivery=self._confirmed)
+                self._producer.produce(self._topic, b"x" * 200, _key(number % KEYS), on_delivery=self._confirmed)
             sent = max(sent, due)
+            while self._poisoned_keys:
+                key = self._poisoned_keys.popleft()
+                self._producer.produce(self._topic, POISON, key, on_delivery=self._poison_confirmed)
             self._producer.poll(0)
 
     def _confirmed(self, error: KafkaError | None, message: Message) -> None:
@@ -65,3 +75,13 @@ class Load:
         times = self.appended[partition]
         # Confirmed in the order of their offsets, as idempotent producers keep it (KIP-98).
         times.extend([clock.now_ns()] * (offset + 1 - len(times)))
+
+    def _poison_confirmed(self, error: KafkaError | None, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is None and partition is not None and offset is not None:
+            self.poison.add((partition, offset))
+        self._confirmed(error, message)
+
+
+def _key(customer: int) -> bytes:
+    return b"customer-%d" % customer

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Promise(NamedTuple):
-    """One row. Settings are `section.name`, metrics as `/metrics` has them."""
+    """One row. Settings are `section.name`, none where nothing can change it; metrics as `/metrics` has them."""
 
     what: str
     settings: tuple[str, ...]
@@ -44,8 +44,49 @@ PROMISES = (
     ),
     Promise(
         "Records of a partition are handled in the order of their offsets.",
-        ("workers.count",),
+        (),
         ("kafka_consumer_position",),
+    ),
+    Promise(
+        "Workers are recycled and code is reloaded without a rebalance, and nothing is handled twice as long as "
+        "records in hand finish within the drain budget.",
+        ("workers.max_records", "workers.max_age_s", "workers.max_rss_mb", "group.drain_timeout_ms"),
+        ("kunicorn_worker_recycles_total", "kunicorn_reloads_total"),
+    ),
+    Promise(
+        "A record that fails is tried again, then halts its partition, is skipped or becomes a dead letter; no other "
+        "partition waits for it.",
+        ("handler.max_attempts", "handler.retry_backoff_ms", "handler.retry_timeout_ms", "handler.on_failure"),
+        ("kunicorn_handler_failures_total", "kunicorn_partitions_waiting", "kunicorn_skipped_records_total"),
+    ),
+    Promise(
+        "A dead letter is acknowledged by every in-sync replica before its record's offset is committed; while the "
+        "dead-letter topic is away, that partition waits.",
+        ("dead_letters.topic", "dead_letters.delivery_timeout_ms"),
+        ("kunicorn_dead_letters_total", "kunicorn_partitions_waiting"),
+    ),
+    Promise(
+        "A record that kills its worker, or has it killed by a time-out, goes the way of a failed one after so many "
+        "deaths, without the handler being called again.",
+        ("workers.max_crashes", "handler.handler_timeout_ms", "handler.on_failure"),
+        ("kunicorn_worker_restarts_total", "kunicorn_handler_timeouts_total"),
+    ),
+    Promise(
+        "What a worker fetches ahead stays within its memory, however many partitions it has.",
+        ("workers.memory_per_worker_mb",),
+        ("kunicorn_worker_rss_bytes",),
+    ),
+    Promise(
+        "A partition that nobody handles has a state and a reason in /status, and its lag goes on growing; /livez is "
+        "red for what a restart cures, and for nothing else.",
+        (),
+        ("kunicorn_partitions", "kafka_consumer_lag_seconds", "kunicorn_live"),
+    ),
+    Promise(
+        "No start offset is guessed: without a committed one the policy decides, and its choice is committed before "
+        "anything is handled; a position outside the log is told, counted and replaced by policy.",
+        ("group.auto_offset_reset",),
+        ("kunicorn_offset_resets_total",),
     ),
     Promise(
         "A broker that dies, freezes or restarts, the coordinator included, causes no rebalance; handling goes on "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +27,16 @@ class Result:
     schedule: Schedule
     report: Report
     outcomes: tuple[Outcome, ...]
+    misdirected: Collection[tuple[int, int]] = ()
+    """Partition and offset of poison that is not in the dead-letter topic, and of what is there and was none."""
 
     @property
     def broken(self) -> list[str]:
         """The promises that did not hold; none if all is well."""
         faults = self.report.faults()
         found = [f"{name}: {', '.join(map(str, faults[name][:5]))}" for name in MUST_NOT if name in faults]
+        if self.misdirected:
+            found.append(f"poison and dead letters differ in (partition, offset): {sorted(self.misdirected)[:5]}")
         return found + [broken for outcome in self.outcomes for broken in outcome.broken]
 
 
@@ -53,12 +57,10 @@ def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[
         for member in list(group.alive):
             group.stop(member)
         group.wait_all_committed()
-        calls = read_calls(group.members.audit)
-        report = Audit(group.members.audit).check(held(end_offsets(kafka.bootstrap, topic, PARTITIONS)), _killed(steps))
-        result = Result(what, report, tuple(judge(steps, calls, group.load.appended)))
+        result = Result(what, _report(group, steps), tuple(_judged(group, steps)), group.load.poison ^ group.letters())
     finally:
         group.close()
-    tell(f"  {report}")
+    tell(f"  {result.report}")
     return result
 
 
@@ -86,6 +88,18 @@ def _live_through(group: Group, what: Schedule, tell: Callable[[str], None]) -> 
         steps.append(Step(name, hurt, now(), group.generation() - before))
         tell(f"  {name}: whole again after {(steps[-1].settled - began) / 1e9:.1f} s")
     return steps
+
+
+def _report(group: Group, steps: list[Step]) -> Report:
+    """The audit's on everything but poison, which nobody handles to its end."""
+    offsets = held(end_offsets(group.kafka.bootstrap, group.topic, PARTITIONS))
+    poison = {(group.topic, *at) for at in group.load.poison}
+    expected = {tp: {offset for offset in all_of if (*tp, offset) not in poison} for tp, all_of in offsets.items()}
+    return Audit(group.members.audit).check(expected, _killed(steps))
+
+
+def _judged(group: Group, steps: list[Step]) -> list[Outcome]:
+    return judge(steps, read_calls(group.members.audit), group.load.appended)
 
 
 def _killed(steps: list[Step]) -> set[int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.pipes.clock import NANOSECONDS
 from tests.chaos.calls import Overlap, Partitions, Repeat, longest_waits, overlaps, repeats
 from tests.chaos.faults import FAULTS, Hurt, Repeats
-from tests.chaos.group import COMMIT_INTERVAL, WORKERS
+from tests.chaos.group import COMMIT_INTERVAL, DEATHS, WORKERS
 
 LATE = 1.0
 """Seconds by which a commit may be later than its interval: it takes its time, and a busy machine's timer is late."""
@@ -63,20 +64,44 @@ def judge(steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Seque
 
 
 def _repeats_broken(step: Step, mine: Sequence[Repeat]) -> Iterator[str]:
-    allowed, hurt = FAULTS[step.fault].repeats, step.hurt
-    if allowed is Repeats.NOTHING and mine:
-        yield f"{step.fault}: {len(mine)} records were handled again, first {mine[0]}"
-    if allowed is Repeats.IN_HAND:
-        if len(mine) > len(hurt.killed):
-            yield f"{step.fault}: {len(mine)} records were handled again for {len(hurt.killed)} killed workers: {mine}"
-        if others := [each for each in mine if each.before.pid not in hurt.killed]:
-            yield f"{step.fault}: handled again, but not in hand of the killed: {others[0]}"
-    if allowed is Repeats.SINCE_COMMIT:
-        if others := [each for each in mine if each.before.member != hurt.victim]:
-            yield f"{step.fault}: handled again, but not after {hurt.victim}: {others[0]}"
-        committed = hurt.at - int((COMMIT_INTERVAL + LATE) * NANOSECONDS)
-        if old := [each for each in mine if each.before.end is not None and each.before.end < committed]:
-            yield f"{step.fault}: handled again although handled long before the last commit: {old[0]}"
+    complaints = _COMPLAINTS[FAULTS[step.fault].repeats](step.hurt, mine)
+    return (f"{step.fault}: {complaint}" for complaint in complaints)
+
+
+def _beyond_nothing(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+    if mine:
+        yield f"{len(mine)} records were handled again, first {mine[0]}"
+
+
+def _beyond_in_hand(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+    if len(mine) > len(hurt.killed):
+        yield f"{len(mine)} records were handled again for {len(hurt.killed)} killed workers: {mine}"
+    if others := [each for each in mine if each.before.pid not in hurt.killed]:
+        yield f"handled again, but not in hand of the killed: {others[0]}"
+
+
+def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+    if others := [each for each in mine if each.before.member != hurt.victim]:
+        yield f"handled again, but not after {hurt.victim}: {others[0]}"
+    committed = hurt.at - int((COMMIT_INTERVAL + LATE) * NANOSECONDS)
+    if old := [each for each in mine if each.before.end is not None and each.before.end < committed]:
+        yield f"handled again although handled long before the last commit: {old[0]}"
+
+
+def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+    times = Counter((each.again.partition, each.again.offset) for each in mine)
+    if others := sorted(times.keys() - hurt.poison):
+        yield f"handled again, but no poison (partition, offset): {others[:5]}"
+    if worse := sorted(at for at in times.keys() & hurt.poison if times[at] >= DEATHS):
+        yield f"poison was handled more than {DEATHS} times (partition, offset): {worse}"
+
+
+_COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat]], Iterator[str]]] = {
+    Repeats.NOTHING: _beyond_nothing,
+    Repeats.IN_HAND: _beyond_in_hand,
+    Repeats.SINCE_COMMIT: _beyond_the_commit,
+    Repeats.POISON: _beyond_the_poison,
+}
 
 
 def _rebalances_broken(step: Step) -> Iterator[str]:

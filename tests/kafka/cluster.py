@@ -96,9 +96,11 @@ class KafkaCluster:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         return self._admin
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic, replicated to every broker, and wait until every partition has a leader."""
-        replicas = min(3, len(self.brokers))
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
+    ) -> str:
+        """Create a topic, replicated to every broker if not said, and wait until every partition has a leader."""
+        replicas = replication or min(3, len(self.brokers))
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
         self.admin().create_topics([topic])[name].result(30)
         wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)

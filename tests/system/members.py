@@ -238,3 +238,15 @@ def group_settings(
         "handler": {"entrypoint": entrypoint},
         "workers": {"count": workers},
     }
+
+
+def leave(member: MemberProcess, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
+    """`kunicorn leave` with the member's own configuration."""
+    return subprocess.run(
+        [sys.executable, "-m", "kunicorn", "leave", "--config", str(member.config), *arguments],
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )

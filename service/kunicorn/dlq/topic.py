@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from kunicorn.clients import consumer_properties, dead_letter_target
 from kunicorn.deadletters import Told, Unreadable, read
@@ -61,11 +61,12 @@ class LettersTopic:
 
     def partitions_of(self, topic: str) -> int:
         """How many there are; 0 where the topic does not exist."""
-        found = _asked(lambda: self._consumer.list_topics(topic, timeout=10)).topics.get(topic)
+        found = self._asked(lambda: self._consumer.list_topics(topic, timeout=10)).topics.get(topic)
         return len(found.partitions) if found is not None and found.error is None else 0
 
     def _bounds(self, number: int) -> tuple[int, int]:
-        first, end = _asked(lambda: self._consumer.get_watermark_offsets(TopicPartition(self.name, number), timeout=10))
+        place = TopicPartition(self.name, number)
+        first, end = self._asked(lambda: self._consumer.get_watermark_offsets(place, timeout=10))
         return int(first), int(end)
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
@@ -77,8 +78,11 @@ class LettersTopic:
         while left:
             for message in self._consumer.consume(_BATCH, 0.2):
                 heard = time.monotonic()
-                if message.error() is not None:
-                    raise ConfigError(f"{self.name!r} cannot be read: {message.error()}")
+                if (error := message.error()) is not None:
+                    # The side group is asked for its coordinator whether or not anything is remembered in it.
+                    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        continue
+                    raise ConfigError(f"{self.name!r} cannot be read: {self._explained(error)}")
                 found = _found(message)
                 if found.offset < self.bounds[found.partition][1]:
                     yield found
@@ -92,7 +96,7 @@ class LettersTopic:
     def replayed(self) -> dict[int, Replayed]:
         """What the side group remembers."""
         asked = [TopicPartition(self.name, number) for number in self.bounds]
-        known = _asked(lambda: self._consumer.committed(asked, timeout=15))
+        known = self._asked(lambda: self._consumer.committed(asked, timeout=15))
         # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
         return {
             each.partition: Replayed(each.offset, each.metadata or "")
@@ -106,13 +110,35 @@ class LettersTopic:
         offsets = [
             TopicPartition(self.name, number, each.upto, metadata=each.metadata()) for number, each in replayed.items()
         ]
-        _asked(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+        self._asked(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
 
     def producer(self) -> Producer:
         """For sending back, with the properties with which letters are sent."""
         target = dead_letter_target(self._settings, f"{self._settings.kafka.client_id}-dlq", self.name)
         assert target is not None
         return Producer({**target.client, "linger.ms": 5, "log_level": 0, **_login(self._token)})
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except KafkaException as error:
+            raise ConfigError(self._explained(self._group_refusal() or error.args[0])) from error
+
+    def _group_refusal(self) -> KafkaError | None:
+        """librdkafka tells it on the side; what was asked about the group just times out."""
+        told = (message.error() for message in self._consumer.consume(_BATCH, 0.1))
+        return next((each for each in told if each and each.code() == KafkaError.GROUP_AUTHORIZATION_FAILED), None)
+
+    def _explained(self, error: KafkaError) -> str:
+        """What the brokers refused, and what to do."""
+        right = {
+            KafkaError.TOPIC_AUTHORIZATION_FAILED: f"READ on the topic {self.name!r}",
+            KafkaError.GROUP_AUTHORIZATION_FAILED: f"READ on the group {self.side_group!r}, which remembers what was "
+            f"replayed",
+        }.get(error.code())
+        if right is not None:
+            return f"{error.str()}: this user needs {right}"
+        return f"the brokers do not answer: {error.str()}; see kafka.bootstrap_servers"
 
 
 @contextmanager
@@ -138,13 +164,6 @@ def _login(token: Token | None) -> dict[str, Any]:
     if token is None:
         return {}
     return {"oauth_cb": lambda _: (token.value, token.expires_at, token.principal, token.extensions)}
-
-
-def _asked(ask: Any) -> Any:
-    try:
-        return ask()
-    except KafkaException as error:
-        raise ConfigError(f"the brokers do not answer: {error.args[0].str()}; see kafka.bootstrap_servers") from error
 
 
 def _found(message: Message) -> Found:

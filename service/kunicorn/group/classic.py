@@ -21,19 +21,19 @@ from typing import assert_never
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
-from kunicorn.group.history import Cause, History
+from kunicorn.group.history import Cause
 from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.search import Search
-from kunicorn.group.states import BEATING, CLASSIC, COMMITTING, OVER, State, Step, take
-from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.group.standing import Standing
+from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Step, take
+from kunicorn.group.timing import Timings
 from kunicorn.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 
 
-class ClassicMember:
+class ClassicMember(Standing):
     """See the module. Not thread-safe; `now` never goes backwards."""
 
     def __init__(
@@ -44,23 +44,10 @@ class ClassicMember:
         instance_id: str | None = None,
     ) -> None:
         """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
-        self.state = State.IDLE
-        self.generation = NO_GENERATION
-        self.member_id = ""
-        self.instance_id = instance_id
-        self._ownership = Ownership()
+        super().__init__("", instance_id, timings, rng)
         self.leader = False
-        self.assignor: str | None = None
-        self.joined = False
-        """Has been stable at least once."""
-        self.heartbeat_ok_at: float | None = None
-        self.certain_until: float | None = None
-        self.history = History()
+        self._ownership = Ownership()
         self._assignors = assignors
-        self._timings = timings
-        self._pulse = Pulse(timings)
-        self._patience = Patience(timings, rng)
-        self._search = Search(self._patience)
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
         self._rejoin_reason = "first join"
@@ -71,11 +58,6 @@ class ClassicMember:
     def owned(self) -> frozenset[TopicPartition]:
         """All that a worker of ours may still handle."""
         return self._ownership.owned
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the broker takes commits of our generation now (invariant 2)."""
-        return self.state in COMMITTING and self.generation != NO_GENERATION
 
     @property
     def cooperative(self) -> bool:
@@ -202,11 +184,23 @@ class ClassicMember:
         self._step(Step.ACCEPT)
         self._patience.succeeded()
         self._pulse.hurry(now)
+        return [*self._lost_unseen(answer, now), *self._take_part(answer)]
+
+    def _lost_unseen(self, answer: JoinAnswer, now: float) -> list[Command]:
+        """A group of the consumer protocol (it names no leader) takes whom it has evicted back under the old id and
+        without a word, where a classic one says UNKNOWN_MEMBER_ID (`GroupMetadataManager.java`,
+        classicGroupJoinToConsumerGroup). So what we owned may be another's once our membership was not certain."""
+        if answer.leader or self.certain_until is None or now < self.certain_until:
+            return []
+        lost = self._ownership.drop()
+        return [ev.Lose(lost, "the session ran out before the group took us back")] if lost else []
+
+    def _take_part(self, answer: JoinAnswer) -> list[Command]:
         self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
-        if not self.leader or answer.skip_assignment:
+        if not self.leader:
             return self._sync({})
-        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members)
+        plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members, answer.skip_assignment)
         self._request = plan
         return [plan]
 
@@ -221,6 +215,8 @@ class ClassicMember:
         verdict = reaction(Api.SYNC, answer.error)
         if verdict is not Reaction.PROCEED:
             return self._refused(Api.SYNC, verdict, answer.error, now)
+        if answer.protocol_type not in (None, PROTOCOL_TYPE):
+            return self._fail(f"SyncGroup speaks of a group of type {answer.protocol_type!r}, not {PROTOCOL_TYPE!r}")
         if answer.assignor not in (None, self.assignor):
             return self._fail(f"SyncGroup speaks of the assignor {answer.assignor!r}, JoinGroup of {self.assignor!r}")
         self._request = None
@@ -414,11 +410,6 @@ class ClassicMember:
 
     def _step(self, step: Step) -> None:
         self.state = take(CLASSIC, self.state, step)
-
-    def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self._timings.session_timeout
-        self.certain_until = max(until, self.certain_until or until)
-        return ev.BeCertain(self.certain_until)
 
     def _disturb(self, reason: str, now: float, cause: Cause) -> None:
         self._rejoin_reason = reason

@@ -21,13 +21,13 @@ from uuid import UUID
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
-from kunicorn.group.history import Cause, History
+from kunicorn.group.history import Cause
 from kunicorn.group.holdings import Holdings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.search import Search
-from kunicorn.group.states import COMMITTING, CONSUMER, OVER, State, Step, take
-from kunicorn.group.timing import Patience, Pulse, Timings
+from kunicorn.group.standing import Standing
+from kunicorn.group.states import CONSUMER, OVER, State, Step, take
+from kunicorn.group.timing import Patience, Timings
 from kunicorn.topics import TopicPartition
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH = 0, -1, -2
@@ -37,7 +37,7 @@ _SLOT_PATIENCE = 1.5
 """Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""
 
 
-class ConsumerMember:
+class ConsumerMember(Standing):
     """See the module. Not thread-safe; `now` never goes backwards."""
 
     cooperative = True
@@ -52,21 +52,8 @@ class ConsumerMember:
         assignor: str | None = None,
     ) -> None:
         """`member_id` is ours to make, and kept as long as the process lives (KIP-1082)."""
-        self.state = State.IDLE
-        self.generation = NO_GENERATION
-        """The member epoch."""
-        self.member_id = member_id
-        self.instance_id = instance_id
+        super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
-        self.joined = False
-        """Has been stable at least once."""
-        self.heartbeat_ok_at: float | None = None
-        self.certain_until: float | None = None
-        self.history = History()
-        self._timings = timings
-        self._pulse = Pulse(timings)
-        self._patience = Patience(timings, rng)
-        self._search = Search(self._patience)
         self._naming_patience = Patience(timings, rng)
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
@@ -82,11 +69,6 @@ class ConsumerMember:
     def owned(self) -> frozenset[TopicPartition]:
         """What a worker of ours may handle."""
         return self._holdings.owned
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the broker takes commits of our epoch now."""
-        return self.state in COMMITTING and self.generation != NO_GENERATION
 
     @property
     def may_follow(self) -> bool:
@@ -113,9 +95,10 @@ class ConsumerMember:
         match event:
             case ev.JoinWanted():
                 return self._on_join_wanted(now)
-            case ev.CoordinatorFound():
+            case ev.CoordinatorFound(session_timeout):
                 self._search.found()
                 self._pulse.due = now
+                self.session_timeout = min(self.session_timeout, session_timeout or self.session_timeout)
                 return []
             case ev.CoordinatorRefused(error, why):
                 self._search.refused(now)
@@ -242,7 +225,7 @@ class ConsumerMember:
     def _may_await_slot(self, now: float) -> bool:
         if self._slot_wanted_since is None:
             self._slot_wanted_since = now
-        return now - self._slot_wanted_since < _SLOT_PATIENCE * self._timings.session_timeout
+        return now - self._slot_wanted_since < _SLOT_PATIENCE * self.session_timeout
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
         if request is self._request:
@@ -380,8 +363,3 @@ class ConsumerMember:
 
     def _step(self, step: Step) -> None:
         self.state = take(CONSUMER, self.state, step)
-
-    def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self._timings.session_timeout
-        self.certain_until = max(until, self.certain_until or until)
-        return ev.BeCertain(self.certain_until)

@@ -49,6 +49,8 @@ class MakePlan:
     generation: int
     assignor: str
     members: tuple[Member, ...]
+    skip: bool = False
+    """The group keeps the plan it has (KIP-814): only watch the members' topics, and answer with an empty plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +168,9 @@ class JoinWanted:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFound:
-    """The coordinator's node is known."""
+    """The coordinator's node is known; and the session timeout (seconds) that it has for us, if it told."""
+
+    session_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

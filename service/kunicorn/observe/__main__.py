@@ -1,12 +1,21 @@
-"""Write docs/metrics.md and docs/states.md from the code; run in the repository's root."""
+"""Write docs/metrics.md, docs/states.md and the chart's dashboard from the code; run in the repository's root."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kunicorn.observe.dashboard import dashboard
 from kunicorn.observe.diagrams import states_page
 from kunicorn.observe.pages import metrics_page
 
-Path("docs").mkdir(exist_ok=True)
-Path("docs/metrics.md").write_text(metrics_page())
-Path("docs/states.md").write_text(states_page())
+FILES: Mapping[str, Callable[[], str]] = {
+    "docs/metrics.md": metrics_page,
+    "docs/states.md": states_page,
+    "deploy/helm/dashboards/kunicorn.json": dashboard,
+}
+
+for name, content in FILES.items():
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content())

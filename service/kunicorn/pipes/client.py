@@ -87,21 +87,25 @@ _BYTES_PER_MB = 1024 * 1024
 _QUEUE_SHARE = 8
 """One eighth of the memory for prefetched values: librdkafka counts payload only, small records take many times it."""
 _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES = 1024, 262_144
-_MIN_FETCH_BYTES, _MAX_FETCH_BYTES = 1_048_576, 52_428_800
+_MIN_FETCH_BYTES, _MAX_FETCH_BYTES = 131_072, 52_428_800
+"""Less makes a fetch of every few hundred records; a larger record gets through alone whatever the limit (KIP-74)."""
 _BASE_BYTES = 40 * _BYTES_PER_MB
 """What a worker takes before its first record."""
 _MESSAGE_BYTES = 300
 """What librdkafka takes for a message besides its value (bench/memory.py)."""
 _SMALL_RECORD_BYTES = 28
-"""A record of 20 bytes in a batch: a response of such grows to twelve times its size, whatever the queue's limit."""
+"""A record of 20 bytes in a batch: a response of such grows to twelve times its size, whatever the queue's limit. And
+each broker has one on its way: three of them took a worker planned for 256 MB to 347 (bench/memory.py)."""
 _MIN_MESSAGES, _MAX_MESSAGES = 10_000, 100_000
 """Fewer starve the handler; more bring no throughput, and 100,000 is librdkafka's own default."""
 _RESPONSE_OVERHEAD = 512
 """librdkafka refuses `receive.message.max.bytes` below `fetch.max.bytes` and this."""
 _DEFAULT_RECEIVE_BYTES = 100_000_000
+_DEFAULT_MESSAGE_BYTES = 1_000_000
+"""librdkafka refuses `fetch.max.bytes` below `message.max.bytes`, which only producers go by."""
 
 
-def client_properties(
+def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cluster
     *,
     bootstrap_servers: Sequence[str],
     client_id: str,
@@ -111,15 +115,16 @@ def client_properties(
     security: Mapping[str, str],
     extra: Mapping[str, Property],
     memory_per_worker_mb: int,
+    brokers: int,
 ) -> dict[str, Property]:
-    """The complete properties of a worker's consumer.
+    """The complete properties of a worker's consumer. `brokers`: so many may answer at a time, at least 1.
 
     `security` and `extra` have librdkafka's dotted names; `extra` is [kafka.librdkafka] and wins over what is only
     tuning here. `group_id` is the real group's, as ACLs are checked against it. Raises `ConfigError`.
     """
     _refuse_owned(extra)
     properties: dict[str, Property] = {
-        **_memory(memory_per_worker_mb),
+        **_memory(memory_per_worker_mb, brokers),
         # The default of 1000 stalls a consumer that empties its queue faster than that.
         "fetch.queue.backoff.ms": 10,
         **security,
@@ -137,7 +142,7 @@ def client_properties(
     }
     if client_rack is not None:
         properties["client.rack"] = client_rack
-    _fit_receive_buffer(properties)
+    _fit_limits(properties)
     return properties
 
 
@@ -177,12 +182,12 @@ def letter_properties(
     }
 
 
-def _memory(megabytes: int) -> dict[str, Property]:
+def _memory(megabytes: int, brokers: int) -> dict[str, Property]:
     """The queue's limits hold per client, over all its partitions, and are looked at before a fetch: one response per
     broker comes on top. Compressed records take as many times more as they were compressed."""
     share = megabytes * _BYTES_PER_MB // _QUEUE_SHARE
     spare = max(0, megabytes * _BYTES_PER_MB - _BASE_BYTES)
-    response = spare // 2 * _SMALL_RECORD_BYTES // (_SMALL_RECORD_BYTES + _MESSAGE_BYTES)
+    response = spare // 2 // brokers * _SMALL_RECORD_BYTES // (_SMALL_RECORD_BYTES + _MESSAGE_BYTES)
     return {
         "queued.max.messages.kbytes": _clamp(share // 1024, _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES),
         "fetch.max.bytes": _clamp(response, _MIN_FETCH_BYTES, _MAX_FETCH_BYTES),
@@ -200,10 +205,11 @@ def _refuse_owned(extra: Mapping[str, Property]) -> None:
             raise ConfigError(f"[kafka.librdkafka] {name!r} = {value!r} cannot be set here: {instead}")
 
 
-def _fit_receive_buffer(properties: dict[str, Property]) -> None:
-    """librdkafka refuses a fetch limit above the receive limit when the client is made: raise both together."""
-    if "receive.message.max.bytes" in properties:
-        return
-    needed = int(properties["fetch.max.bytes"]) + _RESPONSE_OVERHEAD
-    if needed > _DEFAULT_RECEIVE_BYTES:
-        properties["receive.message.max.bytes"] = needed
+def _fit_limits(properties: dict[str, Property]) -> None:
+    """librdkafka refuses a fetch limit above the receive limit, or below that of messages, when the client is made."""
+    fetch = max(int(properties["fetch.max.bytes"]), int(properties.get("message.max.bytes", 0)))
+    properties["fetch.max.bytes"] = fetch
+    if fetch < _DEFAULT_MESSAGE_BYTES:
+        properties.setdefault("message.max.bytes", fetch)
+    if fetch + _RESPONSE_OVERHEAD > _DEFAULT_RECEIVE_BYTES:
+        properties.setdefault("receive.message.max.bytes", fetch + _RESPONSE_OVERHEAD)

@@ -264,7 +264,9 @@ class FailureKind(StrEnum):
     OUT_OF_RANGE = "out-of-range"
     #: The log was truncated below the position (KIP-320).
     TRUNCATED = "truncated"
-    #: The broker refuses the partition: unknown, not authorised, corrupt.
+    #: The broker does not let this user read the topic; it may tomorrow.
+    DENIED = "denied"
+    #: The broker refuses the partition: unknown, corrupt.
     PARTITION = "partition"
 
 

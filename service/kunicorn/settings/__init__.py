@@ -7,6 +7,7 @@ from kunicorn.settings.assign import AssignSettings
 from kunicorn.settings.handling import DeadLetterSettings, FailureRule, HandlerSettings
 from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.loading import load, shown
+from kunicorn.settings.pipeline import PipelineSettings
 from kunicorn.settings.sections import (
     GroupSettings,
     KafkaSettings,
@@ -24,6 +25,7 @@ __all__ = [
     "HttpSettings",
     "KafkaSettings",
     "LogSettings",
+    "PipelineSettings",
     "Settings",
     "WorkerSettings",
     "load",

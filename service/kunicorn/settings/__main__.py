@@ -1,11 +1,21 @@
-"""Write config.example.toml and docs/settings.md; run in the repository's root."""
+"""Write what is generated from the settings, docs and the Helm chart's part; run in the repository's root."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kunicorn.settings.chart import settings_defaults, values_schema
 from kunicorn.settings.render import example, page
 
-Path("config.example.toml").write_text(example())
-Path("docs").mkdir(exist_ok=True)
-Path("docs/settings.md").write_text(page())
+FILES: Mapping[str, Callable[[], str]] = {
+    "config.example.toml": example,
+    "docs/settings.md": page,
+    "deploy/helm/values.schema.json": values_schema,
+    "deploy/helm/settings-defaults.json": settings_defaults,
+}
+
+for name, content in FILES.items():
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content())

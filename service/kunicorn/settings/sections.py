@@ -24,6 +24,7 @@ from kunicorn.settings.checks import (
 from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.handling import DEAD_LETTER_RULES, DeadLetterSettings, HandlerSettings, default_topic
 from kunicorn.settings.http import HttpSettings
+from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
@@ -131,7 +132,8 @@ class GroupSettings(Section):
     session_timeout_ms: Milliseconds = Field(
         45_000,
         description="A member that is silent for so long loses its partitions. With the consumer protocol the brokers' "
-        "group.consumer.session.timeout.ms decides, and this must not be above it: workers pause after this.",
+        "group.consumer.session.timeout.ms decides, and workers pause after the shorter of the two. Where this user "
+        "may not read theirs (DESCRIBE_CONFIGS on the group), this must not be above it.",
     )
     allow_short_session_timeout: bool = Field(False, description="Permits a session_timeout_ms below 10000, for tests.")
     heartbeat_interval_ms: Milliseconds = Field(
@@ -228,6 +230,7 @@ class Settings(BaseSettings):
     handler: HandlerSettings
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
+    pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
@@ -237,6 +240,11 @@ class Settings(BaseSettings):
         if self.dead_letters.topic is None and not self.handler.makes_dead_letters:
             return None
         return self.dead_letters.topic or default_topic(self.group.id)
+
+    @property
+    def stream_group(self) -> str:
+        """The group that `kunicorn pipeline stream` commits to."""
+        return self.pipeline.stream_group_id or default_stream_group(self.group.id)
 
     @property
     def other_topics(self) -> tuple[str, ...]:
@@ -259,7 +267,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES))
+        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *PIPELINE_RULES))
 
     @classmethod
     def settings_customise_sources(

@@ -278,7 +278,8 @@ class Service:
 
     def _configure(self, settings: Settings, worker: int) -> Configure:
         token = self._tokens.latest if self._tokens is not None else None
-        return configure(settings, worker, self._topics.subscribed(), token)
+        brokers = max(1, len(self._cluster.metadata.brokers))
+        return configure(settings, worker, self._topics.subscribed(), token, brokers)
 
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""

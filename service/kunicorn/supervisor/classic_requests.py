@@ -76,7 +76,10 @@ class ClassicRequests:
             by_rack = any(member.subscription.rack for member in request.members)
             ground = await self._topics.plan_for(topics, by_rack=by_rack)
         except PeerError as error:
-            return ev.PlanFailed(request, str(error))
+            # Without a plan to make there is nothing to wait for: the topics are watched from here on.
+            return ev.Planned(request, {}) if request.skip else ev.PlanFailed(request, str(error))
+        if request.skip:
+            return ev.Planned(request, {})
         assignor = ASSIGNORS[request.assignor]
         plan = await asyncio.to_thread(assignor.plan, request.members, ground.counts, ground.racks)
         log.info(

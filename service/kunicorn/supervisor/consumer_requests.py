@@ -22,6 +22,10 @@ from kunicorn.wire.group_requests import Wishes
 log = logs.get("kunicorn.membership")
 
 
+_SESSION_TIMEOUT = "consumer.session.timeout.ms"
+"""A group's own setting; what was not set for it is the brokers' group.consumer.session.timeout.ms (`GroupConfig`)."""
+
+
 class ConsumerRequests:
     """Raises `PeerError` where the coordinator does not answer; nothing is retried here."""
 
@@ -34,6 +38,7 @@ class ConsumerRequests:
         self._metrics = metrics
         self._last_error = 0
         self._conversion_checked = False
+        self._session_timeout_asked = False
 
     async def check_conversion(self) -> None:
         """Whether joining would convert a classic group: a group once converted takes its classic members along.
@@ -54,6 +59,37 @@ class ConsumerRequests:
                 f'wanted, else group.group_protocol = "classic"'
             )
         self._conversion_checked = True
+
+    async def session_timeout(self) -> float | None:
+        """The brokers' session timeout for this group, in seconds, where it is shorter than ours.
+
+        A heartbeat's answer does not tell it, and a lease longer than the session would leave workers handling beside
+        the partitions' new owner. Caller: whenever the coordinator was found; asks until it was answered, once.
+        """
+        if self._session_timeout_asked:
+            return None
+        try:
+            error, value = await self._coordinator.describe_config(_SESSION_TIMEOUT, HEARTBEAT_TIMEOUT)
+        except UnsupportedByBroker:
+            return None
+        except PeerError as failure:
+            log.debug(f"the brokers' {_SESSION_TIMEOUT} is asked for again later: {failure}")
+            return None
+        self._session_timeout_asked = True
+        ours = self._settings.group.session_timeout_ms
+        if error or value is None or not value.isdecimal():
+            log.info(
+                f"the brokers' {_SESSION_TIMEOUT} for the group cannot be read ({describe(error)}): make sure that it "
+                f"is not below group.session_timeout_ms = {ours}, or grant this user DESCRIBE_CONFIGS on the group"
+            )
+            return None
+        if int(value) >= ours:
+            return None
+        log.warning(
+            f"the brokers' {_SESSION_TIMEOUT} for the group is {value}, below group.session_timeout_ms = {ours}: "
+            f"workers pause after {value} ms without an answered heartbeat; raise the one, or lower the other"
+        )
+        return int(value) / 1000
 
     async def heartbeat(self, request: ev.SendConsumerHeartbeat) -> ev.Event:
         """ConsumerGroupHeartbeat."""

@@ -34,6 +34,8 @@ from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.fetchers")
 
+_DENIED_PAUSE = 10.0
+"""Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
 _OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
 _RELEASED = PartitionState.RELEASED
 WHENEVER = 1e18
@@ -286,9 +288,24 @@ class Fetchers:
             self._metrics.offset_resets.labels(reason=report.kind.value).inc()
             partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
             self.resolve([partition])
+        elif report.kind is FailureKind.DENIED:
+            self._deny(partition, report.error)
         else:
             self.halt(partition.tp, report.error)
         self._after_reports()
+
+    def _deny(self, partition: Partition, reason: str) -> None:
+        if partition.denied:
+            partition.meet(PartitionEvent.HALT, reason)
+        else:
+            self.halt(partition.tp, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
+        partition.denied = True
+        asyncio.get_running_loop().call_later(_DENIED_PAUSE, self._try_denied, partition)
+
+    def _try_denied(self, partition: Partition) -> None:
+        if self.table.get(partition.tp) is partition and partition.state is PartitionState.HALTED:
+            partition.meet(PartitionEvent.RESUME, "tried again: the right to read it may have been granted")
+            self.distribute()
 
     def worker_died(self, worker: WorkerProcess, how: str) -> bool:
         """See `PoolListener`."""

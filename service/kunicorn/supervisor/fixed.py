@@ -34,6 +34,8 @@ _PAUSE = 0.5
 _FOR_EVER = 2**63 - 1
 """The workers' lease: there is no membership that could end."""
 _POSITIONS_SHOWN = 200
+_GONE_PATIENCE = 30.0
+"""Seconds without a topic until it counts as deleted: brokers that restart may not know it for a moment."""
 
 
 class FixedAssignment:
@@ -71,6 +73,8 @@ class FixedAssignment:
         self._newcomers: set[TopicPartition] = set()
         """Not there at the start: they begin at their beginning."""
         self._finished: set[TopicPartition] = set()
+        self._gone: frozenset[TopicPartition] = frozenset()
+        self._gone_since = 0.0
         self._fetched = False
         self._told_to_leave = asyncio.Event()
 
@@ -160,12 +164,16 @@ class FixedAssignment:
         if reached:
             await self._finish(reached)
         left = [table[tp] for tp in self._known.difference(self._finished)]
-        halted = [partition.tp for partition in left if partition.state is PartitionState.HALTED]
-        if len(halted) < len(left):
+        gone = self._gone if clock.now() - self._gone_since >= _GONE_PATIENCE else frozenset()
+        ending = [p.tp for p in left if p.state is PartitionState.HALTED or p.tp in gone]
+        if len(ending) < len(left):
             return False
-        if halted:
-            log.error(f"{len(halted)} partitions are halted before their end: {shown(halted)}; the others are finished")
-            self.unfinished = len(halted)
+        if ending:
+            log.error(
+                f"{len(ending)} partitions are halted, or their topic is deleted, before their end: {shown(ending)}; "
+                f"the others are finished"
+            )
+            self.unfinished = len(ending)
         return True
 
     async def _finish(self, reached: Collection[TopicPartition]) -> None:
@@ -220,8 +228,11 @@ class FixedAssignment:
         while True:
             log.info(await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000))
             now = frozenset(self._topics.partitions_of(self._wanted.topics))
-            if gone := self._known.difference(now):
+            gone = self._known.difference(now)
+            if gone.difference(self._gone):
                 log.warning(f"{shown(gone)} cannot be found any more; fetched again if they come back")
+                self._gone_since = clock.now()
+            self._gone = gone
             fresh = frozenset(tp for tp in now.difference(self._known) if tp.topic in self._wanted.whole)
             if fresh and self._assign.stop == "never":
                 self._newcomers |= fresh

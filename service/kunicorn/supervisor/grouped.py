@@ -106,7 +106,7 @@ class GroupAssignment:
             joined=member.joined,
             heartbeat_age=None if member.heartbeat_ok_at is None else now - member.heartbeat_ok_at,
             lease_left=None if member.certain_until is None else member.certain_until - now,
-            session_timeout=self._settings.group.session_timeout_ms / 1000,
+            session_timeout=member.session_timeout,
             rebalances=member.history.count,
             last_rebalances=tuple(
                 RebalanceStatus(r.generation, r.reason, r.result, r.seconds, now - r.ended_at)

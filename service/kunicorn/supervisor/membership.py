@@ -221,8 +221,10 @@ class Membership:
     async def _find(self) -> None:
         try:
             node = await self._coordinator.find()
+            session_timeout = None
             if self.protocol == "consumer":
                 await self._consumer.check_conversion()
+                session_timeout = await self._consumer.session_timeout()
         except CoordinatorUnavailable as error:
             self._events.put_nowait(ev.CoordinatorRefused(error.error, str(error)))
         except PeerError as error:
@@ -230,7 +232,7 @@ class Membership:
         else:
             group = self._settings.group.id
             log.info(f"the coordinator of group {group!r} is node {node.node_id} at {node.host}:{node.port}")
-            self._events.put_nowait(ev.CoordinatorFound())
+            self._events.put_nowait(ev.CoordinatorFound(session_timeout))
 
     async def _revoke(self, request: ev.Revoke) -> None:
         held, rest = await self.handover.revoke(request.partitions, lambda: self.member.may_follow)

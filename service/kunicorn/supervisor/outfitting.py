@@ -22,15 +22,18 @@ def preload(settings: Settings) -> Preload:
     )
 
 
-def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None) -> Configure:
-    """The first message of the worker of that number. Raises `ConfigError`."""
+def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None, brokers: int) -> Configure:
+    """The first message of the worker of that number, in a cluster of so many brokers. Raises `ConfigError`."""
     kafka, handler = settings.kafka, settings.handler
     return Configure(
         worker=worker,
         entrypoint=handler.entrypoint,
         mode=handler.mode,
         options=dict(handler.options),
-        client={**consumer_properties(settings, f"{kafka.client_id}-worker-{worker}"), **_statistics(settings)},
+        client={
+            **consumer_properties(settings, f"{kafka.client_id}-worker-{worker}", brokers),
+            **_statistics(settings),
+        },
         token=token,
         topics=list(topics),
         batch_max_records=handler.batch_max_records,

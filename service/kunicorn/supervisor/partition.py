@@ -66,6 +66,8 @@ class Partition:
         self.deaths: Counter[int] = Counter()
         """How many workers died with this offset in hand."""
         self.poison: Poison | None = None
+        self.denied = False
+        """Halted because this user may not read the topic; tried again, and told only once."""
         self.log_end: int | None = None
         self.reading: SlotReading = NOT_STARTED
 

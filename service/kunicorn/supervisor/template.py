@@ -24,6 +24,8 @@ log = logs.get("kunicorn.template")
 
 _CHILD_FD = 3
 _MAX_PACKET = 1 << 20
+_FORK_SECONDS = 10.0
+"""A fork takes milliseconds."""
 
 
 class TemplateDied(PeerError):
@@ -69,14 +71,22 @@ class Template:
         return answer
 
     async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> tuple[int, int]:
-        """Fork one worker that owns the descriptors; return its pid and pidfd. Raises `TemplateDied`."""
+        """Fork one worker that owns the descriptors; return its pid and pidfd. Raises `TemplateDied`.
+
+        A template that does not answer is killed: another one is started for it, and a worker that it forked after
+        all reads the end of its pipe and exits. Waited for without end, its partitions would be nobody's.
+        """
         async with self._one_at_a_time:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel.fileno(), ledger_fd]))
             try:
                 self._sock.sendmsg([encode(Fork(worker))], [rights])
             except OSError as error:
                 raise TemplateDied(f"the template is gone: {error}") from error
-            answer, fds = await self._receive()
+            try:
+                answer, fds = await asyncio.wait_for(self._receive(), _FORK_SECONDS)
+            except TimeoutError:
+                self.kill()
+                raise TemplateDied(f"the template (pid {self.pid}) did not fork within {_FORK_SECONDS:g} s") from None
         if not isinstance(answer, Forked) or len(fds) != 1:
             for fd in fds:
                 os.close(fd)

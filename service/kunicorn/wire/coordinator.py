@@ -144,6 +144,12 @@ class Coordinator:
         fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
         return await self._ask(CONTROL, Api.DESCRIBE_GROUPS, lambda _: fields, timeout)
 
+    async def describe_config(self, name: str, timeout: float) -> tuple[int, str | None]:
+        """DescribeConfigs: the error, and the value that the brokers' setting of that name has for this group."""
+        fields = group_requests.describe_config(self._group_id, name)
+        answer = await self._ask(CONTROL, Api.DESCRIBE_CONFIGS, lambda _: fields, timeout)
+        return group_answers.config_described(answer, self._group_id, name)
+
     async def leave(self, *, member_id: str, instance_id: str | None, reason: str, timeout: float) -> int:
         """LeaveGroup; the error code that concerns this member."""
 

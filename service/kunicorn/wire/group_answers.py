@@ -48,6 +48,14 @@ def found(message: Any, group_id: str) -> Found:
     return Found(error, Broker(int(answer.node_id), answer.host, int(answer.port)))
 
 
+def config_described(message: Any, group_id: str, name: str) -> tuple[int, str | None]:
+    """DescribeConfigs: the error, and the setting's value where there is one."""
+    resource = next((each for each in message.results or () if each.resource_name == group_id), None)
+    if resource is None:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, None
+    return int(resource.error_code), next((each.value for each in resource.configs or () if each.name == name), None)
+
+
 def joined(message: Any) -> JoinAnswer:
     """JoinGroup; the members' subscriptions are read by the rules of the assignor that was chosen."""
     assignor = message.protocol_name or None

@@ -25,6 +25,9 @@ MAX_REASON = 255
 _GROUP_KEY = 0
 """A coordinator is looked up for a group (1 would be a transactional id)."""
 
+_GROUP_CONFIG = 32
+"""The settings of a group, among the kinds of resources that have settings (`ConfigResource.java`)."""
+
 _FIND_BATCHED = 4
 _LEAVE_BATCHED = 3
 _FETCH_BATCHED = 8
@@ -38,6 +41,11 @@ def find_coordinator(version: int, group_id: str) -> Fields:
     if version >= _FIND_BATCHED:
         return {"key_type": _GROUP_KEY, "coordinator_keys": [group_id]}
     return {"key_type": _GROUP_KEY, "key": group_id}
+
+
+def describe_config(group_id: str, name: str) -> Fields:
+    """DescribeConfigs for one setting of a group (KIP-848)."""
+    return {"resources": [{"resource_type": _GROUP_CONFIG, "resource_name": group_id, "configuration_keys": [name]}]}
 
 
 def join(

@@ -26,6 +26,7 @@ class Api(IntEnum):
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
@@ -73,6 +74,7 @@ OURS: Mapping[Api, VersionRange] = {
     # From 4 on, static members are told apart (KIP-345).
     Api.DESCRIBE_GROUPS: VersionRange(4, 6),
     Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+    Api.DESCRIBE_CONFIGS: VersionRange(1, 4),
     # From 1 on, the client makes the member id and the broker matches patterns (KIP-848, 1082); brokers from 4.0 on.
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(1, 1),
 }

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message
 
+from kunicorn.calls import following_offsets
 from kunicorn.deadletters import WORKER_DIED, Cause, cause_of
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.worker.batches import following_offsets
+from kunicorn.retry import End, Policies, TryAgain, describe
 from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
-from kunicorn.worker.retry import End, Policies, TryAgain, describe
 
 log = logging.getLogger("kunicorn.worker")
 

@@ -13,6 +13,7 @@ FAULTS: Mapping[int, FailureKind | None] = {
     KafkaError._AUTO_OFFSET_RESET: FailureKind.OUT_OF_RANGE,
     KafkaError.OFFSET_OUT_OF_RANGE: FailureKind.OUT_OF_RANGE,
     KafkaError._LOG_TRUNCATION: FailureKind.TRUNCATED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: FailureKind.DENIED,
     # Not the partition's fault; librdkafka tries again by itself.
     KafkaError._TRANSPORT: None,
     KafkaError._ALL_BROKERS_DOWN: None,

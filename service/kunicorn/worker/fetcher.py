@@ -33,12 +33,12 @@ from kunicorn.pipes.messages import (
     InHand,
     Parked,
 )
+from kunicorn.retry import End
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.retry import End
 
 _ADVANCE_NS = NANOSECONDS
 """How often positions are asked for: transaction markers and compacted gaps count as lag until then."""

@@ -17,18 +17,19 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
+from kunicorn.calls import Calls, calls_of
+from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.exceptions import find
 from kunicorn.handlers import Handler, load
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, FailureRule, Ready, WorkerFailed
-from kunicorn.worker.calls import Calls, calls_of
+from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.policies import policies_of
+from kunicorn.retry import End, Policies, RetryPolicy, describe
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
-from kunicorn.worker.complaints import librdkafka, log_client_error
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
@@ -37,7 +38,6 @@ from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.retry import End, Policies, RetryPolicy, describe
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.statistics import ClientStatistics
 
@@ -175,19 +175,9 @@ def _policies(configure: Configure) -> Policies:
         End(configure.on_failure),
     )
     try:
-        return Policies(default, [(tuple(map(find, rule.exceptions)), _policy(rule)) for rule in configure.failures])
+        return policies_of(default, configure.failures)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
-
-
-def _policy(rule: FailureRule) -> RetryPolicy:
-    return RetryPolicy(
-        rule.attempts,
-        rule.retry_backoff_ms,
-        rule.retry_backoff_max_ms,
-        rule.retry_timeout_ms,
-        End(rule.on_failure),
-    )
 
 
 def _reseed() -> None:

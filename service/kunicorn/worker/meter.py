@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
-from kunicorn.worker.retry import End
+from kunicorn.retry import End
 
 _BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in DURATION_BUCKETS)
 

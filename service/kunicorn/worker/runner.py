@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
+from kunicorn.calls import Calls, following_offsets
+from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker.batches import following_offsets, gathered_runs, runs
-from kunicorn.worker.calls import Calls
-from kunicorn.worker.complaints import log_client_error
+from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import explained, kind_of
 from kunicorn.worker.fetcher import Fetcher

@@ -67,11 +67,13 @@ def _unevenness(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("name", ["range", "roundrobin"])
+@pytest.mark.scenario("RangeAssignorTest", "RoundRobinAssignorTest")
 def test_range_and_roundrobin_plan_exactly_what_kafka_plans(name: str) -> None:
     for case in RECORDED:
         assert ASSIGNORS[name].plan(case.group.members, case.group.partitions) == case.plans[name]
 
 
+@pytest.mark.scenario("AbstractStickyAssignorTest")
 def test_sticky_is_never_less_even_than_kafka() -> None:
     for case in RECORDED:
         plan = ASSIGNORS["sticky"].plan(case.group.members, case.group.partitions)
@@ -79,6 +81,7 @@ def test_sticky_is_never_less_even_than_kafka() -> None:
 
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@pytest.mark.scenario("AbstractStickyAssignorTest", "CooperativeStickyAssignorTest")
 def test_with_equal_subscriptions_the_sticky_assignors_move_exactly_as_much_as_kafka(name: str) -> None:
     alike = [case for case in RECORDED if len({m.subscription.topics for m in case.group.members}) == 1]
     assert len(alike) > 20
@@ -95,6 +98,7 @@ def test_with_unequal_subscriptions_sticky_moves_no_more_than_kafka_in_all() -> 
 
 
 @pytest.mark.parametrize("name", ["range", "roundrobin"])
+@pytest.mark.scenario("RangeAssignorTest", "RoundRobinAssignorTest")
 def test_with_racks_range_and_roundrobin_plan_exactly_what_kafka_plans(name: str) -> None:
     """KIP-881; co-partitioned topics among them. Racks decide something in most of these groups."""
     changed = sum(_plan(name, replace(case.group, racks={})) != case.plans[name] for case in RACKED)

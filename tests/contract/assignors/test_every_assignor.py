@@ -27,6 +27,7 @@ def test_every_member_has_an_entry_and_nobody_else(assignor: Assignor, group: Gr
 
 @steady
 @given(group=groups(racked=True))
+@pytest.mark.scenario("0120 asymmetric_subscription")
 def test_nobody_gets_what_does_not_exist_or_what_it_does_not_subscribe_to(assignor: Assignor, group: Group) -> None:
     for member_id, partitions in assignor.plan(group.members, group.partitions, group.racks).items():
         topics = group.member(member_id).subscription.topics
@@ -35,6 +36,7 @@ def test_nobody_gets_what_does_not_exist_or_what_it_does_not_subscribe_to(assign
 
 @steady
 @given(group=groups(racked=True))
+@pytest.mark.scenario("test_valid_assignment")
 def test_no_partition_is_given_twice(assignor: Assignor, group: Group) -> None:
     given_out = [
         p for partitions in assignor.plan(group.members, group.partitions, group.racks).values() for p in partitions
@@ -44,6 +46,7 @@ def test_no_partition_is_given_twice(assignor: Assignor, group: Group) -> None:
 
 @steady
 @given(group=groups(claiming=False, racked=True))
+@pytest.mark.scenario("test_valid_assignment")
 def test_a_group_that_starts_gets_every_partition(assignor: Assignor, group: Group) -> None:
     plan = assignor.plan(group.members, group.partitions, group.racks)
     assert {p for partitions in plan.values() for p in partitions} == group.wanted

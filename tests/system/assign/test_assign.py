@@ -198,7 +198,28 @@ def test_a_halted_partition_does_not_keep_a_replay_from_ending(
     handler = {"entrypoint": "tests.system.handlers.poisoned:handle", "max_attempts": 1}
     member = assigned([topic], stop="end", settings={"handler": handler}).start()
     assert member.exit_code() == 6, member.output()
-    assert f"1 partitions are halted before their end: {topic}:1" in member.output()
+    assert f"1 partitions are halted, or their topic is deleted, before their end: {topic}:1" in member.output()
+
+
+@pytest.mark.long
+def test_a_topic_deleted_in_the_middle_does_not_keep_a_replay_from_ending(
+    kafka: KafkaCluster, topic: str, assigned: Assigned
+) -> None:
+    doomed = f"{topic}-doomed"
+    for name in (topic, doomed):
+        kafka.create_topic(name, 1)
+        produce(kafka.bootstrap, name, 1_000, value=b"x" * 10_000)
+    small = {"fetch.message.max.bytes": 50_000, "queued.max.messages.kbytes": 100}
+    member = assigned(
+        [topic, doomed],
+        stop="end",
+        env={"KUNICORN_HANDLER_MS": "5"},
+        settings={"kafka": {"metadata_max_age_ms": 500, "librdkafka": small}},
+    ).start()
+    member.wait_running(2)
+    kafka.admin().delete_topics([doomed])[doomed].result(30)
+    assert member.exit_code(within=90) == 6, member.output()
+    assert f"halted, or their topic is deleted, before their end: {doomed}:0" in member.output()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ ROUNDS = (["cooperative-sticky", "range"], ["cooperative-sticky"])
 
 
 @pytest.mark.classic
+@pytest.mark.scenario("TestClassicProtocolVoting", "0132 strategy_ordering")
 def test_a_group_goes_from_eager_to_cooperative_without_a_stop(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

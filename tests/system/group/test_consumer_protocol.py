@@ -32,6 +32,7 @@ def together_own(members: list[MemberProcess], topic: str) -> None:
     assert sorted(owned) == [TopicPartition(topic, number) for number in range(PARTITIONS)]
 
 
+@pytest.mark.scenario("consumer_group_848_test.go")
 def test_a_member_handles_everything_once_and_leaves_no_trace(
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:
@@ -52,6 +53,26 @@ def test_a_member_handles_everything_once_and_leaves_no_trace(
     assert second.stop() == 0
 
 
+def test_a_session_timeout_that_the_brokers_have_shorter_for_the_group_ends_the_lease_as_early(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf
+) -> None:
+    """Invariant 4: the brokers do not tell it with their heartbeats, and give the partitions away after it."""
+    kafka.create_topic(topic, 1)
+    kafka.tool(
+        "kafka.admin.ConfigCommand",
+        *("--bootstrap-server", kafka.bootstrap, "--alter", "--entity-type", "groups", "--entity-name", topic),
+        *("--add-config", "consumer.session.timeout.ms=47000"),
+    )
+    settings = {"group": {**CONSUMER["group"], "session_timeout_ms": 60_000}}
+    member = members_of(kafka.bootstrap, topic, settings=settings).start()
+    member.wait_running(1)
+    assert member.status()["group"]["session_timeout"] == 47.0
+    assert member.status()["group"]["lease_left"] <= 47.0
+    assert "is 47000, below group.session_timeout_ms = 60000" in member.output()
+    assert member.stop() == 0
+
+
+@pytest.mark.scenario("Test848PartitionHandoffNoDuplicates", "consumer_group_848_test.go")
 def test_members_come_and_go_and_every_record_is_handled_once(
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:
@@ -117,6 +138,7 @@ def test_a_static_member_keeps_its_partitions_over_a_restart(
     assert [first.stop(), again.stop()] == [0, 0]
 
 
+@pytest.mark.scenario("0106 do_test_session_timeout", "0106 do_test_commit_on_lost", "0147 fenced")
 def test_partitions_are_lost_by_a_member_that_was_frozen_for_too_long_and_won_again(
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: MembersOf
 ) -> None:

@@ -19,6 +19,7 @@ DRAIN_BUDGET = 25.0
 @pytest.mark.parametrize(
     "records", [100_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(400)])]
 )
+@pytest.mark.scenario("0113 m_unsubscribe_2")
 def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], records: int
 ) -> None:
@@ -34,6 +35,7 @@ def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
     assert "membership is not certain" not in member.output(), "no worker started without a lease"
 
 
+@pytest.mark.scenario("test_consumer_bounce")
 def test_a_stop_in_the_middle_of_a_backlog_leaves_the_rest_to_the_next_start(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -60,6 +60,7 @@ def test_behind_an_aborted_transaction_at_the_tail_the_lag_reaches_zero(
     assert report.holds, report
 
 
+@pytest.mark.scenario("testRefreshOffsetWithPendingTransactions")
 def test_an_open_transaction_is_not_lag_until_it_ends(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

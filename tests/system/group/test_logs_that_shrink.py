@@ -59,6 +59,7 @@ def test_retention_that_overtakes_a_slow_member_is_said_and_what_is_left_is_hand
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
+@pytest.mark.scenario("0139 offset_validation", "truncation_test.py")
 def test_after_an_unclean_election_a_running_member_goes_on_where_the_logs_part(
     three: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -57,6 +57,7 @@ def judge(kafka: KafkaCluster, members: Members, topic: str, foreign: Foreign, s
 
 
 @CLIENTS_AND_STRATEGIES
+@pytest.mark.scenario("0113 o_java_interop")
 def test_as_leader_we_share_the_group_with_a_foreign_consumer(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], client: ForeignMaker, strategy: str
 ) -> None:
@@ -80,6 +81,7 @@ def test_as_leader_we_share_the_group_with_a_foreign_consumer(
 
 
 @CLIENTS_AND_STRATEGIES
+@pytest.mark.scenario("0113 o_java_interop")
 def test_as_follower_we_take_the_share_that_a_foreign_leader_gives_us(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], client: ForeignMaker, strategy: str
 ) -> None:

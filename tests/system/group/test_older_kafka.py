@@ -69,6 +69,7 @@ def test_a_killed_worker_costs_no_rebalance(older: KafkaCluster, topic: str, mem
     assert len(report.repeated) <= 1
 
 
+@pytest.mark.scenario("test_consumer_bounce")
 def test_a_restart_goes_on_where_the_last_run_ended(older: KafkaCluster, topic: str, members_of: MembersOf) -> None:
     """Invariants 8 and 9."""
     older.create_topic(topic, PARTITIONS)

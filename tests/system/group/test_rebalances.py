@@ -32,6 +32,13 @@ LONG = pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
 
 @pytest.mark.parametrize("rounds", [SHORT, LONG])
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.scenario(
+    "0113 b_subscribe_with_cb",
+    "0113 c_subscribe_no_cb",
+    "0113 l_unsubscribe",
+    "0118 commit_rebalance",
+    "test_group_consumption",
+)
 def test_members_join_and_leave_a_busy_group_and_every_record_is_handled_once(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], strategy: str, rounds: int
 ) -> None:

@@ -24,6 +24,19 @@ def test_a_topic_created_anew_is_consumed_from_its_beginning_whatever_was_commit
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str, policy: str
 ) -> None:
     """Invariant 9. The new topic is longer than the old one was: no position is out of range to give it away."""
+    recreate(kafka, topic, members_of, protocol, policy)
+
+
+@BOTH
+@pytest.mark.long
+def test_on_three_brokers_that_learn_of_it_one_after_the_other_nothing_of_the_old_topic_counts_either(
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members], protocol: str
+) -> None:
+    recreate(kafka_factory(3), topic, members_of, protocol, "latest")
+
+
+def recreate(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str, policy: str) -> None:
+    """A member consumes the topic, then the one that takes its name, and handles every record of both."""
     kafka.create_topic(topic, PARTITIONS)
     members = members_of(
         kafka.bootstrap,

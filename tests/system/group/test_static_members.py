@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +13,7 @@ from confluent_kafka.admin import NewPartitions
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import own
-from tests.system.members import MemberProcess, Members
+from tests.system.members import MemberProcess, Members, leave
 
 PARTITIONS = 4
 
@@ -52,19 +50,8 @@ def start(members: Members, number: int, settings: dict[str, dict[str, object]] 
     return members.start(own_settings, name=f"pod-{number}-{len(members.started)}")
 
 
-def leave(member: MemberProcess, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    """`kunicorn leave` with the member's own configuration."""
-    return subprocess.run(
-        [sys.executable, "-m", "kunicorn", "leave", "--config", str(member.config), *arguments],
-        stdin=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 @both_protocols
+@pytest.mark.scenario("TestStaticMemberClassicLeaveByInstance")
 def test_a_killed_static_member_keeps_its_slot_until_leave_frees_it(pods: Pods, protocol: str, topic: str) -> None:
     _, first, second = pods(group_protocol=protocol)
     before, generation = own(second), first.generation()
@@ -124,6 +111,9 @@ def test_a_group_or_a_broker_that_is_not_there_is_told(kafka: KafkaCluster, topi
 
 
 @both_protocols
+@pytest.mark.scenario(
+    "TestStaticMemberClassicRejoin", "static_membership_test.go", "test_static_consumer_bounce_with_eager_assignment"
+)
 def test_a_static_member_that_restarts_within_its_session_moves_nothing(pods: Pods, protocol: str) -> None:
     members, first, second = pods(group_protocol=protocol)
     generation, before = first.generation(), own(second)
@@ -137,6 +127,12 @@ def test_a_static_member_that_restarts_within_its_session_moves_nothing(pods: Po
 
 
 @pytest.mark.classic
+@pytest.mark.scenario(
+    "testOnLeaderElectedShouldSkipAssignment",
+    "testStaticLeaderRejoinsGroupAndCanTriggersRebalance",
+    "testStaticLeaderRejoinsGroupAndCanDetectMetadataChangesForOtherMembers",
+    "test_static_consumer_persisted_after_rejoin",
+)
 def test_a_static_leader_that_restarts_goes_on_leading(kafka: KafkaCluster, topic: str, pods: Pods) -> None:
     """KIP-814: it is told to skip the assignment, and still watches the topics for the group."""
     members, first, second = pods()
@@ -154,6 +150,13 @@ def test_a_static_leader_that_restarts_goes_on_leading(kafka: KafkaCluster, topi
 
 
 @both_protocols
+@pytest.mark.scenario(
+    "testJoinGroupRequestWithFencedInstanceIdException",
+    "0102 do_test_fenced_member_classic",
+    "0102 do_test_fenced_member_consumer",
+    "test_fencing_static_consumer",
+    "TestUnreleasedInstanceID*",
+)
 def test_of_two_processes_with_one_instance_id_only_one_goes_on(pods: Pods, protocol: str) -> None:
     members, _, second = pods(group_protocol=protocol)
     # With the consumer protocol the newcomer waits for its own session timeout: the slot may belong to a dead process.

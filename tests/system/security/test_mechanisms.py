@@ -16,6 +16,7 @@ import pytest
 
 from tests.kafka.secured import KEY_PASSWORD, PASSWORDS, SecuredCluster
 from tests.system.handlers.tokens import unsigned
+from tests.system.members import leave
 from tests.system.workers.scene import Scene
 
 SceneMaker = Callable[..., Scene]
@@ -146,3 +147,16 @@ def test_a_token_endpoint_is_asked_by_client_credentials(
         )
         handles_everything(stage)
     assert asked == [{"who": "orders:s3cret of the client", "grant_type": ["client_credentials"], "scope": ["kafka"]}]
+
+
+def test_a_static_members_slot_is_freed_over_the_services_own_login(secured: SecuredCluster, scene: SceneMaker) -> None:
+    """The rights to consume are enough: removing a member asks for READ on the group, describing it for DESCRIBE."""
+    stage = scene(of(secured, "SCRAM-SHA-256"), group={"group_instance_id": "pod-0"})
+    member = stage.members.start()
+    member.wait_running(stage.partitions)
+    member.kill()
+    done = leave(member, "--instance", "pod-0", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"partitions {stage.partitions}: " in done.stdout
+    assert "has no static member 'pod-0'" in leave(member, "--instance", "pod-0", "--yes").stderr
+    assert PASSWORDS["alice"] not in done.stdout + done.stderr

@@ -214,7 +214,7 @@ def bob(secured: SecuredCluster) -> dict[str, Any]:
     }
 
 
-def test_a_topic_that_may_be_seen_but_not_read_halts_with_the_right_that_is_missing(
+def test_a_topic_that_may_be_seen_but_not_read_halts_until_the_right_that_is_missing_is_granted(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:
     stage = scene(bob(secured), may=())
@@ -229,6 +229,10 @@ def test_a_topic_that_may_be_seen_but_not_read_halts_with_the_right_that_is_miss
     for partition in member.partitions("halted"):
         assert f"this user needs READ on topic '{stage.topic}'" in partition["reason"]
     assert "cannot be committed: TOPIC_AUTHORIZATION_FAILED (29): this user needs READ" in member.output()
+    secured.allow("bob", (ResourceType.TOPIC, stage.topic, AclOperation.READ))
+    stage.wait_handled(0, 0, member, within=40)
+    assert len(member.partitions("running")) == 2
+    assert member.output().count(f"needs READ on topic '{stage.topic}'; tried again") == 2, "once for each partition"
     assert member.stop() == 0
 
 

@@ -30,6 +30,7 @@ def finish(stage: Scene, members: list[MemberProcess]) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.scenario("ConsumerBounceTest")
 def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_once(
     scene: SceneMaker, kafka_factory: ClusterMaker, end: str
 ) -> None:

@@ -55,6 +55,7 @@ LADDER = {
 
 
 @pytest.mark.parametrize("behaviour", LADDER)
+@pytest.mark.scenario("0113 t_max_poll_interval_exceeded")
 def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to_the_next_owner(
     scene: SceneMaker, behaviour: str
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
 def test_what_cannot_be_committed_is_said_and_told_by_the_exit_code(
     scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
 ) -> None:

@@ -67,6 +67,7 @@ def in_hand_ns(stage: Scene, member: str) -> int:
     return longest
 
 
+@pytest.mark.scenario("0106 do_test_session_timeout")
 def test_workers_of_a_frozen_supervisor_pause_at_the_lease_and_it_comes_back_by_itself(scene: SceneMaker) -> None:
     freeze_for_two_sessions(
         scene(6, workers=WORKERS, settings=short_sessions(), env={"KUNICORN_HANDLER_MS": "6"}), SESSION

@@ -29,6 +29,7 @@ def wait_gone(member: MemberProcess, within: float) -> None:
     wait_until(lambda: not alive(member.pid), "the end of all the member's processes", within)
 
 
+@pytest.mark.scenario("test_consumer_failure")
 def test_a_killed_supervisor_takes_its_workers_along_and_the_group_loses_nothing(scene: SceneMaker) -> None:
     stage = scene(6, settings=short_sessions(), env={"KUNICORN_HANDLER_MS": "4"})
     victim, heir = stage.members.start(), stage.members.start()

@@ -53,6 +53,7 @@ def lead_elsewhere(kafka: KafkaCluster, topic: str, directory: Path) -> None:
     wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}", 30)
 
 
+@pytest.mark.scenario("0146 metadata")
 def test_partitions_that_get_new_leaders_cost_no_rebalance(
     three: KafkaCluster, scene: SceneMaker, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_partitions_that_get_new_leaders_cost_no_rebalance(
         group.assert_no_rebalance()
 
 
+@pytest.mark.scenario("0113 k_add_partition")
 def test_partitions_added_under_latest_are_handled_from_their_beginning(
     three: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:
@@ -91,6 +93,12 @@ def test_partitions_added_under_latest_are_handled_from_their_beginning(
     assert committed_offsets(three.bootstrap, topic, topic, grown) == ends
 
 
+@pytest.mark.scenario(
+    "testRebalanceAfterTopicUnavailable*",
+    "0113 h_delete_topic",
+    "0113 i_delete_topic_2",
+    "0113 e_change_subscription_remove_topic",
+)
 def test_a_deleted_topic_leaves_the_others_to_go_on(
     three: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -45,6 +45,7 @@ def says_what_is_wrong(member: MemberProcess, server: str) -> bool:
 
 
 @pytest.mark.parametrize("place", [nobody, unknown_host, silent_server])
+@pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
 def test_without_a_broker_it_keeps_trying_says_so_and_stops_at_once(
     members_of: GroupMaker, topic: str, place: Callable[[], Iterator[str]]
 ) -> None:
@@ -61,6 +62,7 @@ def test_without_a_broker_it_keeps_trying_says_so_and_stops_at_once(
     assert "Traceback" not in member.output()
 
 
+@pytest.mark.scenario("testCoordinatorDiscoveryExponentialBackoff")
 def test_tries_come_further_and_further_apart(members_of: GroupMaker, topic: str) -> None:
     with nobody() as server:
         member = members_of(server, topic, entrypoint="tests.system.handlers.audited:handle").start()

@@ -170,6 +170,7 @@ async def test_an_unknown_topic_is_told_and_not_created(cluster: Cluster, broker
     assert brokers.topic in cluster.metadata.topics
 
 
+@pytest.mark.scenario("testJoinGroupRequestWithMemberIdRequired")
 async def test_a_member_joins_commits_fetches_and_leaves(brokers: Brokers, coordinator: Coordinator) -> None:
     joined = await join(coordinator, brokers.topic)
     assert joined.error == ErrorCode.NONE

@@ -115,10 +115,12 @@ class WorkerProcess:
 
     def tell(self, message: ToWorker) -> None:
         """Send one message."""
-        self._socket.sendall(pack(message))
+        self.tell_bytes(pack(message))
 
     def tell_bytes(self, data: bytes) -> None:
-        """Send what is not a message."""
+        """Send what may not be a message."""
+        # What thousands of partitions take does not fit into the pipe at once.
+        self._socket.settimeout(10)
         self._socket.sendall(data)
 
     def expect(self, kind: type[T], within: float = 10.0) -> T:
@@ -236,6 +238,7 @@ def configuration(bootstrap: str, entrypoint: str, topics: list[str], **override
             security={},
             extra={},
             memory_per_worker_mb=128,
+            brokers=1,
         ),
         "topics": topics,
         "batch_max_records": 100,

@@ -233,6 +233,7 @@ def at_work(member: MemberProcess, killed: set[int]) -> set[int] | None:
     return pids if len(pids) == WORKERS and len(running) == PARTITIONS and not pids & killed else None
 
 
+@pytest.mark.classic
 def test_a_worker_killed_while_it_drains_for_a_member_that_joins_repeats_its_record_in_hand_and_no_other(
     scene: SceneMaker,
 ) -> None:

@@ -47,6 +47,8 @@ def a_slow_record_and_a_second_member(stage: Scene, slow: int, seconds: int) -> 
     assert not report.repeated
 
 
+# The coordinator of the consumer protocol gives nothing away before all that it takes is let go of (KIP-848).
+@pytest.mark.classic
 @pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), PARTITIONS - 1])
 def test_a_slow_record_does_not_delay_the_hand_over_of_another_partition_of_its_worker(
     scene: SceneMaker, slow: int
@@ -54,6 +56,7 @@ def test_a_slow_record_does_not_delay_the_hand_over_of_another_partition_of_its_
     a_slow_record_and_a_second_member(scene(PARTITIONS, workers=1), slow, 12)
 
 
+@pytest.mark.classic
 @pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("slow", range(PARTITIONS))
@@ -65,6 +68,7 @@ def test_a_record_of_a_minute_does_not_delay_the_hand_over_of_another_partition_
 
 
 @pytest.mark.parametrize("how", ["sleep", "block"])
+@pytest.mark.scenario("0089 max_poll_interval")
 def test_a_handler_that_takes_three_session_timeouts_causes_no_rebalance(scene: SceneMaker, how: str) -> None:
     """`block` holds the GIL of its worker all the while: heartbeats are the supervisor's (invariant 5)."""
     session = {"session_timeout_ms": 3000, "allow_short_session_timeout": True, "heartbeat_interval_ms": 500}

@@ -17,8 +17,8 @@ def call(begin: float, offset: int, end: float | None, member: str = "a", pid: i
 
 
 def judged(fault: str, *calls: Call, appended: float = 0.0, rebalances: int = 0) -> Outcome:
-    """The outcome of a fault at 10 s that was over at 20 s; its victim is member a, worker 1."""
-    step = Step(fault, Hurt(at(10), frozenset({1}), "a"), at(20), rebalances)
+    """The outcome of a fault at 10 s that was over at 20 s; its victim is member a, worker 1, its poison offset 4."""
+    step = Step(fault, Hurt(at(10), frozenset({1}), "a", frozenset({(0, 4)})), at(20), rebalances)
     times = [at(appended)] * (max(each.offset for each in calls) + 1)
     return judge([step], {0: sorted(calls)}, {0: times})[0]
 
@@ -35,6 +35,13 @@ def test_a_killed_worker_excuses_one_record_and_only_its_own() -> None:
     assert judged("kill-worker", *two).broken
     anothers = call(9.9, 0, 9.95, pid=7)
     assert judged("kill-worker", anothers, call(11, 0, 11.1, pid=2)).broken
+
+
+def test_poison_excuses_its_own_second_try_and_nothing_else() -> None:
+    deaths = [call(11 + number, 4, None, pid=number + 1) for number in range(3)]
+    assert not judged("poison", *deaths[:2]).broken
+    assert judged("poison", *deaths).broken, "the third try belongs in the dead-letter topic"
+    assert judged("poison", *deaths[:2], call(9, 0, 9.1), call(14, 0, 14.1, pid=2)).broken
 
 
 def test_a_killed_supervisor_excuses_what_was_handled_since_the_commit_before() -> None:

@@ -89,6 +89,7 @@ def test_a_new_member_finds_the_coordinator_then_joins_with_no_id_and_no_generat
     assert (join.member_id, join.generation, join.owned) == ("", NO_GENERATION, ())
 
 
+@pytest.mark.scenario("testJoinGroupRequestWithMemberIdRequired")
 def test_member_id_required_is_answered_at_once_with_the_id_and_without_callbacks() -> None:
     talk = Conversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="given")))
@@ -97,6 +98,7 @@ def test_member_id_required_is_answered_at_once_with_the_id_and_without_callback
     assert "Revoke" not in talk.kinds()
 
 
+@pytest.mark.scenario("testHeartbeatSentWhenCompletingRebalance")
 def test_heartbeats_go_on_between_join_and_sync() -> None:
     talk = Conversation()
     talk.join(talk.find())
@@ -120,14 +122,19 @@ def test_the_leader_plans_before_it_syncs_and_a_follower_sends_no_plan() -> None
     assert talk.order(ev.SendSync).plan == {"me": tps(0)}
 
 
+@pytest.mark.scenario("testOnLeaderElectedShouldSkipAssignment")
 def test_a_static_leader_told_to_skip_the_assignment_sends_no_plan_but_stays_leader() -> None:
     talk = Conversation(instance_id="pod-0")
     answer = JoinAnswer(0, 7, "new", "new", "consumer", talk.assignor, skip_assignment=True)
     talk.tell(ev.Joined(talk.find(), answer))
+    watch = talk.order(ev.MakePlan)
+    assert watch.skip, "the topics of all members are watched all the same"
+    talk.tell(ev.Planned(watch, {}))
     assert talk.order(ev.SendSync).plan == {}
     assert talk.member.leader
 
 
+@pytest.mark.scenario("test_generation_change_during_rejoin_sync")
 def test_a_plan_for_a_generation_that_is_over_is_dropped() -> None:
     talk = Conversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "me", "consumer", talk.assignor)))
@@ -146,6 +153,7 @@ def test_a_cooperative_member_keeps_its_partitions_while_it_joins_and_names_them
     assert "Revoke" not in talk.kinds()
 
 
+@pytest.mark.scenario("0118 commit_rebalance")
 def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None:
     talk = Conversation(cooperative=False)
     talk.settle(0, 1)
@@ -170,6 +178,7 @@ def test_an_eager_member_that_let_go_of_everything_still_tells_what_the_last_pla
     assert talk.order(ev.SendJoin).assigned == (), "what was lost is another member's by now"
 
 
+@pytest.mark.scenario("testHeartbeatRebalanceInProgressResponseDuringRebalancing")
 def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_disturb_it() -> None:
     talk = Conversation(cooperative=False)
     talk.settle(0)
@@ -182,6 +191,7 @@ def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_dist
     talk.order(ev.SendJoin)
 
 
+@pytest.mark.scenario("0113 b_subscribe_with_cb")
 def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejoins() -> None:
     talk = Conversation()
     talk.settle(0, 1, 2)
@@ -224,6 +234,7 @@ def test_a_partition_that_still_drains_is_taken_up_again_where_the_next_plan_giv
     assert talk.order(ev.Assign).partitions == (), "told once"
 
 
+@pytest.mark.scenario("0117 do_test_offset_commit_error_during_rebalance")
 def test_nothing_is_committed_between_join_and_sync() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -237,6 +248,11 @@ def test_nothing_is_committed_between_join_and_sync() -> None:
 
 
 @pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, "")])
+@pytest.mark.scenario(
+    "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterDroppingOutOfTheGroup",
+    "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterResettingGenerationId",
+    "0113 p_lost_partitions_heartbeat_illegal_generation",
+)
 def test_a_fencing_error_loses_the_partitions_and_rejoins_at_once(error: int, kept: str) -> None:
     talk = Conversation()
     talk.settle(0, 1)
@@ -260,6 +276,7 @@ def test_a_fencing_answer_to_a_heartbeat_of_an_older_generation_is_ignored() -> 
 
 
 @pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE])
+@pytest.mark.scenario("0143 test_heartbeat_find_coordinator")
 def test_a_moved_coordinator_costs_neither_id_nor_generation_nor_partitions(error: int) -> None:
     talk = Conversation()
     talk.settle(0, 1)
@@ -281,6 +298,7 @@ def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_a
     assert "ForgetCoordinator" not in talk.kinds()
 
 
+@pytest.mark.scenario("testRetainMemberIdAfterJoinGroupDisconnect")
 def test_a_join_that_goes_unanswered_is_sent_again_with_the_same_id_after_a_look_up() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -293,6 +311,7 @@ def test_a_join_that_goes_unanswered_is_sent_again_with_the_same_id_after_a_look
     assert (join.member_id, join.generation, join.owned) == ("me", 1, tps(0))
 
 
+@pytest.mark.scenario("testCoordinatorDiscoveryExponentialBackoff", "CoordinatorRequestManagerTest")
 def test_look_ups_back_off_between_failures_and_never_while_one_is_out() -> None:
     talk = Conversation()
     talk.tell(ev.JoinWanted())
@@ -326,6 +345,7 @@ def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_surviv
     assert "999" in fresh.order(ev.Fail).message
 
 
+@pytest.mark.scenario("HeartbeatTest")
 def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -337,6 +357,7 @@ def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() ->
     assert talk.order(ev.BeCertain).until == beat.sent_at + 45
 
 
+@pytest.mark.scenario("HeartbeatTest")
 def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -348,6 +369,14 @@ def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
     assert talk.member.deadline() - talk.now == pytest.approx(1.0)
 
 
+@pytest.mark.scenario(
+    "testRejoinReason",
+    "testMetadataRefreshDuringRebalance",
+    "testOutdatedCoordinatorAssignment",
+    "0113 s_subscribe_when_rebalancing",
+    "0113 u_multiple_subscription_changes",
+    "test_coordinator_metadata_change_by_broker",
+)
 def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of_a_rebalance() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -361,6 +390,7 @@ def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of
     assert "3 partitions" in talk.order(ev.SendJoin).reason
 
 
+@pytest.mark.scenario("testLeaveGroupSentWithGroupInstanceIdUnSet")
 def test_leaving_drains_and_commits_before_leave_group() -> None:
     talk = Conversation()
     talk.settle(0, 1)
@@ -374,6 +404,7 @@ def test_leaving_drains_and_commits_before_leave_group() -> None:
     assert talk.member.state is State.LEFT
 
 
+@pytest.mark.scenario("testLeaveGroupSentWithGroupInstanceIdUnSet")
 def test_a_static_member_goes_without_leave_group() -> None:
     talk = Conversation(instance_id="pod-0")
     talk.settle(0)
@@ -395,6 +426,7 @@ def test_a_leave_in_the_middle_of_a_rebalance_waits_for_the_answer_to_sync_then_
     assert talk.may_commit()
 
 
+@pytest.mark.scenario("testPendingMemberShouldLeaveGroup")
 def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:
     talk = Conversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="pending")))
@@ -423,6 +455,11 @@ def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
     assert talk.tell(ev.Released(revoke)) == []
 
 
+@pytest.mark.scenario(
+    "testCommitOffsetIllegalGenerationWithNewGeneration",
+    "0113 r_lost_partitions_commit_illegal_generation",
+    "TestCommitFatalMemberErrorTriggersRejoin",
+)
 def test_a_commit_refused_under_an_older_generation_changes_nothing() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -432,6 +469,7 @@ def test_a_commit_refused_under_an_older_generation_changes_nothing() -> None:
     assert talk.order(ev.Lose).partitions == tps(0)
 
 
+@pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
 def test_a_commit_that_meets_a_rebalance_rejoins_and_keeps_the_generation() -> None:
     talk = Conversation()
     talk.settle(0)

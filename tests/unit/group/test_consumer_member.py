@@ -109,6 +109,7 @@ class Conversation:
         assert self.member.state is State.STABLE
 
 
+@pytest.mark.scenario("testValidateConsumerGroupHeartbeatRequest*")
 def test_a_new_member_joins_with_epoch_0_its_own_id_and_an_empty_list_of_partitions() -> None:
     join = Conversation().find()
     assert (join.epoch, join.member_id, join.full, join.owned) == (0, "me", True, ())
@@ -135,6 +136,7 @@ def test_a_member_without_partitions_is_stable_and_ready() -> None:
     assert talk.member.history.count == 1
 
 
+@pytest.mark.scenario("testValidateConsumerGroupHeartbeatRequest*")
 def test_a_steady_heartbeat_says_nothing_but_who_we_are() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -183,6 +185,7 @@ def test_a_newer_assignment_waits_until_the_drain_for_the_older_one_is_over() ->
     assert talk.order(ev.Revoke).partitions == tps(0)
 
 
+@pytest.mark.scenario("testFencedMemberStopHeartbeatUntilItReleasesAssignmentToRejoin", "0147 fenced")
 def test_a_fenced_member_loses_its_partitions_and_joins_again_at_once_under_the_same_id() -> None:
     for error in (FENCED_EPOCH, UNKNOWN_MEMBER):
         talk = Conversation()
@@ -194,6 +197,7 @@ def test_a_fenced_member_loses_its_partitions_and_joins_again_at_once_under_the_
         assert not talk.member.may_commit
 
 
+@pytest.mark.scenario("testDelayedReconciliationResultDiscarded*")
 def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None:
     talk = Conversation()
     talk.settle(0, 1)
@@ -205,6 +209,7 @@ def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None
     assert talk.member.state is State.JOINING
 
 
+@pytest.mark.scenario("testSameAssignmentReconciledAgainWhenFenced")
 def test_the_same_assignment_is_taken_up_again_after_a_fencing() -> None:
     talk = Conversation()
     talk.settle(0, 1)
@@ -213,6 +218,11 @@ def test_the_same_assignment_is_taken_up_again_after_a_fencing() -> None:
     assert talk.order(ev.Assign).partitions == tps(0, 1)
 
 
+@pytest.mark.scenario(
+    "testConsumerAcksReconciledAssignmentAfterAckLost",
+    "testValidateConsumerGroupHeartbeatRequest*",
+    "DuplicatePartitionAssignmentNoRewind",
+)
 def test_after_a_lost_answer_the_next_heartbeat_says_everything_and_nothing_is_given_up() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -228,6 +238,7 @@ def test_after_a_lost_answer_the_next_heartbeat_says_everything_and_nothing_is_g
     assert not talk.kinds() & {"Assign", "Revoke", "Lose"}
 
 
+@pytest.mark.scenario("testConsumerAcksReconciledAssignmentAfterAckLost")
 def test_a_lost_acknowledgement_is_repeated() -> None:
     talk = Conversation()
     talk.find()
@@ -243,6 +254,7 @@ def test_a_lost_acknowledgement_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("error", [NOT_AVAILABLE, NOT_COORDINATOR])
+@pytest.mark.scenario("0147 retriable")
 def test_a_coordinator_that_moved_costs_neither_epoch_nor_partitions(error: int) -> None:
     talk = Conversation()
     talk.settle(0)
@@ -259,6 +271,7 @@ def test_error_15_beside_a_commit_means_the_same_node_again() -> None:
     assert "ForgetCoordinator" not in talk.kinds()
 
 
+@pytest.mark.scenario("0147 retriable")
 def test_a_coordinator_that_loads_is_asked_again_after_a_pause() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -267,6 +280,7 @@ def test_a_coordinator_that_loads_is_asked_again_after_a_pause() -> None:
     assert talk.now < talk.member.deadline() < talk.now + 2
 
 
+@pytest.mark.scenario("NegativeEpochIgnored")
 def test_nothing_is_adopted_from_an_answer_with_an_error_or_a_negative_epoch() -> None:
     talk = Conversation()
     talk.settle(0)
@@ -276,6 +290,7 @@ def test_nothing_is_adopted_from_an_answer_with_an_error_or_a_negative_epoch() -
     assert talk.member.generation == 2
 
 
+@pytest.mark.scenario("0147 unknown topic id")
 def test_a_topic_without_a_name_is_asked_for_until_it_has_one_while_the_rest_goes_on() -> None:
     talk = Conversation(names={})
     talk.find()
@@ -312,6 +327,18 @@ def test_membership_is_certain_from_the_send_time_of_the_last_good_heartbeat() -
     assert "BeCertain" not in talk.kinds()
 
 
+@pytest.mark.parametrize(("told", "counts"), [(None, SESSION), (2 * SESSION, SESSION), (SESSION / 3, SESSION / 3)])
+def test_of_the_brokers_session_timeout_and_ours_the_shorter_one_counts(told: float | None, counts: float) -> None:
+    talk = Conversation()
+    talk.tell(ev.JoinWanted())
+    talk.tell(ev.CoordinatorFound(told))
+    sent = talk.order(ev.SendConsumerHeartbeat).sent_at
+    talk.answer(owned(0), epoch=2)
+    assert talk.order(ev.BeCertain).until == sent + counts
+    assert talk.member.session_timeout == counts
+
+
+@pytest.mark.scenario("TestUnreleasedInstanceID*")
 def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_member_holds_it() -> None:
     talk = Conversation(instance_id="pod-0")
     talk.find()
@@ -325,6 +352,7 @@ def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_mem
     assert talk.now < began + 2 * SESSION
 
 
+@pytest.mark.scenario("0147 fatal")
 def test_a_fenced_instance_is_fatal() -> None:
     talk = Conversation(instance_id="pod-0")
     talk.settle(0)
@@ -348,6 +376,7 @@ def test_a_member_that_has_joined_does_not_fall_back() -> None:
 
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("pod-0", -2)])
+@pytest.mark.scenario("LeaveUnknownMemberIsSuccess")
 def test_leaving_drains_everything_first_and_a_static_member_keeps_its_slot(
     instance_id: str | None, epoch: int
 ) -> None:
@@ -380,6 +409,7 @@ def test_a_member_that_never_asked_is_gone_at_once() -> None:
     assert talk.member.state is State.LEFT
 
 
+@pytest.mark.scenario("testAutoCommitSyncBeforeRevocationRetriesOnRetriableAndStaleEpoch")
 def test_a_commit_under_a_stale_epoch_asks_for_a_heartbeat_at_once() -> None:
     talk = Conversation()
     talk.settle(0)

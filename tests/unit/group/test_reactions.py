@@ -43,5 +43,8 @@ def test_no_error_proceeds(api: Api) -> None:
         (Api.FIND_COORDINATOR, 15, Reaction.RETRY),
     ],
 )
+@pytest.mark.scenario(
+    "test_failed_group_join", "test_failed_sync_group", "test_commit_failed_scenarios", "test_coordinator__do_heartbeat"
+)
 def test_the_reaction_is_that_of_the_java_client(api: Api, code: int, expected: Reaction) -> None:
     assert reaction(api, code) is expected

@@ -22,6 +22,7 @@ def properties(**overrides: Any) -> dict[str, str | int | float | bool]:
         "security": {},
         "extra": {},
         "memory_per_worker_mb": 128,
+        "brokers": 1,
     }
     return client_properties(**{**arguments, **overrides})
 
@@ -60,8 +61,19 @@ def test_small_records_are_bounded_by_their_number_and_by_the_size_of_a_response
     assert (large["queued.min.messages"], large["fetch.max.bytes"]) == (100_000, 52_428_800)
 
 
+def test_the_brokers_share_what_responses_may_take() -> None:
+    one, three, hundred = (properties(memory_per_worker_mb=256, brokers=brokers) for brokers in (1, 3, 100))
+    assert int(three["fetch.max.bytes"]) == int(one["fetch.max.bytes"]) // 3
+    assert hundred["fetch.max.bytes"] == 131_072
+
+
+@pytest.mark.parametrize("brokers", [1, 50])
 @pytest.mark.parametrize("megabytes", [1, 32, 128, 512, 4096, 1_000_000])
-@pytest.mark.parametrize("extra", [{}, {"fetch.max.bytes": 200_000_000}])
-def test_librdkafka_takes_the_properties_whatever_the_memory(megabytes: int, extra: dict[str, int]) -> None:
-    found = properties(memory_per_worker_mb=megabytes, extra=extra, client_rack="a", security={"ssl.ca.location": ""})
+@pytest.mark.parametrize(
+    "extra", [{}, {"fetch.max.bytes": 200_000_000}, {"fetch.max.bytes": 50_000}, {"message.max.bytes": 150_000_000}]
+)
+def test_librdkafka_takes_the_properties_whatever_the_memory(
+    megabytes: int, extra: dict[str, int], brokers: int
+) -> None:
+    found = properties(memory_per_worker_mb=megabytes, extra=extra, brokers=brokers, client_rack="a")
     Consumer({**found, "log_level": 0}).close()

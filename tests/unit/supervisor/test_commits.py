@@ -65,6 +65,7 @@ def committer(broker: Broker, consumed: Consumed) -> Commits:
     return Commits(broker, consumed, consumed.committed, Metrics())
 
 
+@pytest.mark.scenario("0118 commit_rebalance")
 async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
     broker, consumed = Broker(), Consumed(p0=10, p1=20)
     assert await committer(broker, consumed).settle([ZERO, ONE], clock.now() + 5)
@@ -83,6 +84,7 @@ async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
     assert len(broker.requests) == 1
 
 
+@pytest.mark.scenario("testAutoCommitSyncBeforeRevocationRetriesOnRetriableAndStaleEpoch")
 async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets() -> None:
     broker, consumed = Broker(PeerError("reset")), Consumed(p0=10)
     task = asyncio.create_task(committer(broker, consumed).settle([ZERO], clock.now() + 5))
@@ -117,6 +119,7 @@ async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_r
     assert broker.requests[-1] == {ZERO: Position(1)}
 
 
+@pytest.mark.scenario("0117 do_test_offset_commit_error_during_rebalance")
 async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
     broker, consumed = Broker(), Consumed(p0=10)
     broker.may_commit = False
@@ -124,6 +127,7 @@ async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
     assert broker.requests == []
 
 
+@pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect")
 async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
     broker, consumed = Broker(), Consumed(p0=10)
     broker.gate.clear()
@@ -166,6 +170,10 @@ async def test_an_error_that_concerns_membership_is_told_to_the_member(error: in
     assert broker.refused == [error]
 
 
+@pytest.mark.scenario(
+    "testOnJoinPrepareWithOffsetCommitShouldKeepJoinAfterRebalanceTimeout",
+    "testReconcilePartitionsRevokedWithFailedAutoCommitCompletesRevocationAnyway",
+)
 async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> None:
     broker, consumed = Broker(*[PeerError("down")] * 50), Consumed(p0=10)
     assert not await committer(broker, consumed).settle([ZERO], clock.now() + 0.3)

@@ -354,6 +354,7 @@ async def test_a_worker_that_does_not_let_go_meets_the_ladder_and_the_partition_
     assert stage.state(0) is PartitionState.STUCK
 
 
+@pytest.mark.scenario("0106 do_test_commit_on_lost")
 async def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None:
     stage.give(0)
     start = stage.start_of(0)
@@ -375,6 +376,7 @@ async def test_a_lost_partition_that_its_worker_clings_to_meets_the_ladder_too(s
     assert stage.pool.pressed == [0]
 
 
+@pytest.mark.scenario("testFencedMemberStopHeartbeatUntilItReleasesAssignmentToRejoin")
 async def test_invariant_4_a_lost_partition_that_comes_back_waits_until_its_old_worker_lets_go(stage: Stage) -> None:
     stage.give(0)
     old = stage.start_of(0)

@@ -83,16 +83,19 @@ async def test_without_a_policy_a_partition_never_committed_waits_for_a_person()
     assert "auto_offset_reset" in starts.refused[OLD]
 
 
+@pytest.mark.scenario("0148 offset_fetch_commit_error")
 async def test_an_error_of_the_whole_group_is_not_read_as_no_offsets() -> None:
     with pytest.raises(PeerError, match="16"):
         await look_up(Log({OLD: Committed(0, 250)}, group_error=16), [OLD], "earliest")
 
 
+@pytest.mark.scenario("OffsetFetchOmittedPartition", "OffsetFetchErrorStallsAssignment")
 async def test_a_partition_left_out_of_the_answer_is_asked_for_again_not_started() -> None:
     starts = await look_up(Log({OLD: Committed(0, 250)}), [OLD, NEW], "earliest")
     assert NEW not in {**starts.committed, **starts.chosen, **starts.refused}
 
 
+@pytest.mark.scenario("testRefreshOffsetWithPendingTransactions", "TestKIP447RequireStable")
 async def test_an_offset_that_is_not_stable_yet_is_asked_for_again_not_started() -> None:
     starts = await look_up(Log({OLD: Committed(88, 250)}), [OLD], "earliest")
     assert not starts.committed
@@ -105,6 +108,7 @@ async def test_a_position_below_the_logs_start_goes_on_by_policy(policy: str, st
     assert starts.chosen == {OLD: Position(start)}
 
 
+@pytest.mark.scenario("0139 offset_validation")
 async def test_a_truncated_log_goes_on_where_the_last_epoch_seen_ends_even_under_latest() -> None:
     log = Log({})
     log.epoch_end = 320

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
+import pytest
+
 from kunicorn.supervisor.topics import Topics
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.cluster import Cluster
@@ -42,6 +44,7 @@ def topic(name: str, partitions: int = 1, identity: int = 1, node: int = 1) -> T
     return TopicInfo(name, UUID(int=identity), partitions=dict.fromkeys(range(partitions), info))
 
 
+@pytest.mark.scenario("0113 k_add_partition", "0045 subscribe_update")
 async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
     brokers = Brokers(topic("orders"))
     topics = Topics(["orders"], brokers)
@@ -51,6 +54,9 @@ async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
     assert await topics.changes(MAX_AGE) == "topics changed: orders: 1 to 3 partitions"
 
 
+@pytest.mark.scenario(
+    "testStaticLeaderRejoinsGroupAndCanDetectMetadataChangesForOtherMembers", "testRebalanceAfterTopicUnavailable*"
+)
 async def test_a_leader_watches_the_topics_of_all_members() -> None:
     brokers = Brokers(topic("orders"), topic("refunds"))
     topics = Topics(["orders"], brokers)
@@ -59,6 +65,7 @@ async def test_a_leader_watches_the_topics_of_all_members() -> None:
     assert "refunds: 1 to 2" in await topics.changes(MAX_AGE)
 
 
+@pytest.mark.scenario("testRackAwareConsumerRebalance*", "0045 subscribe_update")
 async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_name_their_racks() -> None:
     for by_rack in (True, False):
         brokers = Brokers(topic("orders"))

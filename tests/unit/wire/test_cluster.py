@@ -82,6 +82,7 @@ async def test_a_name_that_cannot_be_resolved_is_told() -> None:
         await cluster.refresh([])
 
 
+@pytest.mark.scenario("0151 purge_brokers")
 async def test_bootstrap_servers_are_not_asked_again_once_brokers_are_known(one: FakeBroker, two: FakeBroker) -> None:
     async with FakeBroker() as seed:
         seed.lead([one, two], TOPICS)
@@ -93,6 +94,7 @@ async def test_bootstrap_servers_are_not_asked_again_once_brokers_are_known(one:
         await cluster.close()
 
 
+@pytest.mark.scenario("0152 rebootstrap")
 async def test_when_all_brokers_have_moved_the_bootstrap_servers_lead_back(one: FakeBroker, two: FakeBroker) -> None:
     async with FakeBroker() as seed, FakeBroker(3) as moved:
         seed.lead([one, two], TOPICS)
@@ -229,6 +231,7 @@ async def test_a_node_that_advertises_nonsense_is_lost(one: FakeBroker, two: Fak
     await cluster.close()
 
 
+@pytest.mark.scenario("0151 purge_brokers")
 async def test_a_node_that_nobody_has_heard_of_is_lost(one: FakeBroker, two: FakeBroker) -> None:
     cluster = cluster_of(one)
     await cluster.refresh(["t"])

@@ -123,6 +123,7 @@ async def test_a_tls_alert_is_no_answer(broker: FakeBroker) -> None:
 # -- requests and answers ------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("NetworkClientDelegateTest")
 async def test_requests_are_pipelined_and_each_gets_its_own_answer(broker: FakeBroker, connection: Connection) -> None:
     release = asyncio.Event()
 
@@ -160,6 +161,7 @@ async def test_an_unreadable_answer_concerns_nobody_else(broker: FakeBroker, con
     assert (await beat(connection, generation=27)).error_code == 27
 
 
+@pytest.mark.scenario("NetworkClientDelegateTest")
 async def test_a_time_out_ends_the_connection_and_whoever_waits_behind_hears_of_it(
     broker: FakeBroker, connection: Connection
 ) -> None:
@@ -248,6 +250,7 @@ async def test_an_idle_connection_that_the_broker_closes_is_no_failure(
         await beat(connection)
 
 
+@pytest.mark.scenario("NetworkClientDelegateTest")
 async def test_closing_tells_all_who_wait(broker: FakeBroker, connection: Connection) -> None:
     broker.script[Api.HEARTBEAT] = lambda _: Silence
     waiting = [asyncio.create_task(beat(connection)) for _ in range(3)]

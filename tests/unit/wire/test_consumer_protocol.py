@@ -70,6 +70,7 @@ def test_any_negative_generation_means_none() -> None:
     )
 
 
+@pytest.mark.scenario("ConsumerProtocolTest")
 def test_versions_0_to_2_are_read_with_what_they_have() -> None:
     first = encode(v0.ConsumerProtocolSubscription(topics=("a",), user_data=None))
     assert decode_subscription(None, "m", versioned(0, first)) == Subscription(("a",))
@@ -81,6 +82,7 @@ def test_versions_0_to_2_are_read_with_what_they_have() -> None:
     assert decode_subscription(None, "m", versioned(2, third)) == Subscription(("a",), (A0,), 3)
 
 
+@pytest.mark.scenario("ConsumerProtocolTest")
 def test_a_version_from_the_future_is_read_as_far_as_we_know_it() -> None:
     data = encode_subscription("range", Subscription(("a",), (A0,), 5, "r"))
     future = versioned(17, data[2:] + b"fields to come")

@@ -57,6 +57,23 @@ def names(asked: Asked, broker: FakeBroker, error: int = 0, key: str = "g") -> R
     return blank(schema, coordinators=(blank(row, key="other", error_code=16), blank(row, key=key, **node)))
 
 
+@pytest.mark.parametrize("version", [OURS[Api.DESCRIBE_CONFIGS].low, OURS[Api.DESCRIBE_CONFIGS].high])
+async def test_a_setting_of_the_group_is_read_by_its_name_whatever_else_is_answered(
+    broker: FakeBroker, coordinator: Coordinator, version: int
+) -> None:
+    def settings(asked: Asked) -> Reply:
+        result = nested(RESPONSES[asked.api, asked.version], "results")
+        row = nested(result, "configs")
+        mine = (blank(row, name="other", value="1"), blank(row, name="wanted", value="6000"))
+        both = (blank(result, resource_name="x"), blank(result, resource_name="g", configs=mine))
+        return blank_response(asked.api, asked.version, results=both)
+
+    at_version(broker, Api.DESCRIBE_CONFIGS, version)
+    broker.script[Api.DESCRIBE_CONFIGS] = settings
+    assert await coordinator.describe_config("wanted", 5.0) == (ErrorCode.NONE, "6000")
+    assert await coordinator.describe_config("unknown", 5.0) == (ErrorCode.NONE, None)
+
+
 def at_version(broker: FakeBroker, api: Api, version: int) -> None:
     broker.versions[api] = (0, version)
 
@@ -78,6 +95,7 @@ async def test_the_coordinator_is_found_in_every_version(broker: FakeBroker, clu
 
 
 @pytest.mark.parametrize("silent", [Api.API_VERSIONS, Api.FIND_COORDINATOR])
+@pytest.mark.scenario("CoordinatorRequestManagerTest")
 async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
 ) -> None:
@@ -95,6 +113,7 @@ async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do
 
 
 @versions_of(Api.FIND_COORDINATOR)
+@pytest.mark.scenario("CoordinatorRequestManagerTest")
 async def test_a_refused_look_up_carries_the_error(broker: FakeBroker, cluster: Cluster, version: int) -> None:
     at_version(broker, Api.FIND_COORDINATOR, version)
     broker.script[Api.FIND_COORDINATOR] = lambda asked: names(asked, broker, error=30)
@@ -124,6 +143,7 @@ async def test_without_a_look_up_nothing_is_sent(broker: FakeBroker, cluster: Cl
     assert broker.connections == 0
 
 
+@pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect")
 async def test_forgetting_ends_what_is_in_flight_on_both_connections(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:
@@ -142,6 +162,7 @@ async def test_forgetting_ends_what_is_in_flight_on_both_connections(
 # -- connections ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("ConsumerNetworkThreadTest")
 async def test_a_heartbeat_does_not_wait_behind_a_commit(broker: FakeBroker, coordinator: Coordinator) -> None:
     release = asyncio.Event()
 
@@ -275,6 +296,7 @@ async def test_a_heartbeats_answer_is_its_error(broker: FakeBroker, coordinator:
 
 
 @versions_of(Api.LEAVE_GROUP)
+@pytest.mark.scenario("LeaveUnknownMemberIsSuccess")
 async def test_leaving_tells_the_members_own_error(broker: FakeBroker, coordinator: Coordinator, version: int) -> None:
     def unknown(asked: Asked) -> Reply:
         if version < 3:
@@ -364,6 +386,7 @@ async def test_committed_offsets_are_read_in_every_version(
 
 
 @versions_of(Api.OFFSET_FETCH)
+@pytest.mark.scenario("0148 offset_fetch_commit_error")
 async def test_the_groups_error_is_not_taken_for_no_offsets(
     broker: FakeBroker, coordinator: Coordinator, version: int
 ) -> None:
@@ -373,6 +396,7 @@ async def test_the_groups_error_is_not_taken_for_no_offsets(
     assert (answer.error, answer.partitions) == (ErrorCode.NOT_COORDINATOR, {})
 
 
+@pytest.mark.scenario("OffsetFetchErrorStallsAssignment")
 async def test_an_offset_fetch_answer_without_our_group_is_an_error(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:

@@ -52,6 +52,7 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
         "timeout": timedelta(seconds=1),
     },
     Api.DESCRIBE_GROUPS: lambda _: {"groups": ["g"], "include_authorized_operations": False},
+    Api.DESCRIBE_CONFIGS: lambda _: group_requests.describe_config("g", "consumer.session.timeout.ms"),
     Api.CONSUMER_GROUP_DESCRIBE: lambda _: {"group_ids": ["g"], "include_authorized_operations": False},
     Api.OFFSET_FOR_LEADER_EPOCH: lambda _: {
         "replica_id": -1,

@@ -66,6 +66,7 @@ def test_unknown_partitions_have_no_leader() -> None:
     assert snapshot().leader(TopicPartition("t", 0)) == (-1, -1)
 
 
+@pytest.mark.scenario("0146 metadata")
 def test_a_broker_that_lags_behind_does_not_bring_back_an_old_leader() -> None:
     assert merge(snapshot(topic(5, leader=2)), snapshot(topic(4, leader=1)), ["t"]).topics["t"] == topic(5, leader=2)
 
@@ -83,6 +84,7 @@ def test_a_topic_made_anew_starts_over_with_its_epochs() -> None:
     assert merge(snapshot(topic(5)), snapshot(topic(0, topic_id=TWO)), ["t"]).topics["t"] == topic(0, topic_id=TWO)
 
 
+@pytest.mark.scenario("0146 metadata")
 def test_an_empty_list_of_brokers_is_ignored() -> None:
     assert merge(snapshot(), Metadata(), None).brokers == BROKERS
 

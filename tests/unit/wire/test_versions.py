@@ -65,6 +65,7 @@ def test_a_refusal_that_cannot_be_read_leads_to_version_0() -> None:
     assert read_api_versions(4, answer(0, error=35)) == RetryWith(0)
 
 
+@pytest.mark.scenario("ApiVersionsDowngradeLoopTerminates")
 def test_every_retry_is_lower_than_the_try_before() -> None:
     """A broker that refuses the very version it recommends would otherwise be asked for ever."""
     refusal = answer(0, error=35, API_VERSIONS=(0, 4))

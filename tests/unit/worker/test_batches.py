@@ -7,9 +7,10 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.calls import following_offsets
 from kunicorn.pipes.messages import DURATION_BUCKETS, FailureKind
 from kunicorn.topics import NO_EPOCH, TopicPartition
-from kunicorn.worker.batches import following_offsets, gathered_runs, runs
+from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.faults import kind_of
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.pacing import MAX_CHUNK, ChunkPace
@@ -82,7 +83,7 @@ def test_a_chunk_cut_short_by_the_batchs_end_says_nothing_about_larger_ones() ->
         (KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range", FailureKind.OUT_OF_RANGE),
         (KafkaError._AUTO_OFFSET_RESET, "Partition log truncation detected at offset 5000", FailureKind.TRUNCATED),
         (KafkaError._LOG_TRUNCATION, "", FailureKind.TRUNCATED),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "", FailureKind.PARTITION),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "", FailureKind.DENIED),
         (12345, "a code of the future", FailureKind.PARTITION),
         (KafkaError._ALL_BROKERS_DOWN, "", None),
     ],

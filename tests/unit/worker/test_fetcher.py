@@ -9,12 +9,12 @@ from confluent_kafka import Consumer, Message
 
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
+from kunicorn.retry import End
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.retry import End
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000

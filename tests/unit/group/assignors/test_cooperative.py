@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,6 +89,7 @@ def test_an_old_clients_generation_is_read_from_its_user_data() -> None:
 
 @steady
 @given(group=groups())
+@pytest.mark.scenario("CooperativeStickyAssignorTest")
 def test_nobody_is_given_what_another_member_claims(group: Group) -> None:
     claimants = owners(group)
     for member_id, partitions in plan(group.members, group.partitions).items():
@@ -107,6 +109,7 @@ def test_whatever_members_claim_two_rounds_give_out_everything(group: Group) -> 
 
 @steady
 @given(group=groups(claiming=False), data=st.data())
+@pytest.mark.scenario("CooperativeStickyAssignorTest")
 def test_through_all_changes_a_group_converges_in_two_rounds_and_no_partition_has_two_owners(
     group: Group, data: st.DataObject
 ) -> None:

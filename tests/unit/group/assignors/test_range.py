@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def test_two_consumers_with_two_topics_of_three_partitions() -> None:
     }
 
 
+@pytest.mark.scenario("RangeAssignorTest")
 def test_consumers_with_mixed_topics_share_each_topic_among_its_subscribers() -> None:
     members = [member("c1", ("t1",)), member("c2", ("t1", "t2")), member("c3", ("t1",))]
     assert plan(members, {"t1": 3, "t2": 2}) == {

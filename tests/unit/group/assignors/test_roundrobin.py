@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from kunicorn.group.assignors.roundrobin import RoundRobinAssignor
@@ -10,6 +11,7 @@ from tests.contract.assignors.groups import Group, groups, loads, member, of, st
 plan = RoundRobinAssignor().plan
 
 
+@pytest.mark.scenario("RoundRobinAssignorTest")
 def test_two_consumers_with_two_topics_of_three_partitions_take_turns_across_topics() -> None:
     both = ("t0", "t1")
     assert plan([member("c0", both), member("c1", both)], {"t0": 3, "t1": 3}) == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,6 +110,7 @@ def test_with_equal_subscriptions_loads_differ_by_at_most_one(group: Group) -> N
 
 @steady
 @given(group=groups())
+@pytest.mark.scenario("AbstractStickyAssignorTest", "0120 asymmetric_subscription")
 def test_no_member_could_take_a_partition_from_one_with_two_more(group: Group) -> None:
     made = plan(group.members, group.partitions)
     for giver in group.members:

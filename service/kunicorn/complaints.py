@@ -48,11 +48,11 @@ class OncePerPeriod(logging.Filter):
         return True
 
 
-librdkafka = logging.getLogger("kunicorn.worker.librdkafka")
+librdkafka = logging.getLogger("kunicorn.librdkafka")
 """For librdkafka's own log lines."""
 librdkafka.addFilter(OncePerPeriod())
 
-_events = logging.getLogger("kunicorn.worker.client")
+_events = logging.getLogger("kunicorn.client")
 _events.addFilter(OncePerPeriod())
 
 

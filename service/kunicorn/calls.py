@@ -164,3 +164,14 @@ class AsyncCalls:
             return
         heed(await self._handle(Batch(messages)))
         cells[at] = following[-1]
+
+
+def following_offsets(messages: Sequence[Message]) -> Sequence[int]:
+    """For each record the offset to go on from once it is handled.
+
+    Mostly offsets are without gaps, and a range then costs nothing a record.
+    """
+    first, last = messages[0].offset(), messages[-1].offset()
+    if first is not None and last is not None and last - first == len(messages) - 1:
+        return range(first + 1, last + 2)
+    return [offset + 1 for offset in map(Message.offset, messages) if offset is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kunicorn.worker.complaints import OncePerPeriod
+from kunicorn.complaints import OncePerPeriod
 
 REFUSED = "FAIL [thrd:127.0.0.1:9092/bootstrap]: Connect failed: Connection refused (after {}ms in state CONNECT)"
 

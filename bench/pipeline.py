@@ -1,0 +1,200 @@
+"""What Spark costs: a backfill's rounds against bare clients and against Spark's own connector. `make bench-pipeline`
+
+    python -m bench.pipeline [--records N] [--rounds N] [--write]
+
+Start-up apart: every form runs once before it counts. The forms are measured in turns, so that a noisy neighbour
+disturbs all of them alike; of each the median counts. Both Spark forms call the same handler for every record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.bare import drain
+from bench.pages import write_section
+from bench.quick import PARTITIONS, ROOT, fill
+from kunicorn.clients import consumer_properties
+from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.jobs import Job
+from kunicorn.pipeline.ranges import OffsetRange, total
+from kunicorn.pipeline.session import open_session
+from kunicorn.pipeline.storage import Directory
+from kunicorn.settings import Settings, load
+from tests.kafka import KafkaCluster
+from tests.kafka.artifacts import _DEPENDENCY, _POM, DEPENDENCY_PLUGIN, cache_directory, locked
+from tests.system.members import group_settings, toml
+
+CORES = 2
+CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
+CONNECTOR_GOAL, BARE_GOAL = 2.5, 0.8
+HANDLER = "tests.system.pipeline.handlers:nothing"
+
+Form = Callable[[], float]
+"""Records a second."""
+
+
+def connector_jars() -> list[Path]:
+    """Spark's own Kafka connector and what it needs, fetched once with Maven; none where there is no Maven."""
+    home = cache_directory() / f"{CONNECTOR[1]}-{CONNECTOR[2]}"
+    maven = shutil.which("mvn")
+    with locked(home.name):
+        if not home.is_dir() and maven is not None:
+            with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+                pom = Path(scratch) / "pom.xml"
+                pom.write_text(_POM.format(dependencies=_DEPENDENCY.format(*CONNECTOR)))
+                arguments = ["-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={scratch}/jars"]
+                if subprocess.run([maven, *arguments], check=False).returncode == 0:
+                    (Path(scratch) / "jars").rename(home)
+    return sorted(home.glob("*.jar"))
+
+
+def pipeline_rate(job: Job, ranges: Sequence[OffsetRange], outcomes: Directory) -> float:
+    """One round of a backfill."""
+    began = time.perf_counter()
+    found = job.handle(ranges, outcomes)
+    rate = total(ranges) / (time.perf_counter() - began)
+    assert sum(each.records for each in found) == total(ranges), "every record once"
+    return rate
+
+
+def connector_rate(spark: Any, bootstrap: str, topic: str, records: int) -> float:
+    """The JVM's connector, its rows handled by a `mapInArrow` of one Python call a record."""
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    began = time.perf_counter()
+    (counts,) = source.load().select("value").mapInArrow(handle_values, "n bigint").groupBy().sum("n").collect()
+    assert counts[0] == records
+    return records / (time.perf_counter() - began)
+
+
+def handle_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the handler's module does, for rows that have come through the JVM."""
+    from tests.system.pipeline.handlers import nothing
+
+    for batch in batches:
+        for value in batch.column(0).to_pylist():
+            nothing(value)
+        yield pa.RecordBatch.from_pydict({"n": [batch.num_rows]})
+
+
+def bare_rate(settings: Settings, topic: str, records: int) -> float:
+    """As many bare clients as Spark has cores, each with its share of the partitions."""
+    properties = json.dumps(dict(consumer_properties(settings, "bench")))
+    shares = [range(number, PARTITIONS, CORES) for number in range(CORES)]
+    each = str(records // CORES)
+    commands = [["bench.pipeline", "--bare", properties, topic, json.dumps(list(share)), each] for share in shares]
+    running = [
+        subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+    return sum(float(process.communicate()[0]) for process in running)
+
+
+def bare(properties: str, topic: str, partitions: str, records: str) -> None:
+    """In a process of its own: print its rate."""
+    consumer = Consumer(json.loads(properties))
+    consumer.list_topics(topic, timeout=10)
+    consumer.incremental_assign([TopicPartition(topic, number, 0) for number in json.loads(partitions)])
+    print(drain(consumer, int(records))[0])
+    consumer.close()
+
+
+def in_turns(forms: dict[str, Form], rounds: int) -> dict[str, list[float]]:
+    """Every form once without counting, then `rounds` times."""
+    rates: dict[str, list[float]] = {name: [] for name in forms}
+    for number in range(rounds + 1):
+        for name, form in forms.items():
+            rate = form()
+            if number:
+                rates[name].append(rate)
+        if number:
+            told = ", ".join(f"{name} {found[-1] / 1e6:.2f}" for name, found in rates.items())
+            print(f"round {number}, million records a second: {told}", flush=True)
+    return rates
+
+
+def measured(bootstrap: str, records: int, rounds: int, directory: Path) -> list[str]:
+    """All of it; the section's lines."""
+    topic = f"bench-{time.time_ns()}"
+    fill(bootstrap, topic, records)
+    config = directory / "config.toml"
+    config.write_text(toml(group_settings(bootstrap, [topic], topic, HANDLER)))
+    settings = load(config, {})
+    jars = connector_jars()
+    own = {"spark.jars": ",".join(map(str, jars))} if jars else {}
+    spark = open_session(settings.pipeline.model_copy(update={"spark": own}), f"local[{CORES}]", "bench")
+    try:
+        return table(spark, settings, settings_file(config, settings), topic, records, rounds, jars)
+    finally:
+        spark.stop()
+
+
+def table(
+    spark: Any, settings: Settings, file: SettingsFile, topic: str, records: int, rounds: int, jars: list[Path]
+) -> list[str]:
+    """The comparison, and how the rate grows with partitions."""
+    bootstrap = ",".join(settings.kafka.bootstrap_servers)
+    job, outcomes = Job(spark, file), Directory(str(Path(file.path).parent / "outcomes"))
+    ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
+    forms: dict[str, Form] = {
+        "backfill": lambda: pipeline_rate(job, ranges, outcomes),
+        f"{CORES} bare clients": lambda: bare_rate(settings, topic, records),
+    }
+    if jars:
+        forms["Spark's connector"] = lambda: connector_rate(spark, bootstrap, topic, records)
+    rates = in_turns(forms, rounds)
+    ours = rates["backfill"]
+    lines = ["| form | million records/s | a backfill is so many times as fast | goal |", "|---|--:|--:|--:|"]
+    goals = {"Spark's connector": CONNECTOR_GOAL, f"{CORES} bare clients": BARE_GOAL}
+    for name, found in rates.items():
+        ratio = median(mine / other for mine, other in zip(ours, found, strict=True))
+        goal = f"≥ {goals[name]}" if name in goals else ""
+        lines.append(f"| {name} | {median(found) / 1e6:.2f} | {ratio:.2f} | {goal} |")
+    grown = {count: pipeline_rate(job, ranges[:count], outcomes) for count in (1, 2, 4, 8)}
+    lines += ["", "| partitions | " + " | ".join(map(str, grown)) + " |", "|---|" + "--:|" * len(grown)]
+    return [*lines, "| million records/s | " + " | ".join(f"{rate / 1e6:.2f}" for rate in grown.values()) + " |"]
+
+
+def main() -> None:
+    """Measure and print; with --write also into docs/benchmarks.md."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="write the section in docs/benchmarks.md")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        bootstrap = stack.enter_context(KafkaCluster()).bootstrap
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        lines = measured(bootstrap, options.records, options.rounds, directory)
+    text = "\n".join(
+        [
+            f"`make bench-pipeline`: {options.records:,} records of 200 bytes on {PARTITIONS} partitions, {CORES} "
+            f"cores shared by the broker, Spark on local[{CORES}] and whatever else ran; a handler that does nothing; "
+            f"medians of {options.rounds} rounds, start-up apart.",
+            "",
+            *lines,
+        ]
+    )
+    print(text)
+    if options.write:
+        write_section("The handler on Spark", text)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--bare"]:
+        bare(*sys.argv[2:])
+    else:
+        main()

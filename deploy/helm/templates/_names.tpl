@@ -1,0 +1,67 @@
+{{- define "kunicorn.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* 40 characters leave room for what StatefulSets, Jobs and CronJobs append; labels have 63. */}}
+{{- define "kunicorn.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "kunicorn.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "kunicorn.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kunicorn.selector" -}}
+app.kubernetes.io/name: {{ include "kunicorn.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: consumer
+{{- end -}}
+
+{{/* Labels of every object but for the component, which the objects of pipelines do not share. */}}
+{{- define "kunicorn.commonLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "kunicorn.metadata" -}}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "kunicorn.selector" . | nindent 2 }}
+  {{- include "kunicorn.commonLabels" . | nindent 2 }}
+{{- with .Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "kunicorn.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "kunicorn.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kunicorn.image" -}}
+{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository $tag -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kunicorn.pipelineImage" -}}
+{{- $tag := default (printf "%s-pipeline" (default .Chart.AppVersion .Values.image.tag)) .Values.pipeline.image.tag -}}
+{{- printf "%s:%s" (default .Values.image.repository .Values.pipeline.image.repository) $tag -}}
+{{- end -}}
+
+{{- define "kunicorn.autoscaled" -}}
+{{- if or .Values.autoscaling.keda.enabled .Values.autoscaling.hpa.enabled }}true{{ end -}}
+{{- end -}}

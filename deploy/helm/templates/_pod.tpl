@@ -1,0 +1,178 @@
+{{/* The pod of Deployment and StatefulSet. */}}
+{{- define "kunicorn.pod" -}}
+metadata:
+  labels:
+    {{- include "kunicorn.selector" . | nindent 4 }}
+    {{- include "kunicorn.commonLabels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    checksum/config: {{ include "kunicorn.toml" . | sha256sum }}
+    checksum/handlers: {{ toJson .Values.handlerFiles | sha256sum }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- include "kunicorn.podSettings" . | nindent 2 }}
+  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+  topologySpreadConstraints:
+    {{- if .Values.topologySpreadConstraints }}
+    {{- toYaml .Values.topologySpreadConstraints | nindent 4 }}
+    {{- else }}
+    {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+    - maxSkew: 1
+      topologyKey: {{ . }}
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "kunicorn.selector" $ | nindent 10 }}
+    {{- end }}
+    {{- end }}
+  {{- if or .Values.check.enabled .Values.extraInitContainers }}
+  initContainers:
+    {{- with .Values.extraInitContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if .Values.check.enabled }}
+    - name: check
+      args: [check, --config, /etc/kunicorn/config/config.toml]
+      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.image" .)) | nindent 6 }}
+    {{- end }}
+  {{- end }}
+  containers:
+    - name: kunicorn
+      args: [run, --config, /etc/kunicorn/config/config.toml]
+      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.image" .) "member" true) | nindent 6 }}
+      ports:
+        - name: http
+          containerPort: {{ (include "kunicorn.effective" . | fromJson).http.port | int }}
+      startupProbe:
+        httpGet: {path: /livez, port: http}
+        {{- toYaml .Values.probes.startup | nindent 8 }}
+      livenessProbe:
+        httpGet: {path: /livez, port: http}
+        {{- toYaml .Values.probes.liveness | nindent 8 }}
+      readinessProbe:
+        httpGet: {path: /readyz, port: http}
+        {{- toYaml .Values.probes.readiness | nindent 8 }}
+    {{- with .Values.extraContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  volumes:
+    {{- include "kunicorn.volumes" (dict "root" . "tmp" .Values.tmp.sizeLimit) | nindent 4 }}
+{{- end -}}
+
+{{/* What pods of services, pipelines and tests have in common. */}}
+{{- define "kunicorn.podSettings" -}}
+serviceAccountName: {{ include "kunicorn.serviceAccountName" . }}
+automountServiceAccountToken: false
+# Variables made of Services' names are not settings.
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- range $field := list "imagePullSecrets" "nodeSelector" "tolerations" "affinity" }}
+{{- with get $.Values $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
+the group; `resources` are others than the service's.
+*/}}
+{{- define "kunicorn.container" -}}
+{{- $values := .root.Values -}}
+image: {{ .image | quote }}
+imagePullPolicy: {{ $values.image.pullPolicy }}
+securityContext:
+  {{- toYaml $values.securityContext | nindent 2 }}
+{{- with include "kunicorn.env" . | trim }}
+env:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with $values.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+resources:
+  {{- toYaml (default $values.resources .resources) | nindent 2 }}
+volumeMounts:
+  - {name: config, mountPath: /etc/kunicorn/config, readOnly: true}
+  - {name: tmp, mountPath: /tmp}
+  {{- if include "kunicorn.handlerFiles" .root }}
+  - {name: handlers, mountPath: /etc/kunicorn/handlers, readOnly: true}
+  {{- end }}
+  {{- range $name, $auth := $values.auth }}
+  {{- if $auth.existingSecret }}
+  - {name: {{ $name }}, mountPath: /etc/kunicorn/{{ $name }}, readOnly: true}
+  {{- end }}
+  {{- end }}
+  {{- with $values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "kunicorn.env" -}}
+{{- $values := .root.Values -}}
+{{- if and .member $values.membership.static }}
+- name: KUNICORN_GROUP__GROUP_INSTANCE_ID
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+{{- if include "kunicorn.handlerFiles" .root }}
+- {name: PYTHONPATH, value: "/etc/kunicorn/handlers:/app"}
+{{- end }}
+{{- with $values.auth.sasl }}
+{{- if and .existingSecret .usernameKey }}
+- name: KUNICORN_KAFKA__SASL_USERNAME
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .usernameKey }}}}
+{{- end }}
+{{- end }}
+{{- with $values.auth.oauthbearer }}
+{{- if and .existingSecret .clientIdKey }}
+- name: KUNICORN_KAFKA__SASL_OAUTHBEARER_CLIENT_ID
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .clientIdKey }}}}
+{{- end }}
+{{- end }}
+{{- with $values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Volumes; `tmp` is the size of /tmp. */}}
+{{- define "kunicorn.volumes" -}}
+{{- $values := .root.Values -}}
+- name: config
+  configMap: {name: {{ include "kunicorn.fullname" .root }}}
+- name: tmp
+  emptyDir: {sizeLimit: {{ .tmp }}}
+{{- if include "kunicorn.handlerFiles" .root }}
+- name: handlers
+  configMap: {name: {{ include "kunicorn.fullname" .root }}-handlers}
+{{- end }}
+{{- range $name, $auth := $values.auth }}
+{{- with $auth.existingSecret }}
+- name: {{ $name }}
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+{{- with $values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Files that are not null, as YAML; empty without any. */}}
+{{- define "kunicorn.handlerFiles" -}}
+{{- $files := dict -}}
+{{- range $name, $content := .Values.handlerFiles -}}
+{{- if $content -}}
+{{- $_ := set $files $name $content -}}
+{{- end -}}
+{{- end -}}
+{{- if $files }}{{ toYaml $files }}{{ end -}}
+{{- end -}}

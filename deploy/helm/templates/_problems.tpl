@@ -1,0 +1,67 @@
+{{/*
+Values that contradict one another, a line each: which keys, what would happen, what to do. What kunicorn can tell by
+itself is left to `kunicorn check`; here is what only the chart knows, pods and Kubernetes' own clocks.
+*/}}
+{{- define "kunicorn.problems" -}}
+{{- $settings := include "kunicorn.effective" . | fromJson -}}
+{{- $group := $settings.group -}}
+{{- $grace := int .Values.terminationGracePeriodSeconds -}}
+{{- $stop := add $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
+{{- if lt (int64 (mul $grace 1000)) $stop }}
+terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those
+{{- end }}
+{{- if hasKey $group "group_instance_id" }}
+config.group.group_instance_id: all pods would have the same one, and the group accepts one of them; remove it and set membership.static = true, which makes it the pod's name
+{{- end }}
+{{- if .Values.membership.static }}
+{{- $away := add $grace .Values.membership.restartSeconds | int64 -}}
+{{- if le (int64 $group.session_timeout_ms) (mul $away 1000) }}
+config.group.session_timeout_ms = {{ int64 $group.session_timeout_ms }}: not above terminationGracePeriodSeconds + membership.restartSeconds = {{ $away }} s, so that a static member would lose its partitions in every restart; raise it above {{ mul $away 1000 }}
+{{- end }}
+{{- if include "kunicorn.autoscaled" . }}
+membership.static beside autoscaling: a member that is scaled away keeps its partitions until its session ends, and nobody handles them; turn off one of them
+{{- end }}
+{{- end }}
+{{- if and .Values.autoscaling.keda.enabled .Values.autoscaling.hpa.enabled }}
+autoscaling.keda.enabled and autoscaling.hpa.enabled: two that set the same number of pods; turn off one of them
+{{- end }}
+{{- if and (include "kunicorn.autoscaled" .) (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
+autoscaling.minReplicas = {{ .Values.autoscaling.minReplicas }}: above autoscaling.maxReplicas = {{ .Values.autoscaling.maxReplicas }}; lower it, or raise that
+{{- end }}
+{{- if and .Values.autoscaling.hpa.enabled (lt (int .Values.autoscaling.minReplicas) 1) }}
+autoscaling.minReplicas = 0: a HorizontalPodAutoscaler cannot start the first pod; set 1, or use autoscaling.keda
+{{- end }}
+{{- $scaledDown := int .Values.autoscaling.scaleDownStabilizationSeconds -}}
+{{- if and (include "kunicorn.autoscaled" .) (lt $scaledDown $grace) }}
+autoscaling.scaleDownStabilizationSeconds = {{ $scaledDown }}: shorter than terminationGracePeriodSeconds = {{ $grace }}, so that pods would go while others still drain; raise it
+{{- end }}
+{{- $workers := mul (include "kunicorn.mostPods" . | int) (include "kunicorn.workersPerPod" . | int) | int -}}
+{{- if and .Values.maxPartitions (gt $workers (int .Values.maxPartitions)) }}
+maxPartitions = {{ int .Values.maxPartitions }}: fewer than {{ include "kunicorn.mostPods" . }} pods × {{ include "kunicorn.workersPerPod" . }} workers = {{ $workers }}, which would idle; lower {{ if include "kunicorn.autoscaled" . }}autoscaling.maxReplicas{{ else }}replicaCount{{ end }} or config.workers.count, or add partitions
+{{- end }}
+{{- if dig "assign" "partitions" nil $settings }}
+{{- if or .Values.membership.static (include "kunicorn.autoscaled" .) (gt (int .Values.replicaCount) 1) }}
+config.assign.partitions: every pod would handle the same partitions; set replicaCount = 1, without membership.static and autoscaling
+{{- end }}
+{{- if eq (dig "assign" "stop" "never" $settings) "end" }}
+config.assign.stop = "end": the pod would be started again for ever after it has reached the end; use pipelines
+{{- end }}
+{{- end }}
+{{- if not $settings.http.enabled }}
+config.http.enabled = false: there would be no probes; remove it
+{{- end }}
+{{- if or (eq (int $settings.http.port) 0) (has $settings.http.host (list "127.0.0.1" "localhost" "::1")) }}
+config.http.port = {{ int $settings.http.port }} on {{ $settings.http.host }}: the kubelet could not reach the probes; remove http.host, and name a port
+{{- end }}
+{{- with .Values.auth.sasl }}
+{{- if and .existingSecret $.Values.autoscaling.keda.enabled (not .usernameKey) (not $.Values.autoscaling.keda.authenticationRef) }}
+auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it into the Secret {{ .existingSecret }} and name its key, or name a TriggerAuthentication of yours in autoscaling.keda.authenticationRef
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "kunicorn.refuseProblems" -}}
+{{- with include "kunicorn.problems" . | trim -}}
+{{- fail (printf "these values do not go together:\n%s" .) -}}
+{{- end -}}
+{{- end -}}

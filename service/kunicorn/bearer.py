@@ -1,0 +1,62 @@
+"""One OAUTHBEARER token for a process that is no supervisor: commands, and the tasks of a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from kunicorn.errors import PeerError
+from kunicorn.pipes.framing import decode, encode
+from kunicorn.pipes.messages import FetchToken, FromTokenHelper, Token, TokenFailed
+from kunicorn.settings.security import without_secrets
+
+_MAX_PACKET = 1 << 17
+
+
+def fetch(request: FetchToken) -> Token:
+    """Ask for a token in a process of its own, which ends with the answer. Blocks up to `request.timeout` seconds.
+
+    Raises `PeerError` where there is none, with the reason.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        helper = subprocess.Popen(
+            [sys.executable, "-m", "kunicorn.tokens", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=without_secrets(os.environ),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            return _ask(ours, request)
+        finally:
+            # Its whole group: what a user's function started must not outlive the answer.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(helper.pid, signal.SIGKILL)
+            helper.wait()
+
+
+def _ask(sock: socket.socket, request: FetchToken) -> Token:
+    asked = request.provider or request.endpoint_url
+    sock.settimeout(request.timeout)
+    try:
+        sock.send(encode(request))
+        body = sock.recv(_MAX_PACKET)
+    except TimeoutError as error:
+        raise PeerError(f"{asked} gave none within {request.timeout:g} s") from error
+    except OSError:
+        body = b""
+    if not body:
+        raise PeerError(f"the process that asks {asked} ended without an answer; see its standard error")
+    answer: FromTokenHelper = decode(body, FromTokenHelper)
+    if isinstance(answer, TokenFailed):
+        raise PeerError(answer.error)
+    if answer.expires_at <= time.time():
+        raise PeerError(f"the one that came has expired already, {time.time() - answer.expires_at:.0f} s ago")
+    return answer

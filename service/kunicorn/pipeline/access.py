@@ -1,0 +1,83 @@
+"""How a process of a pipeline reaches the cluster: clients made of the settings that the process itself reads.
+
+Secrets go no further than this process: neither Spark's partitions nor its settings carry any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from kunicorn import bearer
+from kunicorn.clients import consumer_properties, dead_letter_target, security_properties, token_request
+from kunicorn.complaints import librdkafka, log_client_error
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.settings import KafkaSettings, Settings
+
+T = TypeVar("T")
+
+_CLIENT = "pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Makes clients. All raise `ConfigError` where librdkafka refuses their properties."""
+
+    settings: Settings
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """The cluster."""
+        return self.settings.kafka
+
+    def consumer(self) -> Consumer:
+        """For ranges: assigned by hand, a member of nothing; it tells where a partition ends."""
+        properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
+        own = {**properties, "enable.partition.eof": True, **self._callbacks()}
+        return _made(lambda: Consumer(own, logger=librdkafka))
+
+    def admin(self) -> AdminClient:
+        """For questions, and for a group's offsets."""
+        own = {
+            **security_properties(self.kafka),
+            "bootstrap.servers": ",".join(self.kafka.bootstrap_servers),
+            "client.id": f"{self.kafka.client_id}-{_CLIENT}",
+            **self._callbacks(),
+        }
+        client = _made(lambda: AdminClient(own, logger=librdkafka))
+        if self.kafka.uses_tokens:
+            # The first token is fetched by a callback, and callbacks need a poll.
+            client.poll(0.1)
+        return client
+
+    def letters(self, topic: str) -> Producer:
+        """For dead letters: every in-sync replica acknowledges, Java's partitioner."""
+        target = dead_letter_target(self.settings, f"{self.kafka.client_id}-{_CLIENT}-dead-letters", topic)
+        assert target is not None
+        own = {**target.client, "linger.ms": 5, **self._callbacks()}
+        return _made(lambda: Producer(own, logger=librdkafka))
+
+    def _callbacks(self) -> dict[str, Any]:
+        callbacks: dict[str, Any] = {"error_cb": log_client_error}
+        if self.kafka.uses_tokens:
+            callbacks["oauth_cb"] = self._token
+        return callbacks
+
+    def _token(self, _: str | None) -> tuple[str, float, str, dict[str, str]]:
+        """confluent-kafka's `oauth_cb`; asked again when 80 % of the token's life are over."""
+        try:
+            token = bearer.fetch(token_request(self.kafka))
+        except PeerError as error:
+            raise RuntimeError(f"no OAUTHBEARER token: {error}") from error
+        return token.value, token.expires_at, token.principal, token.extensions
+
+
+def _made(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (KafkaException, ValueError, TypeError) as error:
+        raise ConfigError(f"the Kafka client refuses its properties: {error}; see [kafka]") from error

@@ -1,0 +1,139 @@
+"""`kunicorn pipeline backfill`: history handled again, beside a live group whose offsets it never touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.bounds import Bounds, ByOffset, ByTime, Everywhere, pairs_in
+from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.jobs import Job
+from kunicorn.pipeline.letters import send_letters
+from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.planning import Plan, gone_text, plan
+from kunicorn.pipeline.progress import Say, plan_lines
+from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
+from kunicorn.pipeline.runs import Run, Runs, advanced
+from kunicorn.pipeline.session import check_installed, open_session
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.stopping import stopping
+from kunicorn.pipeline.tasks import Summary
+from kunicorn.settings import Settings
+
+JOB = "backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to handle again: between two times (milliseconds since 1970), or offsets as JSON."""
+
+    since: int | None = None
+    until: int | None = None
+    offsets: str | None = None
+    topics: Sequence[str] = ()
+    """Instead of all of group.topics."""
+
+    def __post_init__(self) -> None:
+        if self.offsets is not None and (self.since is not None or self.until is not None or self.topics):
+            raise ConfigError("--offsets says everything itself; leave out --from, --to and --topic")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ConfigError("--from is not before --to: exchange the two")
+
+    @property
+    def text(self) -> str:
+        """For the manifest."""
+        return json.dumps([self.since, self.until, self.offsets, list(self.topics)])
+
+
+def planned(settings: Settings, request: Request, log: Log) -> Plan:
+    """The ranges that are meant. Raises `ConfigError`. Blocks on the brokers."""
+    strict = settings.pipeline.fail_on_data_loss
+    if request.offsets is not None:
+        starts, stops = pairs_in("--offsets", request.offsets)
+        known = log.partitions(sorted({tp.topic for tp in starts}))
+        bounds = Bounds(ByOffset(starts), ByOffset(stops))
+        return plan([tp for tp in known if tp in starts], bounds, log, fail_on_data_loss=strict)
+    start = Everywhere(-2) if request.since is None else ByTime(request.since, {})
+    stop = Everywhere(-1) if request.until is None else ByTime(request.until, {})
+    topics = request.topics or settings.group.topics or settings.assign.wanted.topics
+    # A partition without a record as young as --from has nothing to handle again.
+    return plan(log.partitions(topics), Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
+
+
+def dry_run(settings: Settings, request: Request, say: Say) -> ExitCode:
+    """Say what a run would do. Starts no Spark and handles nothing."""
+    found = planned(settings, request, _log(settings))
+    pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
+    for line in plan_lines(found.ranges, pace):
+        say(line)
+    if found.gone:
+        say(gone_text(found.gone, found.edges))
+    return ExitCode.CLEAN
+
+
+def backfill(
+    settings: Settings, file: SettingsFile, request: Request, master: str, run: str | None, say: Say
+) -> ExitCode:
+    """Plan and run. Blocks. Raises what ends the run: `ServiceError`s."""
+    check_installed()
+    loaded(settings)
+    found = planned(settings, request, _log(settings))
+    if not found.ranges:
+        say("nothing lies between start and end: nothing to handle")
+        return ExitCode.CLEAN
+    if found.gone:
+        say(f"warning: {gone_text(found.gone, found.edges)}; they are passed over")
+    runs = Runs(settings.pipeline.directory)
+    new = runs.start(JOB, settings.handler.entrypoint, request.text, RunState(found.ranges), run)
+    return _go_on(settings, file, runs, new, master, say)
+
+
+def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: Say) -> ExitCode:
+    """Go on with a run that was cut off, stopped or halted. Blocks."""
+    check_installed()
+    runs = Runs(settings.pipeline.directory)
+    known = runs.read(run)
+    if known.job != JOB or known.what != settings.handler.entrypoint:
+        raise ConfigError(
+            f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
+            f"resume it with its own settings"
+        )
+    if known.finished:
+        say(f"run {run} is finished: nothing is left")
+        return ExitCode.CLEAN
+    loaded(settings)
+    return _go_on(settings, file, runs, advanced(known, known.state.released()), master, say)
+
+
+def _log(settings: Settings) -> Log:
+    return Log(Access(settings).admin(), settings.kafka.isolation_level)
+
+
+def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> ExitCode:
+    go_on = f"kunicorn pipeline {JOB} --config {file.path} --resume {run.id}"
+    say(f"run {run.id}; if it is cut off: {go_on}")
+    outcomes = runs.outcomes(run.id)
+    spark = open_session(settings.pipeline, master, run.id)
+    try:
+        job = Job(spark, file, settings.pipeline.min_partitions)
+        job.check_executors(outcomes)
+
+        def ended(state: RunState, summaries: Sequence[Summary]) -> None:
+            send_letters(settings, outcomes, summaries)
+            runs.save(advanced(run, state))
+
+        steps = Steps(
+            run=lambda ranges: job.handle(ranges, outcomes),
+            begun=lambda state: runs.save(advanced(run, state)),
+            ended=ended,
+            size=timed(settings.pipeline),
+        )
+        with stopping() as stop:
+            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
+    finally:
+        spark.stop()
+    return told(state, go_on, say)

@@ -1,0 +1,184 @@
+"""`kunicorn pipeline catch-up`: a live group that is far behind is taken over, brought to its end, and handed back.
+
+1. The group is empty, or nothing is done. Its offsets are taken over by committing them under the run's name before the
+   first record is handled: that shows that the fence holds and that commits are allowed.
+2. After each round its offsets are committed, and only then the next is begun. Killed anywhere, what was not committed
+   is handled again, by the next catch-up or the live service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait_until_empty
+from kunicorn.pipeline.jobs import Job
+from kunicorn.pipeline.letters import send_letters
+from kunicorn.pipeline.log import Edges, Log
+from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.progress import Say, plan_lines
+from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
+from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
+from kunicorn.pipeline.runs import Run, Runs, advanced
+from kunicorn.pipeline.session import check_installed, open_session
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.stopping import stopping
+from kunicorn.pipeline.tasks import Summary
+from kunicorn.settings import Settings
+from kunicorn.topics import TopicPartition
+
+JOB = "catch-up"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Where the group stands, and where its topics end."""
+
+    starts: Offsets
+    ranges: Sequence[OffsetRange]
+
+
+def starts_of(
+    partitions: Sequence[TopicPartition], committed: Offsets, edges: Edges, reset: str, *, fail_on_data_loss: bool
+) -> dict[TopicPartition, int]:
+    """Where each partition begins, by the live service's rules. Pure. Raises `ConfigError`.
+
+    Without a committed offset `auto_offset_reset` says; but a partition of a topic on which the group has committed
+    before is a new one, and begins at its beginning.
+    """
+    known = {tp.topic for tp in committed}
+    starts: dict[TopicPartition, int] = {}
+    for tp in partitions:
+        at, first, end = committed.get(tp), edges.first[tp], edges.end[tp]
+        if at is None and reset == "none" and tp.topic not in known:
+            raise ConfigError(
+                f'{tp} has no committed offset and group.auto_offset_reset = "none": commit one, or change it'
+            )
+        if at is None:
+            starts[tp] = end if reset == "latest" and tp.topic not in known else first
+        elif at > end:
+            raise ConfigError(
+                f"{tp} is committed at {at} and its log ends at {end}: it was truncated, or the topic created anew; "
+                f"commit an offset that exists"
+            )
+        elif at < first and fail_on_data_loss:
+            raise ConfigError(
+                f"{tp} is committed at {at} and its log begins at {first}: {first - at:,} offsets are deleted already; "
+                f"set pipeline.fail_on_data_loss = false to go on behind them"
+            )
+        else:
+            starts[tp] = max(at, first)
+    return starts
+
+
+def dry_run(settings: Settings, say: Say) -> ExitCode:
+    """Say what a run would do, whether or not the group is empty. Changes nothing."""
+    access = Access(settings)
+    admin = access.admin()
+    found = _standing(settings, GroupOffsets(admin, settings.group.id), Log(admin, settings.kafka.isolation_level))
+    pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
+    for line in plan_lines(found.ranges, pace):
+        say(line)
+    if members := group_members(settings):
+        say(f"the group has {len(members)} member(s) now: they have to leave before a catch-up begins")
+    return ExitCode.CLEAN
+
+
+def catch_up(
+    settings: Settings, file: SettingsFile, master: str, run: str | None, wait_seconds: float, say: Say
+) -> ExitCode:
+    """Take over, run, hand back. Blocks. Raises what ends the run: `ServiceError`s."""
+    _check_settings(settings)
+    check_installed()
+    loaded(settings)
+    wait_until_empty(settings, wait_seconds)
+    admin = Access(settings).admin()
+    offsets = GroupOffsets(admin, settings.group.id)
+    found = _standing(settings, offsets, Log(admin, settings.kafka.isolation_level))
+    if not found.ranges:
+        say(f"group {settings.group.id} is at its end already: nothing to handle")
+        return ExitCode.CLEAN
+    runs = Runs(settings.pipeline.directory)
+    new = runs.start(JOB, settings.handler.entrypoint, "", RunState(found.ranges), run)
+    say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
+    return _run(settings, file, runs, new, Holding(offsets, new.id, dict(found.starts)), master, say)
+
+
+class Holding:
+    """The group's offsets while they are ours."""
+
+    def __init__(self, offsets: GroupOffsets, run: str, positions: dict[TopicPartition, int]) -> None:
+        self._offsets = offsets
+        self._metadata = f"spark:{run}"
+        self._positions = positions
+
+    def take(self) -> None:
+        """Commit where the group stands, under our name. Raises `FatalGroupError`."""
+        self._offsets.commit(self._positions, self._metadata)
+
+    def move(self, positions: Offsets) -> None:
+        """Commit what a round has handled. Raises `FatalGroupError` where the group is not ours any more."""
+        self._check_ours()
+        moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
+        self._offsets.commit(moved, self._metadata)
+        self._positions |= moved
+
+    def _check_ours(self) -> None:
+        found = self._offsets.committed(list(self._positions))
+        for tp, at in self._positions.items():
+            if found.get(tp) != Committed(at, self._metadata):
+                other = found.get(tp)
+                raise FatalGroupError(
+                    f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of our {at}): another "
+                    f"catch-up, the live service or a person. This round does not count; see who it is before going on"
+                )
+
+
+def _shown(committed: Committed | None) -> str:
+    return "nothing" if committed is None else f"{committed.offset}, {committed.metadata or 'without a name'}"
+
+
+def _check_settings(settings: Settings) -> None:
+    if settings.assigned:
+        raise ConfigError("there is no group to catch up: these settings assign partitions by name; see [assign]")
+
+
+def _standing(settings: Settings, offsets: GroupOffsets, log: Log) -> TakeOver:
+    partitions = log.partitions(settings.group.topics)
+    committed = {tp: each.offset for tp, each in offsets.committed(partitions).items()}
+    edges = log.edges(partitions)
+    strict = settings.pipeline.fail_on_data_loss
+    starts = starts_of(partitions, committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict)
+    return TakeOver(starts, between(starts, edges.end))
+
+
+def _run(
+    settings: Settings, file: SettingsFile, runs: Runs, run: Run, holding: Holding, master: str, say: Say
+) -> ExitCode:
+    outcomes = runs.outcomes(run.id)
+    spark = open_session(settings.pipeline, master, run.id)
+    try:
+        job = Job(spark, file)
+        job.check_executors(outcomes)
+        holding.take()
+
+        def begun(state: RunState) -> None:
+            runs.save(advanced(run, state))
+            wait_until_empty(settings, 0)
+
+        def ended(state: RunState, summaries: Sequence[Summary]) -> None:
+            send_letters(settings, outcomes, summaries)
+            holding.move(state.positions)
+            runs.save(advanced(run, state))
+
+        steps = Steps(lambda ranges: job.handle(ranges, outcomes), begun, ended, timed(settings.pipeline))
+        with stopping() as stop:
+            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
+    finally:
+        spark.stop()
+    code = told(state, f"kunicorn pipeline {JOB} --config {file.path}, or the live service", say)
+    say(f"group {settings.group.id} is handed back at what was handled; start the live service")
+    return code

@@ -1,0 +1,212 @@
+"""`kunicorn pipeline export`: topics into a lake, each record once.
+
+1. A range becomes files whose names are its own; written again they are replaced. The ranges of the round underway are
+   in the target's manifest before the round, so that one that was cut off is repeated under the same names.
+2. The manifest belongs to the target, not to a run: each export brings the target up to now, from where the last one
+   ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.bounds import Bounds, Everywhere
+from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.jobs import Job
+from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.planning import plan
+from kunicorn.pipeline.progress import Say, plan_lines
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.reading import RangeReader
+from kunicorn.pipeline.record_columns import records_batch, schema_of
+from kunicorn.pipeline.rounds import Steps, run_rounds, told
+from kunicorn.pipeline.session import check_installed, open_session
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.stopping import stopping
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
+from kunicorn.settings import Settings
+from kunicorn.topics import TopicPartition
+
+MANIFEST = "_kunicorn/manifest.json"
+_DAY_MS = 86_400_000
+_ROW_GROUP = 100_000
+"""Records that a writer holds back: a row group is what readers skip or read as a whole."""
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRanges:
+    """Write the records of the ranges to Parquet. Runs in an executor's Python process."""
+
+    file: SettingsFile
+    target: Directory
+    text_values: bool
+
+    def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
+        """One summary a range. Raises what makes Spark try again."""
+        for whole in ranges:
+            began = time.monotonic()
+            records = self._write(whole, RangeReader(self.file.consumer()).read(whole))
+            yield summary_batch(
+                Summary(
+                    *whole, until=whole.stop, records=records, skipped=0, dead_letters=0, halted=None,
+                    file=file_name(whole), seconds=time.monotonic() - began,
+                )
+            )  # fmt: skip
+
+    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]]) -> int:
+        records = 0
+        with ExitStack() as files:
+            days: dict[str, _Day] = {}
+            for messages in fetched:
+                records += len(messages)
+                for day, some in groupby(messages, day_of):
+                    if day not in days:
+                        stream = files.enter_context(self.target.writing(f"date={day}/{file_name(whole)}"))
+                        days[day] = _Day(stream, text_values=self.text_values)
+                    days[day].add(list(some))
+            for each in days.values():
+                each.close()
+        return records
+
+
+class _Day:
+    """One file: the records of a range that are of one day."""
+
+    def __init__(self, stream: Any, *, text_values: bool) -> None:
+        self._schema = schema_of(text_values=text_values)
+        self._text_values = text_values
+        self._writer = pq.ParquetWriter(stream, self._schema, compression="zstd")
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, messages: list[Message]) -> None:
+        """Some more, in order."""
+        self._held.append(records_batch(messages, text_values=self._text_values))
+        self._rows += len(messages)
+        if self._rows >= _ROW_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        """Nothing more comes; the file is whole."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
+        self._held, self._rows = [], 0
+
+
+def day_of(message: Message) -> str:
+    """The record's day in UTC, as directories of a lake are named."""
+    kind, milliseconds = message.timestamp()
+    return NO_DATE if kind == TIMESTAMP_NOT_AVAILABLE else _day(milliseconds // _DAY_MS)
+
+
+_days: dict[int, str] = {}
+
+
+def _day(number: int) -> str:
+    if (known := _days.get(number)) is None:
+        known = _days[number] = f"{datetime.fromtimestamp(number * 86_400, UTC):%Y-%m-%d}"
+    return known
+
+
+def file_name(whole: OffsetRange) -> str:
+    """Of a range's files, in the directory of each day."""
+    return f"{whole.topic}-{whole.partition}-{whole.start:020}-{whole.stop:020}.parquet"
+
+
+def export(
+    settings: Settings, file: SettingsFile, target: Directory, master: str, text_values: bool, dry_run: bool, say: Say
+) -> ExitCode:
+    """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
+    check_installed()
+    access = Access(settings)
+    state = _continued(settings, target, Log(access.admin(), settings.kafka.isolation_level), text_values)
+    if dry_run:
+        for line in plan_lines(state.left, state.rate):
+            say(line)
+        return ExitCode.CLEAN
+    if not state.left:
+        say(f"{target.url} has everything already")
+        return ExitCode.CLEAN
+    spark = open_session(settings.pipeline, master, "export")
+    try:
+        job = Job(spark, file, settings.pipeline.min_partitions)
+        job.check_executors(target / "_kunicorn", handler=False)
+        steps = Steps(
+            run=lambda ranges: job.run(ranges, ExportRanges(file, target, text_values)),
+            begun=lambda now: _save(target, now, text_values),
+            ended=lambda now, _: _save(target, now, text_values),
+            size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
+        )
+        with stopping() as stop:
+            state = run_rounds(state, steps, Exposed(settings.http, "export", say), stop, say)
+    finally:
+        spark.stop()
+    return told(state, "the same command", say)
+
+
+_FILE_RECORDS = 1_000_000
+"""Offsets of a range, unless a setting says otherwise: a file of a day is about as large as readers like it."""
+
+
+def _default_round(state: RunState) -> int:
+    return _FILE_RECORDS * max(1, len(state.left))
+
+
+def _continued(settings: Settings, target: Directory, log: Log, text_values: bool) -> RunState:
+    """What the target has, and all that is in the topics now. Raises `ConfigError`."""
+    before = _read(target, text_values)
+    topics = settings.group.topics or settings.assign.wanted.topics
+    partitions = log.partitions(topics)
+    known = {tp: at for tp, at in before.positions.items() if tp in set(partitions)}
+    edges = log.edges(partitions)
+    strict = settings.pipeline.fail_on_data_loss
+    new = plan(partitions, Bounds(Everywhere(-2), Everywhere(-1)), log, fail_on_data_loss=strict)
+    first = {each.tp: each.start for each in before.ranges}
+    _check_not_gone(known, edges.first, strict)
+    starts = {each.tp: first.get(each.tp, each.start) for each in new.ranges}
+    ranges = tuple(each._replace(start=starts[each.tp]) for each in new.ranges)
+    return replace(before, ranges=ranges)
+
+
+def _check_not_gone(known: dict[TopicPartition, int], first: Any, strict: bool) -> None:
+    gone = [tp for tp, at in known.items() if at < first[tp]]
+    if gone and strict:
+        tp = gone[0]
+        raise ConfigError(
+            f"{tp}: offsets {known[tp]} to {first[tp]} were deleted before they were exported; set "
+            f"pipeline.fail_on_data_loss = false to go on behind them"
+        )
+
+
+def _save(target: Directory, state: RunState, text_values: bool) -> None:
+    target.write_json(MANIFEST, {"text_values": text_values, **state.as_json()})
+
+
+def _read(target: Directory, text_values: bool) -> RunState:
+    told = target.read_json(MANIFEST)
+    if told is None:
+        if target.names(".parquet"):
+            raise ConfigError(f"{target.url} has Parquet files of another's; name another directory")
+        return RunState(())
+    if told["text_values"] != text_values:
+        raise ConfigError(f"{target.url} was begun with other types of values (--value); go on with those")
+    return RunState.from_json(told)

@@ -1,0 +1,92 @@
+"""A session with the handler's tasks in it: what a job asks of Spark. Everything here is the driver's, and blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
+from kunicorn.pipeline.checks import CHECKED, CheckExecutor
+from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.ranges import OffsetRange, cut, largest_first
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PROBE = "_probe"
+_MOST_CHECKS = 64
+
+
+class JobFailed(ServiceError):
+    """Spark gave a round up; nothing of it counts."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Runs ranges through a task, on every executor there is."""
+
+    spark: SparkSession
+    file: SettingsFile
+    pieces: int | None = None
+    """Cut ranges into so many tasks; None: a partition is one."""
+
+    def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
+        """See that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
+
+        A task each is all that can be asked for: Spark decides who runs it.
+        """
+        directory.write(_PROBE, b"")
+        tasks = min(_MOST_CHECKS, self._parallelism())
+        check = CheckExecutor(self.file, directory, _PROBE, handler)
+        found = self._collect(self.spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+        for row in found:
+            raise (HandlerLoadError if row["handler"] else ConfigError)(row["problem"])
+
+    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory) -> list[Summary]:
+        """Have the records handled, one task a range. Raises `JobFailed`."""
+        return self.run(ranges, HandleRanges(self.file, outcomes))
+
+    def run(self, ranges: Sequence[OffsetRange], task: Task) -> list[Summary]:
+        """Any task over the ranges; a summary each. Raises `JobFailed`."""
+        planned = largest_first(cut(ranges, self.pieces))
+        numbers = self.spark.range(0, len(planned), 1, len(planned))
+        return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task), SUMMARY)))
+
+    def _collect(self, frame: DataFrame) -> list[Any]:
+        return asked_of_spark(lambda: list(frame.collect()))
+
+    def _parallelism(self) -> int:
+        try:
+            return max(1, int(self.spark.sparkContext.defaultParallelism))
+        except Exception:  # Spark Connect has no context to ask.
+            return 2
+
+
+def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
+    """The rows. Raises `JobFailed` with what a task said, without Spark's stack around it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return ask()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise JobFailed(f"Spark gave the round up, and nothing of it counts: {said_by_task(str(error))}") from error
+
+
+_OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)
+
+
+def said_by_task(text: str) -> str:
+    """The message of an exception of ours in Spark's account of a failed task; else its first line. Pure."""
+    if found := _OURS.findall(text):
+        return str(found[-1]).strip()
+    if "Python worker exited unexpectedly" in text:
+        return "a Python process died with its records in hand (killed, out of memory, or a crash in C code)"
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[0][:1000] if lines else "without a reason"

@@ -1,0 +1,111 @@
+"""What the brokers say of topics: partitions, first offsets and ends. Every function blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.ranges import Offsets
+from kunicorn.topics import TopicPartition
+
+T = TypeVar("T")
+
+_TIMEOUT = 20.0
+"""Seconds for one question."""
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Of each partition: the first offset there is, and the end. With read_committed, the last stable offset."""
+
+    first: Offsets
+    end: Offsets
+
+
+class Log:
+    """The cluster's topics. All methods raise `ConfigError` where the brokers do not answer or refuse."""
+
+    def __init__(self, admin: AdminClient, isolation_level: str) -> None:
+        self._admin = admin
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if isolation_level == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+        )
+
+    def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        """All partitions of the topics; a leading ^ makes a pattern, matched as the live service does.
+
+        Raises `ConfigError` for a topic that does not exist, and if nothing matches.
+        """
+        known = self._topics()
+        found: dict[str, int] = {}
+        for topic in topics:
+            matching = [name for name in known if re.match(topic, name)] if topic.startswith("^") else [topic]
+            if missing := [name for name in matching if name not in known]:
+                raise ConfigError(f"there is no topic {missing[0]!r} on this cluster; correct the name, or create it")
+            found |= {name: known[name] for name in matching}
+        if not found:
+            raise ConfigError(f"no topic matches {', '.join(topics)}; correct group.topics")
+        return [TopicPartition(topic, number) for topic, count in sorted(found.items()) for number in range(count)]
+
+    def _topics(self) -> Mapping[str, int]:
+        """Partitions by topic, without Kafka's own topics."""
+        answer = asked(lambda: self._admin.list_topics(timeout=_TIMEOUT)).topics
+        return {
+            name: len(topic.partitions)
+            for name, topic in answer.items()
+            if topic.error is None and not name.startswith("__")
+        }
+
+    def edges(self, partitions: Iterable[TopicPartition]) -> Edges:
+        """First offsets and ends as they are now."""
+        wanted = list(partitions)
+        first = self._offsets(dict.fromkeys(wanted, _EARLIEST))
+        return Edges(first, self._offsets(dict.fromkeys(wanted, _LATEST)))
+
+    def at(self, times: Offsets) -> dict[TopicPartition, int]:
+        """The first offset at or after each time (milliseconds since 1970); −1 where no record is so young."""
+        return self._offsets({tp: OffsetSpec.for_timestamp(time) for tp, time in times.items()})
+
+    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+        if not specs:
+            return {}
+        request = {ClientPartition(*tp): spec for tp, spec in specs.items()}
+        answers = asked(
+            lambda: self._admin.list_offsets(request, isolation_level=self._isolation, request_timeout=_TIMEOUT)
+        )
+        return {TopicPartition(tp.topic, tp.partition): _result(tp, answer).offset for tp, answer in answers.items()}
+
+
+def _result(tp: ClientPartition, answer: Future[Any]) -> Any:
+    try:
+        return answer.result(_TIMEOUT + 5)
+    except KafkaException as error:
+        what = error.args[0]
+        if what.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ConfigError(f"there is no partition {tp.topic}-{tp.partition} on this cluster") from error
+        if what.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise ConfigError(f"this user may not read topic {tp.topic!r}: grant it DESCRIBE and READ") from error
+        raise unanswered(error) from error
+
+
+def asked(ask: Callable[[], T]) -> T:
+    """The answer. Raises `ConfigError` where there is none."""
+    try:
+        return ask()
+    except KafkaException as error:
+        raise unanswered(error) from error
+
+
+def unanswered(error: KafkaException) -> ConfigError:
+    """What to say of a question without an answer."""
+    return ConfigError(f"the brokers do not answer: {error.args[0].str()}; see kafka.bootstrap_servers and [kafka]")

@@ -1,0 +1,108 @@
+"""What a person sees of a job: the plan, how far it is, and what came of it. Pure but for `Bar`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kunicorn.pipeline.ranges import OffsetRange, skew, total
+from kunicorn.pipeline.state import RunState
+
+Say = Callable[[str], None]
+_SHOWN = 50
+_MINUTE, _HOUR = 60, 3600
+
+
+def plan_lines(ranges: Sequence[OffsetRange], pace: float | None) -> Iterator[str]:
+    """What would be done. `pace`: offsets a second of an earlier run."""
+    width = max([len(str(each.tp)) for each in ranges[:_SHOWN]], default=0)
+    for each in ranges[:_SHOWN]:
+        yield f"{each.tp!s:<{width}}  {each.start:>14,} to {each.stop:>14,}  {each.size:>14,} offsets"
+    if len(ranges) > _SHOWN:
+        yield f"and {len(ranges) - _SHOWN} more partitions"
+    whole = total(ranges)
+    yield f"{len(ranges)} partitions, {whole:,} offsets (compacted and transactional topics have fewer records)"
+    if len(ranges) > 1 and (uneven := skew(ranges)) >= 2:
+        median = statistics.median_low([each.size for each in ranges])
+        yield f"the largest partition is {uneven:.1f} times the median ({median:,}) and will be the last to finish"
+    if pace is None:
+        yield "estimated time: unknown, as no earlier run of this kind is in pipeline.directory"
+    else:
+        yield f"estimated time: {duration(whole / pace)} at the last run's {pace:,.0f} offsets/s"
+
+
+def round_line(before: RunState, after: RunState, all_offsets: int) -> str:
+    """One round, for a log."""
+    line = f"round {after.rounds}: {after.last_offsets:,} offsets in {after.last_seconds:.1f} s"
+    left = all_offsets - after.done
+    rate = after.last_offsets / max(after.last_seconds, 0.001)
+    line += f" ({rate:,.0f}/s), " + (f"{left:,} left, about {duration(left / rate)}" if left else "none left")
+    failures = (after.counts.dead_letters - before.counts.dead_letters, after.counts.skipped - before.counts.skipped)
+    return line + "".join(f", {n:,} {what}" for n, what in zip(failures, ("dead letters", "skipped"), strict=True) if n)
+
+
+def summary_lines(state: RunState) -> Iterator[str]:
+    """What came of a run."""
+    counts = state.counts
+    pace = f", {state.rate:,.0f} offsets/s" if state.rate else ""
+    yield f"handled       {counts.records:,} records in {state.rounds} rounds, {duration(state.seconds)}{pace}"
+    yield f"dead letters  {counts.dead_letters:,}"
+    yield f"skipped       {counts.skipped:,}"
+    if left := total(state.left):
+        yield f"left          {left:,} offsets"
+    for tp, why in sorted(state.halted.items()):
+        yield f"halted        {tp} at {state.positions[tp]}: {why}"
+
+
+def duration(seconds: float) -> str:
+    """For people: 0.4 s, 34 s, 12 min, 3 h 20 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    return f"{int(seconds // _HOUR)} h {int(seconds % _HOUR // _MINUTE)} min"
+
+
+class Bar:
+    """A bar on a terminal; elsewhere a line a round."""
+
+    def __init__(self, state: RunState, say: Say) -> None:
+        self._say = say
+        self._state = state
+        self._whole = total(state.ranges)
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"),
+                TextColumn("{task.fields[rate]}"), TimeRemainingColumn(elapsed_when_finished=True),
+            )  # fmt: skip
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("handling", total=self._whole, completed=state.done, rate="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def moved(self, state: RunState) -> None:
+        """A round has ended."""
+        if self._bar is None:
+            self._say(round_line(self._state, state, self._whole))
+        else:
+            rate = f"{state.rate:,.0f}/s" if state.rate else ""
+            self._bar.update(self._task, completed=state.done, rate=rate)
+        self._state = state

@@ -1,0 +1,141 @@
+"""Fetching the records of one range, and knowing when it has ended.
+
+1. A range ends by place, never by count: at its last offset there may be a transaction's marker, an aborted or a
+   compacted record, which the client passes over in silence. Either a record behind the end is seen, or the client
+   reports the partition's end (PARTITION_EOF) at or behind it.
+2. What is missing at the beginning is an error that names it: `auto.offset.reset=error` never jumps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from kunicorn.errors import PeerError
+from kunicorn.pipeline.ranges import OffsetRange
+
+_RECORDS = 1000
+"""Records asked for at once: larger batches fall out of the processor's cache."""
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 60.0
+"""Without a record or an end for so long, with some still to come, the brokers count as gone."""
+_WARM_UP_SECONDS = 10.0
+
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+"""librdkafka tries again by itself."""
+_GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+class RangeUnreadable(PeerError):
+    """The range's records cannot be had; the message names what is missing and what to do."""
+
+
+class RangeReader:
+    """Reads one range after the other through one consumer. Every method blocks."""
+
+    def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS) -> None:
+        self._consumer = consumer
+        self._patience = patience
+
+    def read(self, wanted: OffsetRange) -> Iterator[list[Message]]:
+        """The records of the range in offset order, many at a time. Raises `RangeUnreadable`."""
+        # A topic that is new to the client stalls for up to a second when it is assigned; asked for, it does not.
+        with contextlib.suppress(KafkaException):
+            self._consumer.list_topics(wanted.topic, timeout=_WARM_UP_SECONDS)
+        self._consumer.assign([ClientPartition(*wanted.tp, wanted.start)])
+        try:
+            yield from self._until_the_end(wanted)
+        finally:
+            self._consumer.unassign()
+
+    def _until_the_end(self, wanted: OffsetRange) -> Iterator[list[Message]]:
+        heard = time.monotonic()
+        while True:
+            batch = self._fetch()
+            records = [message for message in batch if message.error() is None] if _has_errors(batch) else batch
+            within = records if _ends_before(records, wanted.stop) else _before(records, wanted.stop)
+            if within:
+                heard = time.monotonic()
+                yield within
+                heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
+            if len(within) < len(records) or (within and _place(within[-1]) == wanted.stop - 1):
+                return
+            if len(records) < len(batch) and self._is_over(wanted, batch):
+                return
+            if time.monotonic() - heard > self._patience:
+                raise self._silent(wanted)
+
+    def _fetch(self) -> list[Message]:
+        """What there is: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
+        first = self._consumer.poll(_POLL_SECONDS)
+        return [] if first is None else [first, *self._consumer.consume(_RECORDS - 1, 0)]
+
+    def _is_over(self, wanted: OffsetRange, batch: list[Message]) -> bool:
+        """Whether the partition's end is at or behind the range's. Raises what cannot be waited out.
+
+        An end before the range's is no error yet: a replica nearby may be behind its leader (KIP-392).
+        """
+        for message in batch:
+            if (error := message.error()) is None or error.code() in _PASSING:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                if _place(message) >= wanted.stop:
+                    return True
+                continue
+            raise self._unreadable(wanted, error)
+        return False
+
+    def _unreadable(self, wanted: OffsetRange, error: KafkaError) -> RangeUnreadable:
+        if error.code() in _GONE:
+            first, end = self._watermarks(wanted)
+            return RangeUnreadable(
+                f"{wanted.tp}: offsets {wanted.start} to {min(wanted.stop, first)} are gone, the log has {first} to "
+                f"{end} now; start the run anew from there, or set pipeline.fail_on_data_loss = false ({error.str()})"
+            )
+        remedy = _REMEDIES.get(error.code(), "see whether the topic is still there and its brokers are up")
+        return RangeUnreadable(f"{wanted.tp} cannot be read: {error.str()}; {remedy}")
+
+    def _silent(self, wanted: OffsetRange) -> RangeUnreadable:
+        _, end = self._watermarks(wanted)
+        if 0 <= end < wanted.stop:
+            return RangeUnreadable(
+                f"{wanted.tp}: the log ends at {end} and the range at {wanted.stop}: the log was truncated, or the "
+                f"topic created anew; start the run anew"
+            )
+        return RangeUnreadable(f"{wanted}: no record for {self._patience:g} s with some still to come; see its brokers")
+
+    def _watermarks(self, wanted: OffsetRange) -> tuple[int, int]:
+        try:
+            answer: Any = self._consumer.get_watermark_offsets(ClientPartition(*wanted.tp), timeout=_WARM_UP_SECONDS)
+        except KafkaException:
+            return -1, -1
+        return int(answer[0]), int(answer[1])
+
+
+_REMEDIES: Mapping[int, str] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this user READ on the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone",
+}
+
+
+def _has_errors(batch: list[Message]) -> bool:
+    return any(map(Message.error, batch))
+
+
+def _place(message: Message) -> int:
+    offset = message.offset()
+    return -1 if offset is None else offset
+
+
+def _ends_before(records: list[Message], stop: int) -> bool:
+    return not records or _place(records[-1]) < stop
+
+
+def _before(records: list[Message], stop: int) -> list[Message]:
+    return [message for message in records if _place(message) < stop]

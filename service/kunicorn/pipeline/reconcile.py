@@ -1,0 +1,113 @@
+"""`kunicorn pipeline reconcile`: was everything handled, and how often? A table of outcomes against the topic.
+
+The table is a run's, or anybody's that has the columns `topic`, `partition` and `offset`, such as one that a live
+handler fills: a row is then one record. With `until` it covers the offsets up to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.progress import Say
+from kunicorn.pipeline.ranges import OffsetRange, between, total
+from kunicorn.pipeline.storage import Directory
+from kunicorn.retry import End
+from kunicorn.settings import Settings
+from kunicorn.topics import TopicPartition
+
+_COLUMNS = ("topic", "partition", "offset")
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a table says of the topics' offsets."""
+
+    covered: int
+    missing: Sequence[OffsetRange]
+    """Offsets that no row covers; compaction and transactions may have left no record there."""
+    repeated: Sequence[OffsetRange] = field(default=())
+    """Offsets that more than one row covers."""
+
+
+def difference(wanted: Iterable[OffsetRange], rows: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> Difference:
+    """Compare. `rows`: by partition, ranges of offsets in any order. Pure."""
+    covered, missing, repeated = 0, list[OffsetRange](), list[OffsetRange]()
+    for whole in wanted:
+        found = [part for part in _within(whole, sorted(rows.get(whole.tp, ()))) if part.size > 0]
+        at, doubled = whole.start, list[OffsetRange]()
+        for part in found:
+            if part.start > at:
+                missing.append(whole._replace(start=at, stop=part.start))
+            elif part.start < at:
+                doubled.append(part._replace(stop=min(at, part.stop)))
+            at = max(at, part.stop)
+        if at < whole.stop:
+            missing.append(whole._replace(start=at))
+        repeated += _joined(doubled)
+        covered += whole.size
+    return Difference(covered - total(missing), missing, repeated)
+
+
+def _within(whole: OffsetRange, parts: Iterable[tuple[int, int]]) -> Iterator[OffsetRange]:
+    for start, stop in parts:
+        yield whole._replace(start=max(start, whole.start), stop=min(stop, whole.stop))
+
+
+def _joined(parts: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Neighbours and overlapping ones as one."""
+    joined: list[OffsetRange] = []
+    for part in sorted(parts):
+        if joined and part.start <= joined[-1].stop:
+            joined[-1] = joined[-1]._replace(stop=max(part.stop, joined[-1].stop))
+        else:
+            joined.append(part)
+    return joined
+
+
+def rows_of(table: Directory) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """The table's rows as ranges. Raises `ConfigError` where it is none."""
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    names = table.names(".parquet")
+    if not names:
+        raise ConfigError(f"{table.url} has no Parquet files; name the table's directory")
+    for name in names:
+        part = table.table(name)
+        if missing := [column for column in _COLUMNS if column not in part.column_names]:
+            raise ConfigError(f"{table.url}/{name} has no column {missing[0]!r}; it needs {', '.join(_COLUMNS)}")
+        for topic, number, start, stop in _ranges(part):
+            found.setdefault(TopicPartition(topic, number), []).append((start, stop))
+    return found
+
+
+def _ranges(part: pa.Table) -> Iterator[tuple[str, int, int, int]]:
+    if "status" in part.column_names:
+        part = part.filter(pc.not_equal(part["status"], End.HALT.value))
+    starts = part["offset"].to_pylist()
+    stops = part["until"].to_pylist() if "until" in part.column_names else [start + 1 for start in starts]
+    yield from zip(part["topic"].to_pylist(), part["partition"].to_pylist(), starts, stops, strict=True)
+
+
+def reconcile(settings: Settings, table: Directory, say: Say) -> ExitCode:
+    """Compare the table with what the topics hold between its first row and now. Blocks. Raises `ConfigError`."""
+    rows = rows_of(table)
+    log = Log(Access(settings).admin(), settings.kafka.isolation_level)
+    partitions = log.partitions(sorted({tp.topic for tp in rows}))
+    edges = log.edges(partitions)
+    starts = {tp: max(edges.first[tp], min((at for at, _ in rows.get(tp, ())), default=0)) for tp in partitions}
+    found = difference(between(starts, edges.end), rows)
+    say(f"covered   {found.covered:,} offsets")
+    for what, ranges in (("missing", found.missing), ("repeated", found.repeated)):
+        say(f"{what:<9} {total(ranges):,} offsets in {len(ranges)} ranges")
+        for each in ranges[:_SHOWN]:
+            say(f"          {each.tp} {each.start:,} to {each.stop:,}")
+        if len(ranges) > _SHOWN:
+            say(f"          and {len(ranges) - _SHOWN} more")
+    return ExitCode.NOT_ALL_COMMITTED if found.missing or found.repeated else ExitCode.CLEAN

@@ -1,0 +1,69 @@
+"""The loop of every job over ranges: a round, its letters, what makes it count, and on to the next.
+
+1. A round counts only once its dead letters are acknowledged; then comes what the job does about it (write a manifest,
+   commit offsets), and only then the next.
+2. Whatever is killed in between repeats that round and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kunicorn.errors import ExitCode
+from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.progress import Bar, Say, summary_lines
+from kunicorn.pipeline.ranges import OffsetRange, total
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.stopping import Stop
+from kunicorn.pipeline.tasks import Summary
+from kunicorn.settings import PipelineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What differs from job to job. All block, and raise what ends the job."""
+
+    run: Callable[[Sequence[OffsetRange]], list[Summary]]
+    """Has the ranges handled."""
+    begun: Callable[[RunState], None]
+    """A round is planned: what has to be known after a crash."""
+    ended: Callable[[RunState, Sequence[Summary]], None]
+    """A round is through: makes it count."""
+    size: Callable[[RunState], int]
+    """Offsets of the next round."""
+
+
+def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
+    """Rounds that take as long as the settings say."""
+    return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
+
+
+def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say: Say) -> RunState:
+    """Round after round until nothing is left or somebody stops it; the state then. Blocks."""
+    with exposed, Bar(state, say) as bar:
+        exposed.moved(state.counts, state.rounds, total(state.left))
+        while state.left and not stop.asked:
+            state = state.begin(steps.size(state))
+            steps.begun(state)
+            began = time.monotonic()
+            summaries = steps.run(state.underway)
+            state = state.end(summaries, time.monotonic() - began)
+            steps.ended(state, summaries)
+            exposed.moved(state.counts, state.rounds, total(state.left))
+            bar.moved(state)
+    return state
+
+
+def told(state: RunState, go_on: str, say: Say) -> ExitCode:
+    """Say what came of it, and how to go on where something is left; the exit code."""
+    for line in summary_lines(state):
+        say(line)
+    if state.finished:
+        return ExitCode.CLEAN
+    if state.halted:
+        say("halted partitions go on with the record they halt at, once its cause is put right")
+    if state.halted or total(state.left):
+        say(f"to go on: {go_on}")
+    return ExitCode.NOT_ALL_COMMITTED

@@ -1,0 +1,188 @@
+"""`kunicorn pipeline stream`: the handler in Structured Streaming, micro-batch after micro-batch.
+
+1. Where the stream is, Spark's checkpoint knows. A micro-batch that was cut off is handled again under the same
+   ranges, so that its outcome rows are replaced: the table has every offset once.
+2. A micro-batch is through once its letters are acknowledged. Its offsets are then committed for a group of the
+   stream's own, which nobody joins: for dashboards and alerts that look at groups. Spark writes it down after that.
+3. A record that halts ends the stream: a micro-batch has no way to leave one partition behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.group import GroupOffsets
+from kunicorn.pipeline.jobs import Job, JobFailed, said_by_task
+from kunicorn.pipeline.letters import send_letters
+from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.progress import Say
+from kunicorn.pipeline.runs import Runs, check_id
+from kunicorn.pipeline.session import check_installed, open_session
+from kunicorn.pipeline.state import Counts
+from kunicorn.pipeline.stopping import Stop, stopping
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks import SUMMARY, FromSource, HandleRanges, Summary, summaries
+from kunicorn.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_SECONDS = 0.5
+_CHECKPOINT_SECONDS = 20.0
+"""How long Spark may take to write down that a micro-batch is through, when the stream is stopped."""
+
+
+class StreamHalted(ServiceError):
+    """A record halts its partition, and with it the stream."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+class _StopAsked(Exception):
+    """Ends the query before another micro-batch is handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When micro-batches are made: every so many seconds, or until everything of now is through."""
+
+    every_seconds: float = 10.0
+    available_now: bool = False
+
+    def trigger(self) -> dict[str, Any]:
+        """For `DataStreamWriter.trigger`."""
+        if self.available_now:
+            return {"availableNow": True}
+        return {"processingTime": f"{round(self.every_seconds * 1000)} milliseconds"}
+
+
+@dataclass(slots=True)
+class Batches:
+    """What is done with every micro-batch; called by Spark in a thread of the driver."""
+
+    settings: Settings
+    outcomes: Directory
+    group: GroupOffsets
+    stop: Stop
+    exposed: Exposed
+    say: Say
+    counts: Counts = field(default_factory=Counts)
+    failure: ServiceError | None = None
+    busy: bool = False
+    latest: int = -1
+    """The last micro-batch that is through."""
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        """Handle one. Raises what ends the stream."""
+        if self.stop.asked:
+            raise _StopAsked
+        self.busy = True
+        try:
+            self._finish(summaries(frame.collect()), number)
+        except ServiceError as error:
+            self.failure = error
+            raise
+        finally:
+            self.busy = False
+
+    def _finish(self, found: Sequence[Summary], number: int) -> None:
+        if halted := [each for each in found if each.halted is not None]:
+            raise StreamHalted(
+                f"the handler halts {halted[0].halted}: the stream ends before micro-batch {number}, which is handled "
+                f"again as a whole; put the cause right, or let handler.on_failure say dead_letter or skip"
+            )
+        letters = send_letters(self.settings, self.outcomes, found)
+        ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}
+        self.group.commit(ends, f"spark:{self.settings.stream_group}:{number}")
+        self.counts, self.latest = self.counts.plus(found), number
+        self.exposed.moved(self.counts, number + 1, None)
+        records = sum(each.records for each in found)
+        self.say(f"micro-batch {number}: {records:,} records" + (f", {letters:,} dead letters" if letters else ""))
+
+
+def stream(
+    settings: Settings, file: SettingsFile, master: str, run: str, start: str | None, pace: Pace, say: Say
+) -> ExitCode:
+    """Run until a signal comes, or with `available_now` until everything of now is through. Blocks.
+
+    `start`: where a new stream begins, as `startingOffsets` says it; one that has a checkpoint goes on. Raises what
+    ends it: `ServiceError`s.
+    """
+    check_installed()
+    loaded(settings)
+    runs = Runs(settings.pipeline.directory)
+    place = runs.directory / check_id(run)
+    access = Access(settings)
+    spark = open_session(settings.pipeline, master, run)
+    try:
+        Job(spark, file).check_executors(place / "outcomes")
+        with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
+            group = GroupOffsets(access.admin(), settings.stream_group)
+            batches = Batches(settings, place / "outcomes", group, stop, exposed, say)
+            source = (
+                spark.readStream.format("kunicorn")
+                .option("config", file.path)
+                .option("rows", "ranges")
+                .option("startingOffsets", start or _policy(settings))
+                .load()
+            )
+            query = (
+                source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes)), SUMMARY)
+                .writeStream.queryName(run)
+                .option("checkpointLocation", f"{place.url}/checkpoint")
+                .foreachBatch(batches)
+                .trigger(**pace.trigger())
+                .start()
+            )
+            say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
+            _attend(query, batches, stop)
+    finally:
+        spark.stop()
+    counts = batches.counts
+    say(f"handled       {counts.records:,} records, {counts.dead_letters:,} dead letters, {counts.skipped:,} skipped")
+    return ExitCode.CLEAN
+
+
+def _policy(settings: Settings) -> str:
+    if (reset := settings.group.auto_offset_reset) == "none":
+        raise ConfigError('group.auto_offset_reset = "none": say where a new stream begins with --starting-offsets')
+    return reset
+
+
+def _attend(query: StreamingQuery, batches: Batches, stop: Stop) -> None:
+    """Wait for the query's end, or end it once the micro-batch underway is written down."""
+    from pyspark.errors import StreamingQueryException
+
+    asked_at = None
+    try:
+        while query.isActive:
+            if stop.asked and asked_at is None:
+                asked_at = time.monotonic()
+            if (
+                asked_at is not None
+                and not batches.busy
+                and (_written(query, batches.latest) or time.monotonic() - asked_at > _CHECKPOINT_SECONDS)
+            ):
+                query.stop()
+                return
+            query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+        if (error := query.exception()) is not None:
+            raise error
+    except StreamingQueryException as error:
+        if batches.failure is not None:
+            raise batches.failure from error
+        if not stop.asked:
+            raise JobFailed(f"Spark ended the stream: {said_by_task(str(error))}") from error
+
+
+def _written(query: StreamingQuery, batch: int) -> bool:
+    """Whether the checkpoint has this micro-batch: Spark reports progress after that."""
+    progress = query.lastProgress
+    return batch < 0 or (progress is not None and int(progress["batchId"]) >= batch)

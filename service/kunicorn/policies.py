@@ -1,0 +1,27 @@
+"""The retry rules in force: those of the settings, the exception classes that they name found in the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kunicorn.exceptions import find
+from kunicorn.pipes.messages import FailureRule
+from kunicorn.retry import End, Policies, RetryPolicy
+
+
+def policies_of(default: RetryPolicy, rules: Iterable[FailureRule]) -> Policies:
+    """`default`, and before it the rules of [[handler.failures]]. Raises `ConfigError` for a class that is not there.
+
+    Imports the modules that the rules name. Caller: a process that has the user's code, after the handler's import.
+    """
+    return Policies(default, [(tuple(map(find, rule.exceptions)), _policy(rule)) for rule in rules])
+
+
+def _policy(rule: FailureRule) -> RetryPolicy:
+    return RetryPolicy(
+        rule.attempts,
+        rule.retry_backoff_ms,
+        rule.retry_backoff_max_ms,
+        rule.retry_timeout_ms,
+        End(rule.on_failure),
+    )

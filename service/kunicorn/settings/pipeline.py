@@ -1,0 +1,115 @@
+"""[pipeline]: the same handler over ranges of offsets, on Spark. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from kunicorn.settings.checks import is_group_id
+from kunicorn.settings.rules import Rule, check
+from kunicorn.settings.section import Section
+
+OWNED_SPARK_SETTINGS: Mapping[str, str] = {
+    "spark.master": "use --master",
+    "spark.app.name": "a run is named by its id; use --run",
+    "spark.speculation": "a range handled by two tasks at once is handled twice",
+}
+"""Settings of Spark that [pipeline.spark] may not have, each with what to do instead, or why not."""
+
+
+def default_stream_group(group_id: str) -> str:
+    """The group that `stream` mirrors its offsets to where none is named."""
+    return f"{group_id}.stream"
+
+
+def _spark_settings(settings: Any) -> Any:
+    if not isinstance(settings, Mapping):
+        return settings
+    for name, value in settings.items():
+        if not name.startswith("spark."):
+            raise ValueError(f'{name!r} is no setting of Spark; put the whole name in quotes: "spark.executor.memory"')
+        if reason := OWNED_SPARK_SETTINGS.get(name):
+            raise ValueError(f"{name!r} cannot be set here: {reason}")
+        if not isinstance(value, str):
+            raise ValueError(f"{name!r} is {type(value).__name__}; write a text, as Spark's settings all are")
+    return settings
+
+
+_RULES = (
+    Rule(
+        "min_partitions",
+        lambda s: s.min_partitions is None or s.ordering == "none",
+        'cuts a Kafka partition over several tasks, which breaks the order of its records; set ordering = "none" if '
+        "the handler does not need it, or remove this",
+    ),
+)
+
+
+class PipelineSettings(Section):
+    """Jobs on Spark: `kunicorn pipeline`. The settings have the names of Spark's own Kafka source where it has them."""
+
+    directory: str = Field(
+        "pipeline-runs",
+        min_length=1,
+        description="Where runs keep their manifests and outcomes: a directory that driver and executors share, or a "
+        "URL such as s3://bucket/runs.",
+    )
+    ordering: Literal["partition", "none"] = Field(
+        "partition",
+        description="partition: a Kafka partition's records are handled one after the other. none: they may be cut "
+        "over several tasks.",
+    )
+    min_partitions: int | None = Field(
+        None,
+        ge=1,
+        examples=[64],
+        description='Cut the largest ranges until there are so many tasks; only with ordering = "none".',
+    )
+    max_offsets_per_trigger: int | None = Field(
+        None,
+        ge=1,
+        examples=[1_000_000],
+        description="Most offsets of a round (of a micro-batch with stream), shared out over the partitions in "
+        "proportion to what each has left. What a killed run repeats is at most a round.",
+    )
+    round_seconds: int = Field(
+        30,
+        ge=1,
+        le=86_400,
+        description="How long a round is to take; its size follows from the rate of the last one.",
+    )
+    fail_on_data_loss: bool = Field(
+        True, description="End with an error where offsets are gone that were to be handled; false goes on behind them."
+    )
+    dead_letters: Literal["topic", "outcomes"] = Field(
+        "topic",
+        description="Where records go whose failure ends in a dead letter: to the dead-letter topic, or only into the "
+        "run's outcomes.",
+    )
+    stream_group_id: Annotated[str, AfterValidator(is_group_id)] | None = Field(
+        None,
+        examples=["orders.stream"],
+        json_schema_extra={"default": "`<group.id>.stream`"},
+        description="The group that stream commits its offsets to, for dashboards; never the live service's.",
+    )
+    spark: Annotated[Mapping[str, str], BeforeValidator(_spark_settings)] = Field(
+        default={},
+        examples=[{"spark.executor.memory": "2g"}],
+        description="Further settings of Spark, their dotted names in quotes. No secrets: Spark shows them.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        return check(self, "pipeline", _RULES)
+
+
+PIPELINE_RULES = (
+    Rule(
+        "pipeline.stream_group_id",
+        lambda s: s.pipeline.stream_group_id != s.group.id,
+        "the same as group.id, whose offsets are the live service's; name another group",
+    ),
+)
+"""Of the settings as a whole."""

@@ -1,0 +1,86 @@
+"""The chart, rendered as `helm install` would, and judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.deploy.tools import Tools
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm"
+VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+HELMS = ("helm3", "helm4")
+
+Manifest = dict[str, Any]
+
+
+class Refused(Exception):
+    """Helm refuses the values; the message is its own."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The manifests of one release."""
+
+    documents: list[Manifest]
+    problems: list[str]
+
+    def kinds(self) -> set[str]:
+        """Kinds of object, each once."""
+        return {document["kind"] for document in self.documents}
+
+    def all(self, kind: str) -> list[Manifest]:
+        """The objects of a kind."""
+        return [document for document in self.documents if document["kind"] == kind]
+
+    def only(self, kind: str) -> Manifest:
+        """The one object of a kind, without the test's pod."""
+        (found,) = self.all(kind)
+        return found
+
+    def workload(self) -> Manifest:
+        """Deployment or StatefulSet."""
+        (found,) = [*self.all("Deployment"), *self.all("StatefulSet")]
+        return found
+
+    def pod(self) -> Manifest:
+        """The workload's pod."""
+        spec: Manifest = self.workload()["spec"]["template"]["spec"]
+        return spec
+
+    def container(self) -> Manifest:
+        """The service's own container."""
+        return next(each for each in self.pod()["containers"] if each["name"] == "kunicorn")
+
+    def environment(self) -> Mapping[str, Manifest]:
+        """The service's environment by name."""
+        return {each["name"]: each for each in self.container().get("env", [])}
+
+    def config(self) -> str:
+        """config.toml."""
+        data = next(each["data"] for each in self.all("ConfigMap") if "config.toml" in each["data"])
+        return str(data["config.toml"])
+
+
+def template(tools: Tools, helm: str, *arguments: str | Path, files: Iterable[Path] = ()) -> str:
+    """What `helm template` writes. Raises `Refused`."""
+    values = [argument for file in files for argument in ("-f", file)]
+    done = tools.run(helm, "template", "orders", CHART, "--namespace", "shop", *values, *arguments)
+    if done.returncode != 0:
+        raise Refused(done.stderr)
+    return done.stdout
+
+
+def judged(tools: Tools, *texts: str, scratch: Path) -> list[Rendered]:
+    """Manifests, read and validated, in one run for all: loading the schemas takes seconds."""
+    files = [scratch / f"{number}.yaml" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    done = tools.run("python", Path(__file__).with_name("validate.py"), *files, within=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return [Rendered(**found[str(file)]) for file in files]

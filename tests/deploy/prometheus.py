@@ -1,0 +1,99 @@
+"""A real Prometheus over real members, at a clock of its own: a minute of the rules is a second."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.deploy.tools import Tools
+from tests.system.members import free_port
+from tests.waiting import wait_until
+
+_CONFIG = """
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: members
+    file_sd_configs: [{{files: [{targets}], refresh_interval: 1s}}]
+"""
+
+
+def hurried(rules: str, thresholds: Mapping[str, str]) -> str:
+    """The rules with seconds for minutes, and limits to match; each must be there."""
+    for limit, lower in thresholds.items():
+        assert limit in rules, limit
+        rules = rules.replace(limit, lower)
+    return re.sub(r"\b(\d+)m\b", r"\1s", rules)
+
+
+class Prometheus:
+    """Scrapes `ports` of this machine every second; data and log in `directory`."""
+
+    def __init__(self, tools: Tools, directory: Path, rules: str) -> None:
+        self._tools, self._directory = tools, directory
+        self._targets = directory / "targets.json"
+        self._port = free_port()
+        (directory / "rules.yaml").write_text(rules)
+        (directory / "prometheus.yaml").write_text(
+            _CONFIG.format(rules=directory / "rules.yaml", targets=self._targets)
+        )
+
+    def __enter__(self) -> Prometheus:
+        """Start it, and wait until it answers."""
+        self.scrape([])
+        self._log = (self._directory / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                self._tools.command("prometheus"),
+                f"--config.file={self._directory / 'prometheus.yaml'}",
+                f"--storage.tsdb.path={self._directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{self._port}",
+                "--query.lookback-delta=5s",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+        )
+        wait_until(self._answers, "Prometheus to answer", 30, every=0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        self._log.close()
+
+    def scrape(self, ports: Sequence[int]) -> None:
+        """From now on these."""
+        scratch = self._targets.with_suffix(".new")
+        scratch.write_text(json.dumps([{"targets": [f"127.0.0.1:{port}" for port in ports]}]))
+        scratch.rename(self._targets)
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples of an instant query. Raises `AssertionError` with Prometheus' words for one that is wrong."""
+        url = f"http://127.0.0.1:{self._port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+                return found
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{expression}: {error.read().decode()}") from None
+
+    def firing(self, within: str = "") -> set[str]:
+        """Names of alerts that fire; with `within`, such as "30s", those that have in that time."""
+        fired = self.query(f'max_over_time(ALERTS{{alertstate="firing"}}[{within or "2s"}])')
+        return {sample["metric"]["alertname"] for sample in fired}
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/-/ready", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            assert self._process.poll() is None, (self._directory / "prometheus.log").read_text()[-2000:]
+            return False

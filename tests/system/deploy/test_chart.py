@@ -1,0 +1,268 @@
+"""The chart with Helm 3 and Helm 4: what it renders is valid, and what cannot work is refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn.settings import Settings, load
+from tests.deploy.charts import CHART, HELMS, VALUES, Refused, Rendered, judged, template
+from tests.deploy.tools import Tools
+
+Releases = dict[tuple[str, str], Rendered]
+BROKEN = (
+    ("monitoring", "minReadySeconds:", "minReadySecond:"),
+    ("monitoring", "scrapeTimeout:", "scrapeTimeOut:"),
+    ("keda", "scaleTargetRef:", "scaleTarget:"),
+)
+"""Manifests with a mistake, to see the judge find it: file of values, what is written there, what is written wrong."""
+NAMES = ("default", *(file.name.removesuffix("-values.yaml") for file in VALUES))
+
+
+@pytest.fixture(scope="module")
+def everything(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Releases:
+    """Every file of values, rendered by both Helms and validated, by (Helm, file); and the broken ones, by mistake."""
+    wanted = {
+        (helm, name): [file for file in VALUES if file.name == f"{name}-values.yaml"]
+        for helm in HELMS
+        for name in NAMES
+    }
+    texts = {where: template(tools, where[0], files=files) for where, files in wanted.items()}
+    texts |= {("broken", wrong): texts["helm4", name].replace(right, wrong) for name, right, wrong in BROKEN}
+    found = judged(tools, *texts.values(), scratch=tmp_path_factory.mktemp("manifests"))
+    return dict(zip(texts, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def releases(everything: Releases) -> Releases:
+    """Those that are meant to be installed."""
+    return {where: release for where, release in everything.items() if where[0] in HELMS}
+
+
+@pytest.fixture(scope="module")
+def rendered(releases: Releases) -> Callable[[str], Rendered]:
+    """One file's release, by the newer Helm."""
+    return lambda name: releases["helm4", name]
+
+
+# -- what is rendered ----------------------------------------------------------------------------------------------
+
+
+def test_every_manifest_of_every_values_file_is_valid(releases: Releases) -> None:
+    assert {where: release.problems for where, release in releases.items() if release.problems} == {}
+
+
+def test_both_helms_render_the_same(releases: Releases) -> None:
+    for name in NAMES:
+        assert releases["helm3", name].documents == releases["helm4", name].documents, name
+
+
+def test_unknown_fields_and_missing_ones_are_found(everything: Releases) -> None:
+    assert [wrong for _, _, wrong in BROKEN if not everything["broken", wrong].problems] == []
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_lint_has_nothing_to_say(tools: Tools, helm: str) -> None:
+    for file in (CHART / "values.yaml", *VALUES):
+        done = tools.run(helm, "lint", "--strict", CHART, "-f", file)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_service_accepts_every_config_that_is_rendered(releases: Releases, tmp_path: Path) -> None:
+    for (helm, name), release in releases.items():
+        settings = as_in_the_pod(release, tmp_path / helm / name)
+        assert settings.handler.entrypoint == "handlers:handle" or name == "hpa"
+
+
+def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
+    """The settings as the container would load them: its config, its environment, and what is mounted."""
+    directory.mkdir(parents=True)
+    mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
+    text = release.config()
+    for name in ("sasl", "oauthbearer", "tls", "http"):
+        for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
+            (directory / file).write_text("a long and secret text")
+            text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
+    (directory / "config.toml").write_text(text)
+    environment = {name: "from-kubernetes" for name in release.environment() if name.startswith("KUNICORN_")}
+    return load(directory / "config.toml", environment)
+
+
+def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str], Rendered], tmp_path: Path) -> None:
+    settings = as_in_the_pod(rendered("hpa"), tmp_path / "hpa")
+    assert settings.handler.options == {
+        "currency": "EUR",
+        "rate": 0.5,
+        "retries": 3,
+        "urgent": True,
+        "note": 'quotes " and \\ and\nlines and <angles>',
+    }
+    assert settings.handler.failures[0].exceptions == ("builtins.ValueError",)
+    assert settings.kafka.librdkafka == {"fetch.wait.max.ms": 100}
+    assert settings.group.topics == ("^orders-.*",)
+
+
+def test_static_members_are_a_stateful_set_named_after_its_pods(rendered: Callable[[str], Rendered]) -> None:
+    release = rendered("static")
+    assert release.workload()["kind"] == "StatefulSet"
+    assert release.workload()["spec"]["podManagementPolicy"] == "Parallel"
+    name = release.environment()["KUNICORN_GROUP__GROUP_INSTANCE_ID"]
+    assert name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    assert release.only("Service")["spec"]["clusterIP"] == "None"
+    (check,) = release.pod()["initContainers"]
+    assert "KUNICORN_GROUP__GROUP_INSTANCE_ID" not in {each["name"] for each in check.get("env", [])}
+    assert release.container()["image"].startswith("registry.example.com/shop/orders@sha256:0")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("keda", "ScaledObject"), ("hpa", "HorizontalPodAutoscaler")])
+def test_an_autoscaler_owns_the_number_of_pods(rendered: Callable[[str], Rendered], name: str, kind: str) -> None:
+    release = rendered(name)
+    assert "replicas" not in release.workload()["spec"], "every upgrade would reset the scale"
+    spec = release.only(kind)["spec"]
+    assert spec["scaleTargetRef"]["name"] == release.workload()["metadata"]["name"]
+    advanced = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", spec)
+    down = advanced["behavior"]["scaleDown"]
+    assert down["stabilizationWindowSeconds"] >= 300
+    (policy,) = down["policies"]
+    assert policy["value"] == 1
+    assert policy["periodSeconds"] >= release.pod()["terminationGracePeriodSeconds"], "one drain at a time"
+
+
+def test_keda_asks_the_brokers_as_the_service_does(rendered: Callable[[str], Rendered]) -> None:
+    release = rendered("keda")
+    triggers = release.only("ScaledObject")["spec"]["triggers"]
+    assert [each["metadata"]["topic"] for each in triggers] == ["orders", "refunds"]
+    assert triggers[0]["metadata"]["sasl"] == "scram_sha512"
+    assert triggers[0]["metadata"]["tls"] == "enable"
+    assert triggers[0]["metadata"]["offsetResetPolicy"] == "earliest"
+    authentication = release.only("TriggerAuthentication")
+    assert triggers[0]["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    parameters = {each["parameter"]: each["key"] for each in authentication["spec"]["secretTargetRef"]}
+    expected = {"username": "username", "password": "password", "ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
+    assert parameters == expected
+
+
+def test_nothing_runs_as_root_or_writes_outside_of_tmp(releases: Releases) -> None:
+    for where, release in releases.items():
+        specs = [each["spec"]["template"]["spec"] for each in (*release.all("Deployment"), *release.all("StatefulSet"))]
+        specs += [each["spec"]["template"]["spec"] for each in release.all("Job")]
+        specs += [each["spec"]["jobTemplate"]["spec"]["template"]["spec"] for each in release.all("CronJob")]
+        specs += [each["spec"] for each in release.all("Pod")]
+        for spec in specs:
+            assert spec["securityContext"]["runAsNonRoot"], where
+            assert spec["automountServiceAccountToken"] is False, where
+            for container in (*spec.get("initContainers", []), *spec["containers"]):
+                if container["name"] != "sidecar":
+                    assert container["securityContext"]["readOnlyRootFilesystem"], where
+                    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, where
+
+
+def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
+    tools: Tools, rendered: Callable[[str], Rendered]
+) -> None:
+    release = rendered("pipelines")
+    job, cron = release.only("Job"), release.only("CronJob")["spec"]
+    config = "/etc/kunicorn/config/config.toml"
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
+    assert container["image"] == "kunicorn:0.1.0-pipeline"
+    assert cron["concurrencyPolicy"] == "Forbid"
+    values = [CHART / "ci/pipelines-values.yaml"]
+    changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
+    assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
+
+
+def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[str], Rendered]) -> None:
+    groups = rendered("monitoring").only("PrometheusRule")["spec"]["groups"]
+    rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    assert "KunicornSupervisorSlow" not in rules
+    assert rules["KunicornNoMembers"]["expr"] == 'absent(kafka_consumer_group_info{group="kunicorn-example"})'
+    high = rules["KunicornLagHigh"]
+    assert (high["for"], high["labels"]) == ("2m", {"severity": "critical", "team": "orders"})
+    assert high["annotations"]["runbook_url"] == "https://runbooks.example.com/kunicorn/KunicornLagHigh.md"
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
+    (["terminationGracePeriodSeconds=39"], "terminationGracePeriodSeconds = 39: shorter than a stop may take"),
+    (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
+    (["config.group.group_instance_id=orders-0"], "config.group.group_instance_id: all pods would have the same"),
+    (["membership.static=true"], "config.group.session_timeout_ms = 45000: not above"),
+    (
+        ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
+        "membership.static beside autoscaling",
+    ),
+    (["autoscaling.keda.enabled=true", "autoscaling.hpa.enabled=true"], "two that set the same number of pods"),
+    (["autoscaling.keda.enabled=true", "autoscaling.minReplicas=9"], "autoscaling.minReplicas = 9: above"),
+    (["autoscaling.hpa.enabled=true", "autoscaling.minReplicas=0"], "cannot start the first pod"),
+    (
+        ["autoscaling.keda.enabled=true", "autoscaling.scaleDownStabilizationSeconds=30"],
+        "autoscaling.scaleDownStabilizationSeconds = 30: shorter than terminationGracePeriodSeconds = 45",
+    ),
+    (["maxPartitions=5", "replicaCount=3"], "maxPartitions = 5: fewer than 3 pods × 2 workers = 6"),
+    (["maxPartitions=7", "autoscaling.keda.enabled=true"], "lower autoscaling.maxReplicas"),
+    (
+        ["maxPartitions=5", "replicaCount=3", "config.workers.count=null", "resources.limits.cpu=1500m"],
+        "3 pods × 2 workers",
+    ),
+    (["config.assign.partitions={orders}", "replicaCount=2"], "every pod would handle the same partitions"),
+    (["config.assign.partitions={orders}", "config.assign.stop=end"], 'config.assign.stop = "end"'),
+    (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
+    (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
+    (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),
+)
+
+UNKNOWN: tuple[tuple[list[str], str], ...] = (
+    (["config.group.sesion_timeout_ms=90000"], "sesion_timeout_ms"),
+    (["config.grup.id=orders"], "grup"),
+    (["config.kafka.sasl_password=hunter2"], "sasl_password"),
+    (["config.group.session_timeout_ms=soon"], "session_timeout_ms"),
+    (["config.workers.count=0"], "count"),
+    (["config.group.group_protocol=modern"], "group_protocol"),
+    (["config.kafka.bootstrap_servers=null"], "bootstrap_servers"),
+    (["replicas=3"], "replicas"),
+    (["updateStrategy.maxSurge=much"], "maxSurge"),
+    (["pipelines.nightly.command=forward"], "command"),
+    (["pipelines.Nightly.command=stream"], "Nightly"),
+)
+
+
+def refusal(tools: Tools, helm: str, sets: list[str]) -> str:
+    """What Helm says to these values."""
+    with pytest.raises(Refused) as refused:
+        template(tools, helm, *(each for value in sets for each in ("--set", value)))
+    return re.sub(r"\s+", " ", str(refused.value))
+
+
+@pytest.mark.parametrize(("sets", "words"), CONTRADICTIONS, ids=[words for _, words in CONTRADICTIONS])
+def test_contradictory_values_are_refused_by_name(tools: Tools, sets: list[str], words: str) -> None:
+    assert words in refusal(tools, "helm4", sets)
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_all_contradictions_are_told_at_once(tools: Tools, helm: str) -> None:
+    said = refusal(tools, helm, ["terminationGracePeriodSeconds=5", "config.http.enabled=false"])
+    assert "terminationGracePeriodSeconds = 5" in said
+    assert "config.http.enabled = false" in said
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_values_that_do_not_exist_or_are_of_the_wrong_type_are_refused_by_name(tools: Tools, helm: str) -> None:
+    for sets, words in UNKNOWN:
+        assert words in refusal(tools, helm, sets), sets
+
+
+def test_secrets_are_not_shown_in_a_refusal(tools: Tools) -> None:
+    assert "hunter2" not in refusal(tools, "helm4", ["config.kafka.sasl_password=hunter2"])
+
+
+def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
+    sets: list[Any] = ["--set", "terminationGracePeriodSeconds=40", "--set", "maxPartitions=2"]
+    assert template(tools, "helm4", *sets)
+    static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
+    assert template(tools, "helm4", *static)

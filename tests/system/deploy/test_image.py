@@ -1,0 +1,158 @@
+"""The image without Docker: its Dockerfile linted, its build run in a bare environment, and what comes out run as the
+container would be: PID 1 of its own namespace, another user, a root file system that nobody can write to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.charts import ROOT
+from tests.deploy.tools import Tools
+from tests.kafka import KafkaCluster
+from tests.system.members import free_port
+from tests.system.producing import producer
+from tests.waiting import wait_until
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+UID = 10001
+_BARE = {"PATH": os.defpath + ":/usr/local/bin", "HOME": "/nonexistent"}
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and other users need root")
+
+
+def test_the_dockerfile_has_no_lint(tools: Tools) -> None:
+    done = tools.run("hadolint", "--failure-threshold", "info", ROOT / "Dockerfile")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_service_is_what_is_built_by_default_and_runs_as_a_number() -> None:
+    stages = re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, flags=re.MULTILINE)
+    assert stages[-1] == "service"
+    last = DOCKERFILE.rpartition("FROM ")[2]
+    assert f"USER {UID}:{UID}" in last
+    assert f"USER {UID}:{UID}" in DOCKERFILE.partition("AS pipeline\n")[2].partition("FROM ")[0]
+    assert re.findall(r'^ENTRYPOINT \["kunicorn"\]$', DOCKERFILE, flags=re.MULTILINE)
+
+
+def context(directory: Path) -> Path:
+    """What Docker would send to the build: the files that .dockerignore lets through."""
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for name in allowed:
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy2(ROOT / name, target)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The virtual environment of the image, built as the Dockerfile does it, with nothing of this one in sight."""
+    home = tmp_path_factory.mktemp("image")
+    # The container's user walks down here.
+    for each in (home, *home.parents[:3]):
+        if each.owner() == home.owner() and each != Path("/tmp"):
+            each.chmod(each.stat().st_mode | 0o055)
+    source = context(home / "src")
+    for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
+        for name in copied.split():
+            assert (source / name).exists(), f"{name} is copied, but .dockerignore leaves it out"
+    build = [source / "deploy/image/build.sh", source, home / "kunicorn"]
+    done = subprocess.run(build, env=_BARE, cwd="/", capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("kunicorn ")
+    return home
+
+
+def test_the_image_needs_nothing_but_what_is_locked(image: Path) -> None:
+    listed = [str(image / "kunicorn/bin/pip"), "list", "--format=freeze", "--disable-pip-version-check"]
+    found = subprocess.run(listed, env=_BARE, capture_output=True, text=True, check=True).stdout
+    locked = re.findall(r"^([\w.-]+==\S+)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
+    names = {re.sub(r"[-_.]+", "-", line).lower() for line in found.splitlines()}
+    extra = {name for name in names if name.partition("==")[0] not in {"pip", "setuptools", "kunicorn", "wheel"}}
+    assert extra == {re.sub(r"[-_.]+", "-", line).lower() for line in locked}
+
+
+CONTAINER = f"""
+mount --make-rprivate /
+mount -t tmpfs -o mode=1777 tmpfs "$WRITABLE"
+mount -o remount,bind,ro /
+exec setpriv --reuid={UID} --regid={UID} --clear-groups --no-new-privs --bounding-set=-all "$@"
+"""
+"""What the kubelet and the runtime do with the chart's security contexts."""
+
+
+@contextmanager
+def container(image: Path, *arguments: str, cwd: Path, env: dict[str, str]) -> Iterator[tuple[int, Path]]:
+    """`kunicorn ARGUMENTS` as PID 1, unprivileged, on a read-only root; yields its pid outside, and its log."""
+    writable = cwd / "tmp"
+    writable.mkdir(exist_ok=True)
+    log = cwd / "container.log"
+    unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", CONTAINER, "sh"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*unshare, image / "kunicorn/bin/kunicorn", *arguments],
+            env={**_BARE, "WRITABLE": str(writable), "TMPDIR": str(writable), "PYTHONDONTWRITEBYTECODE": "1", **env},
+            cwd=cwd,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            pid = wait_until(lambda: children.read_text().split(), "the container's first process")[0]
+            yield int(pid), log
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+@as_root
+@pytest.mark.timeout(180)
+def test_as_pid_1_without_rights_it_becomes_a_member_handles_and_leaves_at_sigterm(
+    image: Path, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 2)
+    cwd = image / "app"
+    cwd.mkdir()
+    cwd.chmod(0o755)
+    (cwd / "handlers.py").write_text("def handle(record):\n    print('handled', record.offset, flush=True)\n")
+    port = free_port()
+    (cwd / "config.toml").write_text(
+        f'kafka.bootstrap_servers = ["{kafka.bootstrap}"]\n[group]\nid = "{topic}"\ntopics = ["{topic}"]\n'
+        f'[handler]\nentrypoint = "handlers:handle"\n[workers]\ncount = 1\n[http]\nhost = "127.0.0.1"\nport = {port}\n'
+    )
+    environment = {"PYTHONPATH": str(cwd)}
+    with container(image, "run", "--config", str(cwd / "config.toml"), cwd=cwd, env=environment) as (pid, log):
+        wait_until(lambda: _ready(port), "readiness", 60, every=0.2)
+        sender = producer(kafka.bootstrap)
+        sender.produce(topic, value=b"one", partition=1)
+        assert sender.flush(30) == 0
+        wait_until(lambda: "handled 0" in log.read_text(), "the record to be handled", 30, every=0.2)
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert re.search(rf"^Uid:\s+{UID}\s+{UID}\s+{UID}", status, flags=re.MULTILINE), status
+        assert re.search(r"^NSpid:\s+\d+\s+1$", status, flags=re.MULTILINE), "PID 1 of its namespace"
+        assert re.search(r"^CapEff:\s+0+$", status, flags=re.MULTILINE)
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: "everything handled is committed" in log.read_text(), "an orderly stop", 40)
+    assert "Read-only" not in log.read_text()
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

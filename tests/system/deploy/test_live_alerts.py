@@ -1,0 +1,133 @@
+"""The alerts and the dashboard on a real Prometheus over a real group: silent while all is well, and each fires for
+what is really done to it. A minute of the rules is a second here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kunicorn.observe.dashboard import expressions
+from tests.deploy.charts import CHART
+from tests.deploy.prometheus import Prometheus, hurried
+from tests.deploy.tools import Tools
+from tests.kafka import KafkaCluster
+from tests.system.members import Members
+from tests.system.producing import Flow
+from tests.system.workers.scene import Scene
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+
+THRESHOLDS = {
+    "(kafka_consumer_lag_seconds) > 300": "(kafka_consumer_lag_seconds) > 5",
+    "(kunicorn_inflight_oldest_seconds) > 300": "(kunicorn_inflight_oldest_seconds) > 5",
+    "(kafka_consumer_lag_seconds) > 60": "(kafka_consumer_lag_seconds) > 3",
+    "(delta(kafka_consumer_group_generation[10m])) > 6": "(delta(kafka_consumer_group_generation[20m])) > 3",
+    "kunicorn_last_commit_seconds > 120": "kunicorn_last_commit_seconds > 8",
+}
+SETTINGS = {
+    "kafka": {"statistics_interval_ms": 1000},
+    "group": {"commit_interval_ms": 500, "session_timeout_ms": 10_000},
+    "handler": {"on_failure": "dead_letter", "max_attempts": 2, "retry_backoff_ms": 10},
+}
+NEVER_SEEN = {"kunicorn_skipped_records_total", "kunicorn_worker_recycles_total"}
+"""Nothing is skipped or recycled here; the one is 0, the other absent."""
+
+
+@pytest.fixture
+def scene(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path) -> Scene:
+    """Six partitions and a handler that does what the records say."""
+    kafka.create_topic(topic, 6)
+    kafka.create_topic(f"{topic}.dead-letters", 1)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        entrypoint="tests.system.handlers.moody:handle",
+        settings=SETTINGS,
+        env={"MARKS_DIRECTORY": str(tmp_path)},
+    )
+    return Scene(kafka, topic, 6, members, tmp_path)
+
+
+def test_alerts_are_silent_in_health_and_fire_for_what_is_done(scene: Scene, tools: Tools, tmp_path: Path) -> None:
+    rules = hurried((CHART / "alerts" / "rules.yaml").read_text(), THRESHOLDS).replace("GROUP_ID", scene.topic)
+    member = scene.members.start()
+    member.wait_running(6, within=60)
+    with Prometheus(tools, tmp_path, rules) as prometheus, Flow(scene.kafka.bootstrap, scene.topic, 50):
+
+        def fires(*alerts: str, within: float = 60.0) -> None:
+            wait_until(lambda: set(alerts) <= prometheus.firing(), f"{alerts} to fire", within, every=0.5)
+
+        def passes() -> None:
+            wait_until(lambda: not prometheus.firing(), "all alerts to end", 90, every=0.5)
+
+        prometheus.scrape([member.port])
+        passes()
+        # An hour of the rules' time.
+        wait_until(lambda: len(prometheus.query(_SCRAPED_FOR_A_MINUTE)) == 1, "a healthy minute", 120, every=1)
+        assert prometheus.firing(within="55s") == set()
+
+        scene.send(0, *["poison"] * 3)
+        fires("KunicornDeadLetters")
+        passes()
+
+        _come_and_go(scene, prometheus)
+        passes()
+
+        _kill_workers(scene, fires)
+        passes()
+
+        scene.send(1, "hang")
+        fires("KunicornHandlerStuck", "KunicornPartitionStalled", "KunicornLagHigh", within=90)
+        _look_at_the_dashboard(prometheus)
+        (scene.marks / "go on").touch()
+        passes()
+
+        member.kill()
+        prometheus.scrape([])
+        fires("KunicornNoMembers")
+
+
+_SCRAPED_FOR_A_MINUTE = "count_over_time(kunicorn_build_info[60s]) >= 57"
+
+
+def _come_and_go(scene: Scene, prometheus: Prometheus) -> None:
+    """Another member joins and leaves, again and again, until that is noticed."""
+
+    def once() -> bool:
+        other = scene.members.start()
+        other.wait(lambda: other.partitions("running"), "partitions of its own", 60)
+        assert other.stop() == 0
+        return "KunicornRebalanceStorm" in prometheus.firing()
+
+    wait_until(once, "KunicornRebalanceStorm", 120, every=0)
+
+
+def _kill_workers(scene: Scene, fires: Callable[..., None]) -> None:
+    """Six deaths, each of a worker that is there."""
+    member = scene.members.started[0]
+    killed: set[int] = set()
+    while len(killed) < 6:
+        pids = member.wait(
+            lambda: {w["pid"] for w in member.workers() if w["state"] == "ready"} - killed, "a worker", 30
+        )
+        os.kill(pid := min(pids), signal.SIGKILL)
+        killed.add(pid)
+    fires("KunicornWorkersDying")
+
+
+def _look_at_the_dashboard(prometheus: Prometheus) -> None:
+    """Every expression is one, and shows something."""
+    empty = []
+    for expression in expressions():
+        asked = expression.replace("$__rate_interval", "30s")
+        for variable in ("$job", "$instance", "$group"):
+            asked = asked.replace(variable, ".*")
+        if not prometheus.query(asked) and not any(name in expression for name in NEVER_SEEN):
+            empty.append(expression)
+    assert empty == []

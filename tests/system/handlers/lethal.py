@@ -1,0 +1,26 @@
+"""The demo's handler, but a record whose value is `POISON` takes its process along, as a segfault would."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from kunicorn.demo.audit import AuditLog
+from kunicorn.records import Record
+from tests.system.handlers import audited
+
+POISON = b"poison"
+
+
+@cache
+def _audit() -> AuditLog:
+    return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ["KUNICORN_AUDIT_MEMBER"])
+
+
+def handle(record: Record) -> None:
+    """Handle one record, or die of it with the record in hand."""
+    if record.value == POISON:
+        _audit().begin([record])
+        os._exit(9)
+    audited.handle(record)

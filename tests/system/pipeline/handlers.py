@@ -1,0 +1,49 @@
+"""Handlers for jobs: audited, and doing what the record's value says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kunicorn.demo import handlers as audited
+from kunicorn.outcomes import DeadLetter, Halt, Skip
+from kunicorn.records import Record
+
+_failed_once: set[str] = set()
+_options: dict[str, Any] = {}
+
+
+def setup(options: dict[str, Any]) -> None:
+    """With the option `forgive` nothing is halted."""
+    _options.clear()
+    _options.update(options)
+
+
+def nothing(record: Record) -> None:
+    """As fast as a handler can be."""
+
+
+def obedient(record: Record) -> Any:
+    """Fail, skip or halt where the value asks for it; otherwise handle."""
+    match record.value:
+        case b"poison":
+            raise ValueError("poison")
+        case b"letter":
+            raise DeadLetter("not wanted")
+        case b"skip":
+            return Skip("not needed")
+        case b"halt" if not _options.get("forgive"):
+            return Halt("a person has to look")
+        case b"once" if record.idempotency_key not in _failed_once:
+            _failed_once.add(record.idempotency_key)
+            raise ConnectionError("try again")
+    audited.handle(record)
+    return None
+
+
+obedient.setup = setup  # type: ignore[attr-defined]
+
+
+def batch(records: Sequence[Record]) -> None:
+    """A batch at a time."""
+    audited.handle_batch(records)

@@ -1,0 +1,207 @@
+"""`kunicorn pipeline` on a real Kafka and a real Spark, in one JVM."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from kunicorn.pipeline.session import open_session
+from kunicorn.settings import load
+from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.members import Members
+from tests.system.pipeline.conftest import MASTER, Desk, tiles
+from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of, held, produce
+
+pytestmark = pytest.mark.timeout(300)
+"""The first job of a file starts a JVM, which takes its time on a busy machine."""
+
+TIME = time.time_ns() // 1_000_000 - 60_000
+"""Recent: what is older than the topic's retention is deleted within half a minute."""
+ROUND = {"max_offsets_per_trigger": 400}
+
+
+def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
+    """Values by partition, in order."""
+    sender = Producer({"bootstrap.servers": bootstrap})
+    for number, each in values.items():
+        for value in each:
+            sender.produce(topic, value, "key", partition=number, headers=[("trace", b"1")], timestamp=TIME)
+    assert sender.flush(20) == 0
+
+
+def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_live(desk_of: Callable[..., Desk]) -> None:
+    rules = {"max_attempts": 2, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1, "on_failure": "dead_letter"}
+    desk = desk_of(2, {"handler": rules, "pipeline": {**ROUND, "max_offsets_per_trigger": 20}})
+    letters = desk.kafka.create_topic(f"{desk.topic}.dead-letters")
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 5 + ["poison", "once", "skip"] + ["x"] * 5, 1: ["x"] * 30})
+    said = desk.said("backfill", "--master", MASTER, "--run", "first")
+    assert "handled       41 records in 3 rounds" in said
+    whole = held(end_offsets(desk.kafka.bootstrap, desk.topic, 2))
+    rows = desk.outcomes("first")
+    assert tiles(rows, whole), rows
+    assert [(r["offset"], r["status"], r["attempts"]) for r in rows if r["status"] != "done"] == [
+        (5, "dead_letter", 2), (7, "skip", 1),
+    ]  # fmt: skip
+    report = desk.report(2)
+    assert [place.offset for place in report.lost] == [5, 7], report
+    assert (report.handled, report.handled_twice, report.out_of_order, report.overlaps) == (41, (), (), ())
+    (letter,) = consumed(desk.kafka.bootstrap, letters, 1)
+    assert (letter.key(), letter.value(), letter.timestamp()[1]) == (b"key", b"poison", TIME)
+    told = dict(headers_of(letter))
+    assert (told["trace"], told["kunicorn-offset"], told["kunicorn-error-type"]) == (b"1", b"5", b"ValueError")
+    assert told["kunicorn-group"] == desk.topic.encode()
+    nothing = {TopicPartition(desk.topic, number): -1001 for number in range(2)}
+    assert committed_offsets(desk.kafka.bootstrap, desk.topic, desk.topic, 2) == nothing, "the live group is untouched"
+    assert "finished: nothing is left" in desk.said("backfill", "--resume", "first")
+    assert "estimated time: " in (planned := desk.said("backfill", "--dry-run"))
+    assert "2 partitions, 43 offsets" in planned
+
+
+def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(2)
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x", "halt", "x"], 1: ["x"] * 3})
+    said = desk.said("backfill", "--master", MASTER, "--run", "stuck", code=6)
+    assert f"halted        {desk.topic}-0 at 1: {desk.topic}-0@1: kunicorn.outcomes.Halt: a person has to look" in said
+    assert "--resume stuck" in said
+    assert desk.manifest("stuck")["positions"] == {desk.topic: {"0": 1, "1": 3}}
+    rows = [row for row in desk.outcomes("stuck") if row["partition"] == 0]
+    assert [(row["offset"], row["until"], row["status"]) for row in rows] == [(0, 1, "done"), (1, 1, "halt")]
+    desk.configure({"handler": {"options": {"forgive": True}}})
+    assert "handled       6 records" in desk.said("backfill", "--master", MASTER, "--resume", "stuck")
+    report = desk.report(2)
+    assert report.holds, report
+
+
+def test_the_relay_loses_nothing_and_repeats_nothing(
+    desk_of: Callable[..., Desk], members_of: Callable[..., Members], audit: Path
+) -> None:
+    """A live service stops with a backlog, a catch-up brings the group to its end, the live service goes on."""
+    desk = desk_of(2, {"pipeline": ROUND})
+    bootstrap, topic = desk.kafka.bootstrap, desk.topic
+    produce(bootstrap, topic, 2_000)
+    members = members_of(bootstrap, topic, env={"KUNICORN_HANDLER_MS": "200", "KUNICORN_AUDIT_DIR": str(audit)})
+    first = members.start()
+    first.wait(lambda: any(worker["handled"] > 20 for worker in first.workers()), "some of it to be handled")
+    assert first.stop() == 0
+    assert "takes group" in (said := desk.said("catch-up", "--master", MASTER, "--run", "over"))
+    assert "is handed back" in said
+    ends = end_offsets(bootstrap, topic, 2)
+    assert committed_offsets(bootstrap, topic, topic, 2) == ends
+    produce(bootstrap, topic, 200)
+    second = members.start(env={"KUNICORN_HANDLER_MS": "0"})
+    second.wait(lambda: second.lag() == 0, "the group to be at its end")
+    with pytest.raises(Exception, match=r"has 1 member\(s\).*Stop the live service first"):
+        desk.said("catch-up", "--master", MASTER)
+    assert second.stop() == 0
+    report = desk.report(2)
+    assert report.holds, report
+    assert report.repeated == ()
+    assert set(report.handled_by) == {first.name, "spark", second.name}
+    assert "at its end already" in desk.said("catch-up", "--master", MASTER)
+
+
+def test_a_stream_handles_what_comes_and_mirrors_its_offsets_to_a_group(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(2, {"pipeline": ROUND})
+    bootstrap, topic = desk.kafka.bootstrap, desk.topic
+    produce(bootstrap, topic, 500)
+    said = desk.said("stream", "--master", MASTER, "--available-now")
+    assert said.count("micro-batch") == 2, "no more than max_offsets_per_trigger at once"
+    produce(bootstrap, topic, 100)
+    said = desk.said("stream", "--master", MASTER, "--available-now")
+    assert "handled       100 records" in said, "it goes on from its checkpoint"
+    ends = end_offsets(bootstrap, topic, 2)
+    assert tiles(desk.outcomes("stream"), held(ends))
+    assert committed_offsets(bootstrap, f"{topic}.stream", topic, 2) == ends
+    report = desk.report(2)
+    assert (report.holds, report.repeated) == (True, ()), report
+
+
+def test_an_export_equals_the_topic_and_the_next_one_adds_what_has_come(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(1)
+    bootstrap, topic = desk.kafka.bootstrap, desk.topic
+    send(bootstrap, topic, {0: [f"value {number}" for number in range(50)]})
+    lake = desk.directory / "lake"
+    assert "50 records" in desk.said("export", str(lake), "--master", MASTER)
+    assert "has everything already" in desk.said("export", str(lake), "--master", MASTER)
+    send(bootstrap, topic, {0: ["one more"]})
+    desk.said("export", str(lake), "--master", MASTER)
+    files = sorted(lake.glob("date=*/[!_]*.parquet"), key=lambda file: file.name)
+    assert [file.stem.split("-")[-2:] for file in files] == [[f"{0:020}", f"{50:020}"], [f"{50:020}", f"{51:020}"]]
+    rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files]).to_pylist()
+    assert [
+        (row["offset"], row["key"], row["value"], row["timestamp"].timestamp(), row["headers"][0]["value"])
+        for row in rows
+    ] == [
+        (each.offset(), each.key(), each.value(), each.timestamp()[1] / 1000, b"1")
+        for each in consumed(bootstrap, topic, 51)
+    ]
+
+
+def test_the_source_gives_records_as_columns_and_knows_sparks_options(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(2)
+    send(desk.kafka.bootstrap, desk.topic, {0: ["a", "b", "c"], 1: ["d"]})
+    spark = open_session(load(desk.config, {}).pipeline, MASTER, "columns")
+    try:
+        source = spark.read.format("kunicorn").option("config", str(desk.config))
+        start = json.dumps({desk.topic: {"0": 1, "1": -2}})
+        rows = source.option("startingOffsets", start).load().orderBy("partition", "offset").collect()
+        assert [(r.partition, r.offset, bytes(r.value), r.timestampType) for r in rows] == [
+            (0, 1, b"b", 0), (0, 2, b"c", 0), (1, 0, b"d", 0),
+        ]  # fmt: skip
+        assert (bytes(rows[0].key), rows[0].headers[0].key, bytes(rows[0].headers[0].value)) == (b"key", "trace", b"1")
+        for name, value, why in (
+            ("startingOffsets", json.dumps({desk.topic: {"0": 1}}), f"leave out {desk.topic}-1"),
+            ("kafka.sasl.password", "geheim", "security and all else about the cluster is in the settings' file"),
+        ):
+            with pytest.raises(Exception, match=why) as refused:
+                spark.read.format("kunicorn").option("config", str(desk.config)).option(name, value).load().collect()
+            assert "geheim" not in str(refused.value)
+    finally:
+        spark.stop()
+
+
+def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(1)
+    produce(desk.kafka.bootstrap, desk.topic, 10)
+    cases: dict[tuple[str, ...], str] = {
+        ("--offsets", '{"nowhere": {"0": [0, 5]}}'): "there is no topic 'nowhere' on this cluster",
+        ("--offsets", f'{{"{desk.topic}": {{"7": [0, 5]}}}}'): f"there is no partition {desk.topic}-7",
+        ("--offsets", f'{{"{desk.topic}": {{"0": [5, 2]}}}}'): "ends before it begins",
+        ("--offsets", f'{{"{desk.topic}": {{"0": [0, 50]}}}}'): "beyond the log's end",
+        ("--offsets", "{"): "--offsets is not JSON",
+        ("--from", "yesterday"): "--from 'yesterday' is neither a time with its zone",
+        ("--from", "1h", "--to", "2h"): "--from is not before --to",
+        ("--resume", "never"): "there is no run 'never'",
+    }
+    for arguments, why in cases.items():
+        with pytest.raises(Exception, match=why):
+            desk.said("backfill", *arguments)
+    desk.configure({"handler": {"entrypoint": "tests.system.pipeline.handlers:missing"}})
+    with pytest.raises(Exception, match="has no 'missing'"):
+        desk.said("backfill")
+
+
+def test_offsets_that_are_gone_are_named_or_passed_over_as_asked(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(1)
+    produce(desk.kafka.bootstrap, desk.topic, 10)
+    _delete_before(desk.kafka, desk.topic, 4)
+    wanted = ("--offsets", f'{{"{desk.topic}": {{"0": [1, 10]}}}}')
+    with pytest.raises(Exception, match=f"{desk.topic}-0 from 1 to 4, it begins at 4 now"):
+        desk.said("backfill", *wanted)
+    desk.configure({"pipeline": {"fail_on_data_loss": False}})
+    assert "6 offsets" in desk.said("backfill", *wanted, "--dry-run")
+
+
+def _delete_before(kafka: KafkaCluster, topic: str, offset: int) -> None:
+    from confluent_kafka import TopicPartition as Coordinates
+
+    for future in kafka.admin().delete_records([Coordinates(topic, 0, offset)]).values():
+        future.result(10)

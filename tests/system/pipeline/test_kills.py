@@ -1,0 +1,172 @@
+"""Jobs that are killed, joined by a live member, or restarted again and again: nothing is lost, repeats are bounded."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kunicorn.demo.check import Report
+from tests.system.members import Members
+from tests.system.pipeline.conftest import Desk, tiles
+from tests.system.producing import committed_offsets, end_offsets, held, produce
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+ROUND = 400
+SLOWLY = {"KUNICORN_HANDLER_MS": "4"}
+START_SECONDS = 240.0
+"""A JVM, its executors and their Python processes, on a machine that has other things to do."""
+
+
+def committed(desk: Desk, group: str | None = None) -> int:
+    """Offsets that the group has, over all partitions."""
+    found = committed_offsets(desk.kafka.bootstrap, group or desk.topic, desk.topic, 2)
+    return sum(max(0, offset) for offset in found.values())
+
+
+def further(desk: Desk, group: str, than: int) -> bool:
+    """Whether the group has moved on."""
+    return committed(desk, group) > than
+
+
+def wait_committed(desk: Desk, process: subprocess.Popen[str], least: int) -> None:
+    """Until the run is so far, and still runs."""
+
+    def far_enough() -> bool:
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        return committed(desk) >= least
+
+    wait_until(far_enough, f"{least} committed offsets", START_SECONDS, every=0.1)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """The driver, its JVM and the executors' JVMs, as when the machine goes."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(20)
+
+
+def repeats(report: Report) -> int:
+    """Records that were handled again after they had been handled, or after a call that never ended."""
+    return len(report.handled_twice) + len(report.repeated)
+
+
+def finish(desk: Desk, *arguments: str, master: str = "local[2]") -> None:
+    """Another run, to its end."""
+    process = desk.start(*arguments, "--master", master)
+    out, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 0, out
+
+
+@pytest.fixture
+def desk(desk_of: Callable[..., Desk]) -> Desk:
+    """A backlog on two partitions."""
+    made = desk_of(2, {"pipeline": {"max_offsets_per_trigger": ROUND}})
+    produce(made.kafka.bootstrap, made.topic, 3_000)
+    return made
+
+
+def test_a_killed_driver_loses_nothing_and_the_next_run_repeats_one_round_at_most(desk: Desk) -> None:
+    process = desk.start("catch-up", "--master", "local[2]", env=SLOWLY)
+    wait_committed(desk, process, ROUND)
+    kill(process)
+    finish(desk, "catch-up")
+    assert committed(desk) == 3_000
+    report = desk.report(2)
+    assert report.lost == ()
+    assert repeats(report) <= ROUND, report
+
+
+def test_a_killed_executor_is_replaced_and_its_range_handled_again(desk: Desk) -> None:
+    process = desk.start("catch-up", "--master", "local-cluster[2,1,1024]", env=SLOWLY)
+    wait_committed(desk, process, ROUND)
+    os.kill(wait_until(lambda: executor_of(process.pid), "an executor's JVM"), signal.SIGKILL)
+    out, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 0, out
+    assert committed(desk) == 3_000
+    report = desk.report(2)
+    assert report.lost == ()
+    assert repeats(report) <= ROUND, report
+    assert tiles(desk.outcomes(), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
+
+
+def executor_of(session: int) -> int | None:
+    """The pid of an executor's JVM in that session."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            command = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[3]) == session and b"CoarseGrainedExecutorBackend" in command and b"java" in command[:200]:
+            return int(stat.parent.name)
+    return None
+
+
+def test_a_live_member_that_joins_wins_and_the_run_says_so(
+    desk: Desk, members_of: Callable[..., Members], audit: Path
+) -> None:
+    process = desk.start("catch-up", "--master", "local[2]", env=SLOWLY)
+    wait_committed(desk, process, ROUND)
+    member = members_of(desk.kafka.bootstrap, desk.topic, env={"KUNICORN_AUDIT_DIR": str(audit)}).start()
+    out, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 4, out
+    assert re.search(r"has members again and refuses|was committed by somebody else|has 1 member\(s\)", out), out
+    assert "Traceback" not in out
+    member.wait(lambda: member.lag() == 0, "the live service to handle the rest", 60)
+    assert member.stop() == 0
+    report = desk.report(2)
+    assert report.lost == ()
+    assert repeats(report) <= ROUND, report
+
+
+def test_a_killed_backfill_goes_on_from_its_manifest_and_its_table_has_every_offset_once(desk: Desk) -> None:
+    process = desk.start("backfill", "--run", "cut", "--master", "local[2]", env=SLOWLY)
+    manifest = desk.runs / "cut" / "manifest.json"
+    wait_until(lambda: manifest.exists() and desk.manifest("cut")["rounds"] >= 2, "two rounds", START_SECONDS, 0.1)
+    kill(process)
+    finish(desk, "backfill", "--resume", "cut")
+    report = desk.report(2)
+    assert report.lost == ()
+    assert repeats(report) <= ROUND, report
+    assert tiles(desk.outcomes("cut"), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
+
+
+def test_a_stream_restarted_ten_times_has_every_offset_once_in_its_table_and_its_group(desk: Desk) -> None:
+    chance = random.Random(7)
+    bootstrap, group = desk.kafka.bootstrap, f"{desk.topic}.stream"
+    for number in range(10):
+        process = desk.start("stream", "--every", "0.2", "--master", "local[2]", env=SLOWLY)
+        before = committed(desk, group)
+        if before < sum(end_offsets(bootstrap, desk.topic, 2).values()):
+            wait_until(partial(further, desk, group, before), "a micro-batch", START_SECONDS, every=0.1)
+        process.send_signal(chance.choice((signal.SIGTERM, signal.SIGKILL)))
+        if process.wait(120) < 0:
+            kill_rest(process)
+        produce(bootstrap, desk.topic, 50 * (number == 5))
+    finish(desk, "stream", "--available-now")
+    ends = end_offsets(bootstrap, desk.topic, 2)
+    assert tiles(desk.outcomes("stream"), held(ends))
+    assert committed_offsets(bootstrap, group, desk.topic, 2) == ends
+    assert desk.report(2).lost == ()
+
+
+def kill_rest(process: subprocess.Popen[str]) -> None:
+    """The JVM of a driver that is gone ends by itself; two must not have one checkpoint."""
+
+    def alone() -> bool:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(alone, "the JVM to end with its driver", 60)

@@ -1,0 +1,53 @@
+"""The dashboard shows what is declared, and the chart carries it as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+from kunicorn.observe import catalogue
+from kunicorn.observe.catalogue import Kind
+from kunicorn.observe.dashboard import dashboard, expressions
+
+ROOT = Path(__file__).parents[3]
+_SUFFIX = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket", Kind.GAUGE: ""}
+EXPOSED = {declared.name + _SUFFIX[declared.kind]: declared for declared in catalogue.every()}
+
+
+def test_the_dashboard_is_current() -> None:
+    file = ROOT / "deploy/helm/dashboards/kunicorn.json"
+    assert file.read_text() == dashboard(), "run `python -m kunicorn.observe`"
+
+
+def test_every_expression_asks_for_metrics_and_labels_that_there_are() -> None:
+    for expression in expressions():
+        named = re.findall(r"\b(?:kunicorn|kafka|messaging)_\w+", expression)
+        assert named, expression
+        assert set(named) <= set(EXPOSED), expression
+        labels = {label for name in named for label in EXPOSED[name].labels}
+        grouped = {label for each in re.findall(r"by \(([^)]*)\)", expression) for label in each.split(", ")}
+        assert grouped <= labels | {"instance", "le"}, expression
+
+
+def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
+    panels = json.loads(dashboard())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = sorted((p["gridPos"] for p in panels), key=lambda place: (place["y"], place["x"]))
+    for one, other in pairwise(places):
+        assert other["y"] >= one["y"] + one["h"] or other["x"] >= one["x"] + one["w"]
+        assert one["x"] + one["w"] <= 24
+
+
+def test_every_panel_says_what_it_means_and_what_to_do() -> None:
+    for panel in json.loads(dashboard())["panels"]:
+        assert panel["type"] == "row" or panel["description"]
+
+
+def test_alerts_ask_for_metrics_that_there_are() -> None:
+    rules = (ROOT / "deploy/helm/alerts/rules.yaml").read_text()
+    expressions = re.findall(r"expr: (.*?)\n        for:", rules, flags=re.DOTALL)
+    assert len(expressions) == rules.count("- alert:")
+    named = {name for each in expressions for name in re.findall(r"\b(?:kunicorn|kafka)_\w+", each)}
+    assert named <= set(EXPOSED)

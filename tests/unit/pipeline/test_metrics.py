@@ -1,0 +1,24 @@
+"""The driver's /metrics."""
+
+from __future__ import annotations
+
+import urllib.request
+
+from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.state import Counts
+from kunicorn.settings import HttpSettings
+from tests.system.members import free_port
+
+
+def test_counters_are_served_while_the_job_runs_and_a_taken_port_is_only_said() -> None:
+    http, said = HttpSettings(host="127.0.0.1", port=free_port()), list[str]()
+    with Exposed(http, "catch-up", said.append) as exposed:
+        exposed.moved(Counts(records=7, skipped=1), rounds=2, left=30)
+        with urllib.request.urlopen(f"http://127.0.0.1:{http.port}/metrics", timeout=5) as answer:
+            told = answer.read().decode()
+        with Exposed(http, "export", said.append):
+            pass
+    assert 'kunicorn_pipeline_records{job="catch-up",outcome="records"} 7.0' in told
+    assert 'kunicorn_pipeline_offsets_left{job="catch-up"} 30.0' in told
+    assert len(said) == 1
+    assert "set http.port" in said[0]

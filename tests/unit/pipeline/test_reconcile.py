@@ -1,0 +1,54 @@
+"""Tables against topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.reconcile import Difference, difference, rows_of
+from kunicorn.pipeline.storage import Directory
+from kunicorn.topics import TopicPartition
+
+A0 = TopicPartition("a", 0)
+
+
+def compared(*rows: tuple[int, int]) -> Difference:
+    return difference([OffsetRange("a", 0, 10, 20)], {A0: rows})
+
+
+def test_rows_in_any_order_that_tile_the_range_leave_nothing_to_say() -> None:
+    assert compared((15, 20), (10, 15)) == Difference(10, [], [])
+    assert compared((0, 50)) == Difference(10, [], []), "what lies outside is nobody's question"
+
+
+def test_gaps_are_missing_and_overlaps_repeated() -> None:
+    found = compared((10, 12), (13, 16), (14, 15), (15, 18))
+    assert found.missing == [OffsetRange("a", 0, 12, 13), OffsetRange("a", 0, 18, 20)]
+    assert found.repeated == [OffsetRange("a", 0, 14, 16)]
+    assert found.covered == 7
+    assert compared() == Difference(0, [OffsetRange("a", 0, 10, 20)], [])
+
+
+def test_a_table_of_single_records_and_one_of_ranges_are_read_alike(tmp_path: Path) -> None:
+    single = pa.table({"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 4]})
+    ranges = pa.table({
+        "topic": ["a", "a"], "partition": [0, 0], "offset": [3, 9], "until": [9, 9], "status": ["done", "halt"],
+    })  # fmt: skip
+    for name, table in (("single", single), ("ranges", ranges)):
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "x.parquet")
+    assert rows_of(Directory(str(tmp_path / "single"))) == {A0: [(3, 4), (4, 5)]}
+    assert rows_of(Directory(str(tmp_path / "ranges"))) == {A0: [(3, 9)]}
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no Parquet files"):
+        rows_of(Directory(str(tmp_path)))
+    pq.write_table(pa.table({"topic": ["a"]}), tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match="has no column 'partition'"):
+        rows_of(Directory(str(tmp_path)))

@@ -1,0 +1,59 @@
+"""What Spark needs, and what it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.jobs import said_by_task
+from kunicorn.pipeline.session import check_installed, patient, spark_settings
+from kunicorn.settings import PipelineSettings
+
+
+def fake_java(directory: Path, says: str, code: int = 0) -> str:
+    home = directory / "jdk"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
+    (home / "bin" / "java").chmod(0o755)
+    return str(home)
+
+
+def test_a_missing_java_is_one_message_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is none in PATH: install Java 17"):
+        check_installed()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="bin/java cannot be run"):
+        check_installed()
+
+
+def test_a_java_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path, 'openjdk version "11.0.2" 2019-01-15'))
+    with pytest.raises(ConfigError, match=r'is openjdk version "11.0.2" 2019-01-15: install Java 17'):
+        check_installed()
+
+
+def test_a_local_master_tries_tasks_again_as_a_cluster_does() -> None:
+    assert [patient(master) for master in ("local", "local[*]", "local[2]", "local[2,9]", "k8s://x")] == [
+        "local[1,4]", "local[*,4]", "local[2,4]", "local[2,9]", "k8s://x",
+    ]  # fmt: skip
+
+
+def test_settings_of_the_users_go_to_spark_but_for_what_promises_rest_on() -> None:
+    pipeline = PipelineSettings(spark={"spark.ui.port": "4141"})
+    told = spark_settings(pipeline, "local[*]", "run")
+    assert (told["spark.ui.port"], told["spark.speculation"], told["spark.app.name"]) == ("4141", "false", "run")
+
+
+def test_a_tasks_own_message_is_found_in_sparks_account() -> None:
+    account = """An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "tasks.py", line 1
+kunicorn.pipeline.reading.RangeUnreadable: orders-0 cannot be read: topic is gone
+
+\tat org.apache.spark.api.python.BasePythonRunner"""
+    assert said_by_task(account) == "orders-0 cannot be read: topic is gone"
+    assert "a Python process died" in said_by_task("Python worker exited unexpectedly (crashed)")
+    assert said_by_task("[SOME_ERROR] of Spark's own\nmore") == "[SOME_ERROR] of Spark's own"

@@ -1,0 +1,45 @@
+"""The chart's schema and defaults say what the settings say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kunicorn.settings.chart import settings_defaults, values_schema
+from kunicorn.settings.loading import sections
+
+SECRETS = {"ssl_key_password", "sasl_password", "sasl_oauthbearer_client_secret", "token"}
+CHART = Path(__file__).parents[3] / "deploy" / "helm"
+
+
+def test_the_schema_is_current() -> None:
+    assert (CHART / "values.schema.json").read_text() == values_schema(), "run `python -m kunicorn.settings`"
+
+
+def test_the_defaults_are_current() -> None:
+    assert (CHART / "settings-defaults.json").read_text() == settings_defaults(), "run `python -m kunicorn.settings`"
+
+
+def test_every_setting_can_be_given_but_for_secrets() -> None:
+    tables = json.loads(values_schema())["properties"]["config"]["properties"]
+    named = {name: set(table["properties"]) for name, table in tables.items()}
+    assert named == {name: set(model.model_fields) - SECRETS for name, model in sections().items()}
+
+
+def test_no_table_of_ours_takes_what_it_does_not_know() -> None:
+    def open_tables(schema: Any, path: str) -> list[str]:
+        found = [path] if schema.get("properties") and schema.get("additionalProperties") is not False else []
+        for name, inner in schema.get("properties", {}).items():
+            found += open_tables(inner, f"{path}.{name}")
+        return found
+
+    assert open_tables(json.loads(values_schema()), "") == []
+
+
+def test_limits_of_settings_are_limits_of_values() -> None:
+    tables = json.loads(values_schema())["properties"]["config"]["properties"]
+    assert tables["workers"]["properties"]["count"]["maximum"] == 1024
+    assert tables["handler"]["properties"]["handler_timeout_ms"]["minimum"] == 1
+    assert tables["group"]["properties"]["group_protocol"]["enum"] == ["classic", "consumer"]
+    assert tables["kafka"]["required"] == ["bootstrap_servers"]
