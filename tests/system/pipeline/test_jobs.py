@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline.session import open_session
 from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
@@ -143,6 +145,28 @@ def test_an_export_equals_the_topic_and_the_next_one_adds_what_has_come(desk_of:
         (each.offset(), each.key(), each.value(), each.timestamp()[1] / 1000, b"1")
         for each in consumed(bootstrap, topic, 51)
     ]
+
+
+def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_repeated(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(2)
+    values = [f"value {number}" for number in range(50)]
+    send(desk.kafka.bootstrap, desk.topic, {0: values, 1: values[:7]})
+    lake = desk.directory / "table"
+    command = ("export", str(lake), "--to", "delta", "--value", "text", "--master", MASTER)
+    assert "57 records" in desk.said(*command)
+    manifest = lake / "_kunicorn" / "manifest.json"
+    after = json.loads(manifest.read_text())
+    # As if it had been killed before it wrote that the round is through.
+    ranges = [[desk.topic, 0, 0, 50], [desk.topic, 1, 0, 7]]
+    manifest.write_text(json.dumps({**after, "positions": {}, "rounds": 0, "underway": ranges}))
+    assert "has everything already" in desk.said(*command)
+    rows = DeltaTable(str(lake)).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert rows["offset"].to_pylist() == [*range(50), *range(7)]
+    assert rows["value"].to_pylist() == [*values, *values[:7]]
+    with pytest.raises(ConfigError, match="was begun with another --to or --value"):
+        desk.said("export", str(lake), "--to", "delta")
 
 
 def test_the_source_gives_records_as_columns_and_knows_sparks_options(desk_of: Callable[..., Desk]) -> None:
