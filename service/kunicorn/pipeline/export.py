@@ -154,20 +154,16 @@ def export(
         return ExitCode.CLEAN
     lake = DeltaLake(target, form.schema) if form.delta else None
     if lake is not None:
-        lake.open()
-        if state.underway and lake.rounds() > state.rounds:
-            # It was killed between the table's commit and its own manifest.
-            state = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
-            _save(target, state, form)
+        state = _settled(lake, state)
+        _save(target, state, form)
     if not state.left:
         say(f"{target.url} has everything already")
         return ExitCode.CLEAN
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
         if lake is not None:
-            lake.commit(
-                now.rounds, [LakeFile(*each) for one in summaries for each in json.loads(one.file)], now.positions
-            )
+            files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
+            lake.commit(now.rounds, files, now.positions)
         _save(target, now, form)
 
     spark = open_session(settings.pipeline, master, "export")
@@ -185,6 +181,14 @@ def export(
     finally:
         spark.stop()
     return told(state, "the same command", say)
+
+
+def _settled(lake: DeltaLake, state: RunState) -> RunState:
+    """With the round underway through, if the table has it: a run was killed before it wrote that into its manifest."""
+    lake.open()
+    if not state.underway or lake.rounds() <= state.rounds:
+        return state
+    return state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
 
 
 _FILE_RECORDS = 1_000_000

@@ -19,7 +19,7 @@ from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.pipeline.conftest import MASTER, Desk, tiles
+from tests.system.pipeline.desk import MASTER, Desk, tiles
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of, held, produce
 
 pytestmark = pytest.mark.timeout(300)
@@ -147,6 +147,7 @@ def test_an_export_equals_the_topic_and_the_next_one_adds_what_has_come(desk_of:
     ]
 
 
+@pytest.mark.long
 def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_repeated(
     desk_of: Callable[..., Desk],
 ) -> None:
