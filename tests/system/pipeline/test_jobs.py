@@ -41,7 +41,9 @@ def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
 
 def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_live(desk_of: Callable[..., Desk]) -> None:
     rules = {"max_attempts": 2, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1, "on_failure": "dead_letter"}
-    desk = desk_of(2, {"handler": rules, "pipeline": {**ROUND, "max_offsets_per_trigger": 20}})
+    desk = desk_of(
+        2, {"handler": {**rules, "handler_timeout_ms": 60_000}, "pipeline": {**ROUND, "max_offsets_per_trigger": 20}}
+    )
     letters = desk.kafka.create_topic(f"{desk.topic}.dead-letters")
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 5 + ["poison", "once", "skip"] + ["x"] * 5, 1: ["x"] * 30})
     said = desk.said("backfill", "--master", MASTER, "--run", "first")

@@ -22,6 +22,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 ROUND = 400
+RESTARTS = 10
 SLOWLY = {"KUNICORN_HANDLER_MS": "4"}
 START_SECONDS = 240.0
 """A JVM, its executors and their Python processes, on a machine that has other things to do."""
@@ -144,7 +145,7 @@ def test_a_killed_backfill_goes_on_from_its_manifest_and_its_table_has_every_off
 def test_a_stream_restarted_ten_times_has_every_offset_once_in_its_table_and_its_group(desk: Desk) -> None:
     chance = random.Random(7)
     bootstrap, group = desk.kafka.bootstrap, f"{desk.topic}.stream"
-    for number in range(10):
+    for number in range(RESTARTS):
         process = desk.start("stream", "--every", "0.2", "--master", "local[2]", env=SLOWLY)
         before = committed(desk, group)
         if before < sum(end_offsets(bootstrap, desk.topic, 2).values()):
