@@ -111,12 +111,13 @@ bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's ow
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
+	$(BIN)/python -m tests.contract.conformance
 
 lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
 	for extra in "" dev; do \
 	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline -c requirements.lock} \
+	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline --extra delta -c requirements.lock} \
 	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
 	done
 

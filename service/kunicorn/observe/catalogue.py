@@ -234,7 +234,7 @@ WORKER_RESTARTS = Declared(
     "SIGKILL: out of memory, most likely. SIGSEGV: an extension module. No rebalance follows from either.", ("reason",),
 )  # fmt: skip
 WORKER_RECYCLES = Declared(
-    "kunicorn_worker_recycles", C, "Workers that were replaced in order: records, age, rss, or reload.",
+    "kunicorn_worker_recycles", C, "Workers replaced in order: records, age, rss, reload, request (over HTTP).",
     "rss every few minutes: the handler leaks fast, or [workers] max_rss_mb is near what it needs.", ("reason",),
 )  # fmt: skip
 RELOADS = Declared(

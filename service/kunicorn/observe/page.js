@@ -3,6 +3,7 @@
 "use strict";
 
 const MOST_ROWS = 20;
+const MOST_CELLS = 4000;
 const $ = (id) => document.getElementById(id);
 let before = null; // The last snapshot and its positions, for rates.
 let heard = 0;
@@ -145,9 +146,10 @@ function workers(now, rate) {
 function partitions(now, rate) {
   const counts = new Map();
   for (const p of now.partitions) counts.set(p.state, (counts.get(p.state) ?? 0) + 1);
-  $("counts").textContent = `${now.partitions.length}`;
+  const total = now.partitions.length;
+  $("counts").textContent = total > MOST_CELLS ? `${number(total)}, the first ${number(MOST_CELLS)} drawn` : number(total);
   const most = Math.max(1, ...now.partitions.map((p) => p.lag ?? 0));
-  $("map").replaceChildren(...now.partitions.slice(0, 4000).map((p) => {
+  $("map").replaceChildren(...now.partitions.slice(0, MOST_CELLS).map((p) => {
     const cell = element("i", null, p.state, p.lag > 100 && p.lag > most / 2 ? "lagging" : "");
     cell.title = `${name(p)}: ${p.state}${p.reason ? `, ${p.reason}` : ""}, lag ${number(p.lag)}`;
     return cell;
@@ -167,7 +169,7 @@ function partitions(now, rate) {
 }
 
 function chosen(now) {
-  if ($("filter").value === "all") return now.partitions;
+  if ($("filter").value === "all") return now.partitions.slice(0, MOST_CELLS);
   const worst = [...now.partitions].sort((a, b) => (b.lag ?? 0) - (a.lag ?? 0)).slice(0, MOST_ROWS);
   const telling = new Set([...now.partitions.filter((p) => p.state !== "running").slice(0, 200), ...worst]);
   return [...telling].sort((a, b) => (b.state !== "running") - (a.state !== "running") || (b.lag ?? 0) - (a.lag ?? 0));

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from kunicorn.topics import TopicPartition
+from kunicorn.wire.codec import encode
 from kunicorn.wire.consumer_protocol import encode_assignment
 from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.group_admin import Described, DescribedMember, classic_group, consumer_group
+from kunicorn.wire.group_requests import fetch_offsets
+from kunicorn.wire.make import make
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
 from tests.unit.wire.messages import blank, blank_response, nested
@@ -77,3 +80,18 @@ def test_an_assignment_in_a_format_of_its_own_is_passed_over() -> None:
 def test_an_answer_about_another_group_is_no_answer() -> None:
     assert classic_group(classic(6), "another").error == ErrorCode.UNKNOWN_SERVER_ERROR
     assert consumer_group(consumer(1), "another").error == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("version", versions(Api.OFFSET_FETCH))
+def test_all_that_a_group_has_committed_can_be_asked_for_in_every_version(version: int) -> None:
+    message = make(Api.OFFSET_FETCH, version, fetch_offsets(version, "g", None, require_stable=False))
+    topics = message.groups[0].topics if hasattr(message, "groups") else message.topics
+    assert topics is None, "an empty list would ask for nothing (OffsetFetchRequest.json)"
+    assert encode(message)
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
+def test_a_classic_group_tells_its_strategy_and_what_its_members_asked_for(version: int) -> None:
+    described = classic_group(classic(version, protocol_data="range"), "g")
+    assert described.strategy == "range"
+    assert described.members[0].metadata == b""
