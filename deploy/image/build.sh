@@ -9,15 +9,15 @@ source=$1
 prefix=$2
 extra=${3:-}
 # Compiled now: at run time the root file system is read-only, and every start would compile anew.
-pip="$prefix/bin/pip --disable-pip-version-check --quiet --compile"
+install="$prefix/bin/pip --disable-pip-version-check --quiet install --compile"
 
 test -x "$prefix/bin/python" || python3 -m venv "$prefix"
-$pip install -r "$source/requirements.lock"
+$install -r "$source/requirements.lock"
 if [ -n "$extra" ]; then
     # The lock of development knows every extra's versions.
-    $pip install -c "$source/requirements-dev.lock" "$source[$extra]"
+    $install -c "$source/requirements-dev.lock" "$source[$extra]"
 else
-    $pip install --no-deps "$source"
+    $install --no-deps "$source"
 fi
 "$prefix/bin/pip" --disable-pip-version-check check >/dev/null
 "$prefix/bin/kunicorn" --version

@@ -74,6 +74,8 @@ class Case:
     minute: int
     firing: Collection[str] = ()
     series: Mapping[str, str] = field(default_factory=dict)
+    silent_for: str = "90m"
+    """How long nothing may have fired, if nothing is to fire."""
 
 
 FIRING = (
@@ -109,7 +111,7 @@ SILENT = (
     Case("a rollout of ten pods", 25, (), {GENERATION: "7x5 9+2x8 27x80"}),
     Case("one worker dies", 20, (), {RESTARTS: "_x10 1x80"}),
     Case("restarted once", 20, (), {UPTIME: "0+60x10 0+60x80"}),
-    Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}),
+    Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}, silent_for="10m"),
     Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
     Case("starting", 5, (), {READY: "0x2 1x88"}),
 )
@@ -118,6 +120,8 @@ SILENT = (
 def as_promtool_has_it(case: Case) -> dict[str, object]:
     """One entry of `tests`. ALERTS is the series that Prometheus writes of every alert."""
     series = {**HEALTHY, **case.series}
+    firing = 'ALERTS{alertstate="firing"}'
+    asked = firing if case.firing else f"last_over_time({firing}[{case.silent_for}])"
     expected = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in case.firing]
     return {
         "name": case.name,
@@ -125,7 +129,7 @@ def as_promtool_has_it(case: Case) -> dict[str, object]:
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
             {
-                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "expr": f"count by (alertname) ({asked})",
                 "eval_time": f"{case.minute}m",
                 "exp_samples": expected,
             }

@@ -215,6 +215,7 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
     (["config.group.group_instance_id=orders-0"], "config.group.group_instance_id: all pods would have the same"),
     (["membership.static=true"], "config.group.session_timeout_ms = 45000: not above"),
+    (["membership.static=true", "config.group.session_timeout_ms=75000"], "session_timeout_ms = 75000: not above"),
     (
         ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
         "membership.static beside autoscaling",
