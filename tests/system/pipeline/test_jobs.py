@@ -172,6 +172,7 @@ def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_rep
         desk.said("export", str(lake), "--to", "delta")
 
 
+@pytest.mark.long
 def test_the_source_gives_records_as_columns_and_knows_sparks_options(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(2)
     send(desk.kafka.bootstrap, desk.topic, {0: ["a", "b", "c"], 1: ["d"]})
