@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kafka.cluster import VERSION
 from tests.system import members
 
 _FIRST_WITH_CONSUMER_PROTOCOL = 4
+
+# What is slow on a busy machine is not wrong: whether a rule holds is all that is asked.
+settings.register_profile("rules", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rules")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -53,13 +53,13 @@ def lead_elsewhere(kafka: KafkaCluster, topic: str, directory: Path) -> None:
     wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}", 30)
 
 
-@pytest.mark.scenario("0146 metadata")
 def runs(member: MemberProcess, topic: str) -> bool:
     """Whether the member runs its even share of the topic, and has nothing else."""
     partitions = member.partitions()
     return [(p["topic"], p["state"]) for p in partitions] == [(topic, "running")] * (PARTITIONS // 2)
 
 
+@pytest.mark.scenario("0146 metadata")
 def test_partitions_that_get_new_leaders_cost_no_rebalance(
     three: KafkaCluster, scene: SceneMaker, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from unittest import mock
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -168,7 +168,5 @@ class Interleavings(RuleBasedStateMachine):
         assert {tp: world.committed[tp] for tp in world.owned} == {tp: world.handled[tp] for tp in world.owned}
 
 
-Interleavings.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+Interleavings.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
 TestInterleavings = Interleavings.TestCase
