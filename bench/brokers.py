@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from bench.contestants import PARTITIONS, Contestant, Entry
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
@@ -116,8 +117,10 @@ def coordinator(kafka: KafkaCluster, group: str) -> int:
 
 
 def _coordinator(kafka: KafkaCluster, group: str) -> int | None:
+    # A client of its own each time: librdkafka goes on asking the broker that was the coordinator before.
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     try:
-        described = kafka.admin().describe_consumer_groups([group], request_timeout=10)[group].result(20)
+        described = admin.describe_consumer_groups([group], request_timeout=10)[group].result(20)
     except KafkaException:
         return None
     return int(described.coordinator.id)

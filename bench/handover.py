@@ -215,11 +215,12 @@ def hand_over_page(costs: Sequence[Cost], rounds: int) -> str:
     rows += [[show(cost) for _, show in COLUMNS] for cost in costs]
     paragraphs = (
         f"`make bench-handover`, {conditions()} One member has all {PARTITIONS} partitions of a topic with {RATE} "
-        f"records a second; a second one joins and leaves, {rounds} times for each client, in turns. Handlers of "
+        f"records a second; a second one joins and leaves; {rounds} of each for each client, in turns. Handlers of "
         f"0–{HANDLER_MS} ms; ours with {WORKERS} workers each and default settings.",
         "A pause: the partition's next record lies in the log, and nobody has a record of the partition in hand. "
         "Tuned: heartbeats every half second, offsets committed every second and, synchronously, in the revoke "
-        "callback. Repeated: records handled again. Rebalances: as the coordinator counts them for a join or leave.",
+        "callback. Repeated: records handled again. Rebalances: as the coordinator counts them for a join or leave. "
+        "A client has half of its partitions moved at a time: p99 is the longest of so few.",
         f"Our goals, on top of the drain: partitions that stay {STAY_GOAL:g} s; on a join {JOIN_GOAL:g} s (median) "
         f"and {JOIN_GOAL_P99:g} s (p99); on a leave the heartbeat interval and half a second, {LEAVE_GOAL:g} s.",
     )
