@@ -38,10 +38,13 @@ async def survive(stage: Stage, member: Driver, apis: tuple[Api, ...], rng: Rand
         stage.broker.plan(api, *[spoiler(rng)] * SPOILT_IN_A_ROW)
         if api is Api.METADATA:
             member.topics.doubt()
-        await until(lambda api=api: not stage.broker.planned[api] or member.source.over or _asks_no_more(member, api))
+        await until(
+            lambda api=api: not stage.broker.planned[api] or member.source.over or _asks_no_more(member, api), 900.0
+        )
         if member.source.over:
             return
-    await stage.settled(member)
+    # Spoilt answers may have said that we are over quota, each for a minute at most.
+    await stage.settled(member, within=900.0)
 
 
 def _asks_no_more(member: Driver, api: Api) -> bool:
