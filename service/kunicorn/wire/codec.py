@@ -10,6 +10,7 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import BufferUnderflow
 
+from kunicorn.wire.counts import check_counts
 from kunicorn.wire.errors import ProtocolError
 from kunicorn.wire.lenient import UNREADABLE, lenient_reader
 from kunicorn.wire.make import Fields, make
@@ -83,6 +84,7 @@ def decode(schema: Schema, buffer: bytes, offset: int) -> tuple[Any, int]:
 
     Not for a frame that is too short: there the lenient reader could only invent. Raises one of `UNREADABLE`.
     """
+    check_counts(schema, buffer, offset)
     try:
         return entity_reader(schema)(buffer, offset)
     except BufferUnderflow:

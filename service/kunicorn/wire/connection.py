@@ -45,6 +45,9 @@ _RENEW_PAUSE = 1.1
 """A broker takes a renewal within a second for an error (`KafkaChannel.java`, MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS); a
 session that is shorter ends, and another connection follows."""
 
+_LONGEST_MUTE = 60.0
+"""Seconds for which a broker over quota is believed: a wrong number would silence the connection for weeks."""
+
 
 class _Pending(NamedTuple):
     """A request whose answer is still to come."""
@@ -126,7 +129,8 @@ class Connection:
         self._proven = True
         throttled: timedelta = getattr(answer, "throttle_time", timedelta())
         # Over quota: the broker has stopped reading from this connection for as long as it says (KIP-219).
-        self._muted_until = max(self._muted_until, self._loop.time() + throttled.total_seconds())
+        muted = min(throttled.total_seconds(), _LONGEST_MUTE)
+        self._muted_until = max(self._muted_until, self._loop.time() + muted)
         return answer
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ class Asked:
     message: Any
     client_id: str
     connection: int
+    correlation_id: int
 
 
 Reply = Any
@@ -146,7 +147,7 @@ class FakeBroker:
         key = Api(int.from_bytes(frame[:2], "big")), int.from_bytes(frame[2:4], "big")
         header, size = entity_reader(REQUESTS[key].__header_schema__)(frame, 0)
         message, _ = entity_reader(REQUESTS[key])(frame, size)
-        asked = Asked(*key, message, header.client_id, number)
+        asked = Asked(*key, message, header.client_id, number, header.correlation_id)
         async with self._arrival:
             self.asked.append(asked)
             self._arrival.notify_all()

@@ -16,6 +16,7 @@ from kunicorn.wire.errors import ConnectionLost, ProtocolError, RequestTimedOut,
 from kunicorn.wire.group_requests import heartbeat
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import Api
+from tests.fakes.turned_clock import turned
 from tests.unit.wire.broker import Asked, FakeBroker, HangUp, Reply, Silence, connect
 from tests.unit.wire.messages import blank_response, nested, response_frame
 
@@ -216,6 +217,21 @@ async def test_waiting_for_the_quota_counts_as_waiting_and_breaks_nothing(
         await beat(connection, timeout=0.05)
     assert not connection.closed
     assert len(broker.apis()) == 1
+
+
+def test_a_quota_of_weeks_is_taken_for_a_mistake_and_a_minute_waited() -> None:
+    async def story() -> None:
+        async with FakeBroker(1) as broker:
+            connection = await connect(broker)
+            weeks = timedelta(days=24)
+            broker.script[Api.HEARTBEAT] = lambda _: blank_response(Api.HEARTBEAT, 4, throttle_time=weeks)
+            await beat(connection)
+            broker.script[Api.HEARTBEAT] = echo
+            await beat(connection, timeout=70.0)
+            connection.close()
+            await connection.wait_closed()
+
+    turned(story)
 
 
 # -- endings -------------------------------------------------------------------------------------------------

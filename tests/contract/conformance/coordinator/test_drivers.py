@@ -45,7 +45,7 @@ class Stage:
         await member.start()
         return member
 
-    async def settled(self, *members: Driver) -> None:
+    async def settled(self, *members: Driver, within: float = 120.0) -> None:
         """Until these share all there is, and none of them waits for anything."""
 
         def shared() -> bool:
@@ -53,7 +53,7 @@ class Stage:
             owned = [tp for member in members for tp in member.owned]
             return all(m.stable for m in members) and sorted(owned) == sorted(everything)
 
-        await until(shared)
+        await until(shared, within)
 
     def asked(self, api: Api) -> list[Any]:
         """The requests of that kind, so far."""

@@ -1,0 +1,94 @@
+"""Answers that no broker should send: read or refused, in bounded time and memory, and never anything else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import time
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from kunicorn.wire import group_answers
+from kunicorn.wire.codec import decode_response
+from kunicorn.wire.consumer_protocol import decode_subscription
+from kunicorn.wire.errors import ProtocolError
+from kunicorn.wire.metadata import metadata_from
+from kunicorn.wire.versions import OURS, Api
+from tests.unit.wire.mutations import mutations
+
+FEW, MANY = 1_000, 100_000
+SLOWEST = 1.0
+"""Seconds that one answer of a few hundred bytes may take, on a busy machine."""
+MOST_MEMORY = 64 * 1024
+"""KiB that the process may grow by."""
+
+READ: dict[Api, Any] = {
+    Api.METADATA: metadata_from,
+    Api.FIND_COORDINATOR: lambda message: group_answers.found(message, "g"),
+    Api.JOIN_GROUP: group_answers.joined,
+    Api.SYNC_GROUP: group_answers.synced,
+    Api.LEAVE_GROUP: lambda message: group_answers.left(message, "m", None),
+    Api.OFFSET_COMMIT: lambda message: group_answers.committed(message, {}),
+    Api.OFFSET_FETCH: lambda message: group_answers.offsets_fetched(message, "g"),
+    Api.DESCRIBE_CONFIGS: lambda message: group_answers.config_described(message, "g", "x"),
+    Api.CONSUMER_GROUP_HEARTBEAT: group_answers.consumer_heartbeat_answered,
+}
+"""What is made of an answer; the others are taken as they are."""
+
+
+def withstand(api: Api, count: int) -> None:
+    """Decode so many spoilt answers and make of them what the drivers would."""
+    rng = Random(os.environ.get("KUNICORN_SEED", f"malformed {api}"))
+    logging.disable(logging.WARNING)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        for version, frame in mutations(api, count, rng):
+            began = time.monotonic()
+            try:
+                with suppress(ProtocolError):
+                    READ.get(api, lambda message: message)(decode_response(api, version, frame))
+            except Exception as error:
+                raise AssertionError(f"{api.title} v{version} {frame.hex()}") from error
+            assert time.monotonic() - began < SLOWEST, f"{api.title} v{version} {frame.hex()}"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_MEMORY
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("api", OURS, ids=lambda api: api.title)
+def test_a_spoilt_answer_is_read_or_refused_in_bounded_time_and_memory(api: Api) -> None:
+    withstand(api, FEW)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("api", OURS, ids=lambda api: api.title)
+def test_a_hundred_thousand_spoilt_answers_are_read_or_refused(api: Api) -> None:
+    withstand(api, MANY)
+
+
+# -- what kio's parser must never be given ---------------------------------------------------------------------
+
+ABORTING = (
+    (Api.METADATA, 7, b"\0\0\0\1" + b"\0\0\0\0" + b"\x7f\xff\xff\xff"),
+    (Api.METADATA, 12, b"\0\0\0\1\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff\x7f"),
+    (Api.HEARTBEAT, 4, b"\0\0\0\1\0" + b"\0\0\0\0" + b"\0\0" + b"\xff\xff\xff\xff\x0f"),
+)
+"""Counts of billions: memory for them is reserved before the first item is read, and a failed allocation aborts."""
+
+
+@pytest.mark.parametrize(("api", "version", "frame"), ABORTING)
+def test_a_count_of_billions_is_refused_before_anything_is_reserved_for_it(
+    api: Api, version: int, frame: bytes
+) -> None:
+    with pytest.raises(ProtocolError, match="announced where 0 bytes are left"):
+        decode_response(api, version, frame)
+
+
+def test_no_members_subscription_can_make_the_leader_reserve_memory_for_billions() -> None:
+    topics = b"\0\3" + b"\x7f\xff\xff\xff"
+    assert decode_subscription("range", "m", topics).topics == ()
