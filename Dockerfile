@@ -8,7 +8,8 @@
 # What is installed, and how, is deploy/image/build.sh, which the tests run, too.
 
 FROM python:3.11-slim-bookworm AS build
-COPY requirements.lock pyproject.toml README.md /src/
+ENV PIP_NO_CACHE_DIR=1
+COPY requirements.lock requirements-dev.lock pyproject.toml README.md /src/
 COPY deploy/image/build.sh /src/deploy/image/
 COPY service /src/service
 RUN /src/deploy/image/build.sh /src /opt/kunicorn

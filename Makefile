@@ -61,12 +61,12 @@ format: venv  ## what ruff can put right by itself
 
 # System tests have deadlines, which a busy machine can miss: those that fail are tried once more with nothing beside
 # them, and both results are printed. What fails twice fails the run; unit and contract tests get no second try.
-test: lint  ## lint, unit and contract tests, and the core tests against a real Kafka
+test: lint tools  ## lint, unit and contract tests, and the core tests against a real Kafka
 	$(PYTEST) tests/unit tests/contract -m "not long" -n $(JOBS) --dist loadfile
 	$(SYSTEM) -n $(JOBS) --dist loadfile || { test $$? = 1; \
 	  echo "once more, with nothing beside them: the system tests that failed"; $(SYSTEM) --last-failed; }
 
-test-long: venv chromium  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
+test-long: venv chromium tools  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
 	$(SYSTEM) --group-protocol consumer
 	$(PYTEST) tests/system/group tests/system/workers -m "not long" --kafka-version 3.9.1
@@ -111,12 +111,13 @@ bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's ow
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
+	$(BIN)/python -m tests.contract.conformance
 
 lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
 	for extra in "" dev; do \
 	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline -c requirements.lock} \
+	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline --extra delta -c requirements.lock} \
 	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
 	done
 

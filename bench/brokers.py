@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from confluent_kafka import KafkaException
+
 from bench.contestants import PARTITIONS, Contestant, Entry
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import longest_waits, repeats
@@ -59,14 +61,16 @@ COLUMNS: tuple[tuple[str, Callable[[BrokerCost], str]], ...] = (
 
 
 def kill_each_broker(kafka: KafkaCluster, chosen: Iterable[Contestant], directory: Path) -> list[BrokerCost]:
-    """All groups at a time."""
+    """All groups at a time; of the reference clients those that commit themselves."""
     entries = []
+    taking_part = [who for who in chosen if who.client == "kunicorn" or who.commits == "synchronous"]
     with ExitStack() as stack:
-        for number, who in enumerate(chosen):
+        for number, who in enumerate(taking_part):
             topic = f"brokers-{number}"
             entry = Entry(who, kafka, topic, directory / topic, RATE)
             stack.callback(entry.close)
             entries.append(entry)
+        for entry in entries:
             for _ in range(2):
                 entry.start()
             entry.load.start()
@@ -107,8 +111,15 @@ def led_by(kafka: KafkaCluster, topic: str, broker: Broker) -> frozenset[int]:
 
 
 def coordinator(kafka: KafkaCluster, group: str) -> int:
-    """The id of the broker that coordinates the group."""
-    described = kafka.admin().describe_consumer_groups([group], request_timeout=10)[group].result(20)
+    """The id of the broker that coordinates the group; waits while it moves."""
+    return wait_until(lambda: _coordinator(kafka, group), f"a coordinator of {group}", 60, 0.5)
+
+
+def _coordinator(kafka: KafkaCluster, group: str) -> int | None:
+    try:
+        described = kafka.admin().describe_consumer_groups([group], request_timeout=10)[group].result(20)
+    except KafkaException:
+        return None
     return int(described.coordinator.id)
 
 

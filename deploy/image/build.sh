@@ -8,16 +8,16 @@ set -eu
 source=$1
 prefix=$2
 extra=${3:-}
-pip="$prefix/bin/pip --disable-pip-version-check --no-cache-dir --quiet"
+# Compiled now: at run time the root file system is read-only, and every start would compile anew.
+install="$prefix/bin/pip --disable-pip-version-check --quiet install --compile"
 
 test -x "$prefix/bin/python" || python3 -m venv "$prefix"
-$pip install -r "$source/requirements.lock"
+$install -r "$source/requirements.lock"
 if [ -n "$extra" ]; then
-    $pip install -c "$source/requirements.lock" "$source[$extra]"
+    # The lock of development knows every extra's versions.
+    $install -c "$source/requirements-dev.lock" "$source[$extra]"
 else
-    $pip install --no-deps "$source"
+    $install --no-deps "$source"
 fi
-# The root file system is read-only at run time: nobody could write these later, and every start would compile anew.
-"$prefix/bin/python" -m compileall -q "$prefix"
 "$prefix/bin/pip" --disable-pip-version-check check >/dev/null
 "$prefix/bin/kunicorn" --version

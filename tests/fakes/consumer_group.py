@@ -1,7 +1,7 @@
 """A group with the consumer protocol (KIP-848) as Kafka's coordinator keeps it, as a model: no I/O.
 
 After `GroupMetadataManager.java` and `CurrentAssignmentBuilder.java`: member epochs, partitions given away only when
-their owner let go of them, the timeouts of sessions and rebalances, static slots; and classic members among the others,
+their owner let go of them, timeouts of sessions and rebalances, static slots; and classic members among the others,
 for whom JoinGroup, SyncGroup and Heartbeat are translated. One topic, to which all subscribe. Time is an argument.
 """
 

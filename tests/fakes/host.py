@@ -165,15 +165,16 @@ class Host:
             return
         self._waiting.add(request)
 
+        def answer(event: ev.Event) -> None:
+            world.send(lambda: self._hear(request, event))
+
         def arrive() -> None:
             if node != world.coordinator:
-                world.send(lambda: self._hear(request, REFUSALS[type(request)](request, E.NOT_COORDINATOR)))
+                answer(REFUSALS[type(request)](request, E.NOT_COORDINATOR))
             elif world.now < world.loading_until:
-                world.send(
-                    lambda: self._hear(request, REFUSALS[type(request)](request, E.COORDINATOR_LOAD_IN_PROGRESS))
-                )
+                answer(REFUSALS[type(request)](request, E.COORDINATOR_LOAD_IN_PROGRESS))
             else:
-                asking(lambda event: world.send(lambda: self._hear(request, event)))
+                asking(answer)
 
         self._last_arrival = world.send(arrive, behind=self._last_arrival)
         world.after(timeout, lambda: self._give_up(request))

@@ -81,8 +81,8 @@ class ClassicMember(Standing):
         return due
 
     def receive(self, event: Event, now: float) -> list[Command]:
-        """Advance on one event; return what the driver must do, in order."""
-        return [*self._react(event, now), *self._due(now)]
+        """Advance on one event; return what the driver must do, in order. Nothing once it has left or was refused."""
+        return [] if self.state in OVER else [*self._react(event, now), *self._due(now)]
 
     # -- one event -------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class ClassicMember(Standing):
             case Reaction.PROCEED:
                 return self._accept(answer, now)
             case Reaction.ADOPT_MEMBER_ID:
-                self.member_id = answer.member_id
+                self.member_id, self._request = answer.member_id, None
                 self._step(Step.RETRY)
                 return []
             case other:

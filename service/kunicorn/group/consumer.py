@@ -86,8 +86,8 @@ class ConsumerMember(Standing):
         return min(due, self._naming_patience.until) if naming_due else due
 
     def receive(self, event: Event, now: float) -> list[Command]:
-        """Advance on one event; return what the driver must do, in order."""
-        return [*self._react(event, now), *self._due(now)]
+        """Advance on one event; return what the driver must do, in order. Nothing once it has left or was refused."""
+        return [] if self.state in OVER else [*self._react(event, now), *self._due(now)]
 
     # -- one event -------------------------------------------------------------------------------------------
 

@@ -96,30 +96,31 @@ def stream(
     raise typer.Exit(job.stream(settings, file, master, run, starting_offsets, pace, typer.echo))
 
 
-@app.command(short_help="Topics into a lake of Parquet files, each record once.")
+@app.command(short_help="Topics into a lake, Parquet or Delta, each record once.")
 def export(
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
     config: Config = Path("config.toml"),
     master: Master = "local[*]",
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet.")] = "parquet",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or delta.")] = "parquet",
     value: Annotated[str, typer.Option(metavar="TYPE", help="bytes, or text for values in UTF-8.")] = "bytes",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
 ) -> None:
     """Write the topics' records to DIR/date=YYYY-MM-DD/, from where the last export ended to the ends of now.
 
-    Calls no handler, joins no group. Killed anywhere, the next export repeats the round underway under the same names:
-    every record is there once.
+    Calls no handler, joins no group. Killed anywhere, every record is there once: the next export repeats the round
+    underway under the same names, or in a Delta table commits it unless that has happened.
     """
     from kunicorn.pipeline import export as job
     from kunicorn.pipeline.runs import place
 
     settings, file = _read(config)
-    if to != "parquet":
-        raise ConfigError(f"--to {to!r} is no format; write parquet")
+    if to not in {"parquet", "delta"}:
+        raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
     if value not in {"bytes", "text"}:
         raise ConfigError(f"--value {value!r} is neither bytes nor text; choose one")
-    raise typer.Exit(job.export(settings, file, place(target), master, value == "text", dry_run, typer.echo))
+    form = job.Form(delta=to == "delta", text_values=value == "text")
+    raise typer.Exit(job.export(settings, file, place(target), master, form, dry_run, typer.echo))
 
 
 @app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")

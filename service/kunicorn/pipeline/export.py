@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, Everywhere
+from kunicorn.pipeline.delta import NO_DATE, DeltaLake, LakeFile
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.log import Log
@@ -33,7 +36,7 @@ from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.reading import RangeReader
 from kunicorn.pipeline.record_columns import records_batch, schema_of
 from kunicorn.pipeline.rounds import Steps, run_rounds, told
-from kunicorn.pipeline.session import check_installed, open_session
+from kunicorn.pipeline.session import open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import stopping
 from kunicorn.pipeline.storage import Directory
@@ -45,7 +48,19 @@ MANIFEST = "_kunicorn/manifest.json"
 _DAY_MS = 86_400_000
 _ROW_GROUP = 100_000
 """Records that a writer holds back: a row group is what readers skip or read as a whole."""
-NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the lake has its records; travels to the tasks."""
+
+    delta: bool = False
+    text_values: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The files' columns."""
+        return schema_of(text_values=self.text_values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,61 +69,56 @@ class ExportRanges:
 
     file: SettingsFile
     target: Directory
-    text_values: bool
+    form: Form
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
-        """One summary a range. Raises what makes Spark try again."""
+        """One summary a range, its files in it. Raises what makes Spark try again."""
         for whole in ranges:
             began = time.monotonic()
-            records = self._write(whole, RangeReader(self.file.consumer()).read(whole))
-            yield summary_batch(
-                Summary(
-                    *whole, until=whole.stop, records=records, skipped=0, dead_letters=0, halted=None,
-                    file=file_name(whole), seconds=time.monotonic() - began,
-                )
-            )  # fmt: skip
+            files = self._write(whole, RangeReader(self.file.consumer()).read(whole))
+            records = sum(each.records for each in files)
+            told, seconds = json.dumps(files), time.monotonic() - began
+            yield summary_batch(Summary(*whole, whole.stop, records, 0, 0, None, told, seconds))
 
-    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]]) -> int:
-        records = 0
+    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]]) -> list[LakeFile]:
+        attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
         with ExitStack() as files:
             days: dict[str, _Day] = {}
             for messages in fetched:
-                records += len(messages)
                 for day, some in groupby(messages, day_of):
                     if day not in days:
-                        stream = files.enter_context(self.target.writing(f"date={day}/{file_name(whole)}"))
-                        days[day] = _Day(stream, text_values=self.text_values)
+                        path = f"date={day}/{file_name(whole, attempt)}"
+                        days[day] = _Day(path, files.enter_context(self.target.writing(path)), self.form)
                     days[day].add(list(some))
-            for each in days.values():
-                each.close()
-        return records
+            return [each.close() for each in days.values()]
 
 
 class _Day:
     """One file: the records of a range that are of one day."""
 
-    def __init__(self, stream: Any, *, text_values: bool) -> None:
-        self._schema = schema_of(text_values=text_values)
-        self._text_values = text_values
-        self._writer = pq.ParquetWriter(stream, self._schema, compression="zstd")
+    def __init__(self, path: str, stream: Any, form: Form) -> None:
+        self._path, self._stream, self._form = path, stream, form
+        self._writer = pq.ParquetWriter(stream, form.schema, compression="zstd")
         self._held: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._records = 0
 
     def add(self, messages: list[Message]) -> None:
         """Some more, in order."""
-        self._held.append(records_batch(messages, text_values=self._text_values))
+        self._held.append(records_batch(messages, text_values=self._form.text_values))
         self._rows += len(messages)
         if self._rows >= _ROW_GROUP:
             self._flush()
 
-    def close(self) -> None:
-        """Nothing more comes; the file is whole."""
+    def close(self) -> LakeFile:
+        """Nothing more comes; what the file is then."""
         self._flush()
         self._writer.close()
+        return LakeFile(self._path, self._stream.tell(), self._records)
 
     def _flush(self) -> None:
         if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
+            self._writer.write_table(pa.Table.from_batches(self._held, self._form.schema))
+        self._records += self._rows
         self._held, self._rows = [], 0
 
 
@@ -127,33 +137,43 @@ def _day(number: int) -> str:
     return known
 
 
-def file_name(whole: OffsetRange) -> str:
+def file_name(whole: OffsetRange, attempt: str = "") -> str:
     """Of a range's files, in the directory of each day."""
-    return f"{whole.topic}-{whole.partition}-{whole.start:020}-{whole.stop:020}.parquet"
+    return f"{whole.topic}-{whole.partition}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
 
 
 def export(
-    settings: Settings, file: SettingsFile, target: Directory, master: str, text_values: bool, dry_run: bool, say: Say
+    settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, dry_run: bool, say: Say
 ) -> ExitCode:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
-    check_installed()
     access = Access(settings)
-    state = _continued(settings, target, Log(access.admin(), settings.kafka.isolation_level), text_values)
+    state = _continued(settings, target, Log(access.admin(), settings.kafka.isolation_level), form)
     if dry_run:
         for line in plan_lines(state.left, state.rate):
             say(line)
         return ExitCode.CLEAN
+    lake = DeltaLake(target, form.schema) if form.delta else None
+    if lake is not None:
+        state = _settled(lake, state)
+        _save(target, state, form)
     if not state.left:
         say(f"{target.url} has everything already")
         return ExitCode.CLEAN
+
+    def ended(now: RunState, summaries: Sequence[Summary]) -> None:
+        if lake is not None:
+            files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
+            lake.commit(now.rounds, files, now.positions)
+        _save(target, now, form)
+
     spark = open_session(settings.pipeline, master, "export")
     try:
         job = Job(spark, file, settings.pipeline.min_partitions)
         job.check_executors(target / "_kunicorn", handler=False)
         steps = Steps(
-            run=lambda ranges: job.run(ranges, ExportRanges(file, target, text_values)),
-            begun=lambda now: _save(target, now, text_values),
-            ended=lambda now, _: _save(target, now, text_values),
+            run=lambda ranges: job.run(ranges, ExportRanges(file, target, form)),
+            begun=lambda now: _save(target, now, form),
+            ended=ended,
             size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
         )
         with stopping() as stop:
@@ -161,6 +181,14 @@ def export(
     finally:
         spark.stop()
     return told(state, "the same command", say)
+
+
+def _settled(lake: DeltaLake, state: RunState) -> RunState:
+    """With the round underway through, if the table has it: a run was killed before it wrote that into its manifest."""
+    lake.open()
+    if not state.underway or lake.rounds() <= state.rounds:
+        return state
+    return state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
 
 
 _FILE_RECORDS = 1_000_000
@@ -171,9 +199,9 @@ def _default_round(state: RunState) -> int:
     return _FILE_RECORDS * max(1, len(state.left))
 
 
-def _continued(settings: Settings, target: Directory, log: Log, text_values: bool) -> RunState:
+def _continued(settings: Settings, target: Directory, log: Log, form: Form) -> RunState:
     """What the target has, and all that is in the topics now. Raises `ConfigError`."""
-    before = _read(target, text_values)
+    before = _read(target, form)
     topics = settings.group.topics or settings.assign.wanted.topics
     partitions = log.partitions(topics)
     known = {tp: at for tp, at in before.positions.items() if tp in set(partitions)}
@@ -197,16 +225,16 @@ def _check_not_gone(known: dict[TopicPartition, int], first: Any, strict: bool) 
         )
 
 
-def _save(target: Directory, state: RunState, text_values: bool) -> None:
-    target.write_json(MANIFEST, {"text_values": text_values, **state.as_json()})
+def _save(target: Directory, state: RunState, form: Form) -> None:
+    target.write_json(MANIFEST, {"delta": form.delta, "text_values": form.text_values, **state.as_json()})
 
 
-def _read(target: Directory, text_values: bool) -> RunState:
+def _read(target: Directory, form: Form) -> RunState:
     told = target.read_json(MANIFEST)
     if told is None:
         if target.names(".parquet"):
             raise ConfigError(f"{target.url} has Parquet files of another's; name another directory")
         return RunState(())
-    if told["text_values"] != text_values:
-        raise ConfigError(f"{target.url} was begun with other types of values (--value); go on with those")
+    if Form(told["delta"], told["text_values"]) != form:
+        raise ConfigError(f"{target.url} was begun with another --to or --value; go on with those, or name another one")
     return RunState.from_json(told)

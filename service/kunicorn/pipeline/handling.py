@@ -50,6 +50,8 @@ class RangeHandler:
         self._wait = wait
         self._cells = memoryview(bytearray(8)).cast("q")
         """The next offset to handle, as in a worker's ledger."""
+        self._interruptible = False
+        """The handler has a record right now: a signal must not hit the code around it."""
 
     def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
@@ -104,14 +106,18 @@ class RangeHandler:
         """One go: how many were finished, and what the handler raised on the next one."""
         self._cells[0] = following[0] - 1
         error: BaseException | None = None
-        try:
-            with self._timer():
-                self._calls(messages, following, self._cells, 0, [])
-        except HandlerTimeout as timeout:
-            # A failure like others that may pass: worth another try.
-            error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
-        except BaseException as raised:
-            error = raised
+        with self._timer():
+            try:
+                try:
+                    self._interruptible = True
+                    self._calls(messages, following, self._cells, 0, [])
+                finally:
+                    self._interruptible = False
+            except HandlerTimeout as timeout:
+                # A failure like others that may pass: worth another try.
+                error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
+            except BaseException as raised:
+                error = raised
         return bisect_right(following, self._cells[0]), error
 
     @contextlib.contextmanager
@@ -126,8 +132,8 @@ class RangeHandler:
             nonlocal seen, looks
             at = self._cells[0]
             seen, looks = at, looks + 1 if at == seen else 0
-            if looks > _LOOKS:
-                looks = 0
+            if looks > _LOOKS and self._interruptible:
+                looks, self._interruptible = 0, False
                 self._calls.interrupt(HandlerTimeout())
 
         before = signal.signal(signal.SIGALRM, look)

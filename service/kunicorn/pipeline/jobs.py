@@ -62,9 +62,11 @@ class Job:
         return asked_of_spark(lambda: list(frame.collect()))
 
     def _parallelism(self) -> int:
+        from pyspark.errors import PySparkException
+
         try:
             return max(1, int(self.spark.sparkContext.defaultParallelism))
-        except Exception:  # Spark Connect has no context to ask.
+        except PySparkException:  # Spark Connect has no context to ask.
             return 2
 
 

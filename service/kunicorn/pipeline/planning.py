@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.bounds import EARLIEST, LATEST, Bound, Bounds, ByOffset, ByTime
+from kunicorn.pipeline.bounds import EARLIEST, LATEST, Bound, Bounds, ByOffset, ByTime, Everywhere
 from kunicorn.pipeline.log import Edges
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
 from kunicorn.topics import NO_OFFSET, TopicPartition
@@ -100,15 +100,19 @@ def _named(bound: Bound) -> set[TopicPartition]:
 def _resolved(
     partitions: Sequence[TopicPartition], bound: Bound, edges: Edges, log: Asked
 ) -> dict[TopicPartition, int]:
+    """An offset of each partition; `NO_OFFSET` where no record is so young."""
+    match bound:
+        case ByTime(default, times):
+            return log.at({tp: times[tp] if default is None else default for tp in partitions})
+        case ByOffset(offsets):
+            return {tp: _placed(tp, offsets[tp], edges) for tp in partitions}
+        case Everywhere(offset):
+            return {tp: _placed(tp, offset, edges) for tp in partitions}
+
+
+def _placed(tp: TopicPartition, offset: int, edges: Edges) -> int:
     special: Mapping[int, Offsets] = {EARLIEST: edges.first, LATEST: edges.end}
-    if isinstance(bound, ByTime):
-        return log.at({tp: bound.times[tp] if bound.default is None else bound.default for tp in partitions})
-    named = dict.fromkeys(partitions, NO_OFFSET)
-    for tp in partitions:
-        offset = bound.offsets[tp] if isinstance(bound, ByOffset) and tp in bound.offsets else None
-        at = bound.offset if not isinstance(bound, ByOffset) else LATEST if offset is None else offset
-        named[tp] = special[at][tp] if at in special else at
-    return named
+    return special[offset][tp] if offset in special else offset
 
 
 def _check_unmatched(bounds: Bounds, starts: Offsets) -> None:

@@ -117,14 +117,12 @@ def stream(
     """
     check_installed()
     loaded(settings)
-    runs = Runs(settings.pipeline.directory)
-    place = runs.directory / check_id(run)
-    access = Access(settings)
+    place = Runs(settings.pipeline.directory).directory / check_id(run)
     spark = open_session(settings.pipeline, master, run)
     try:
         Job(spark, file).check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
-            group = GroupOffsets(access.admin(), settings.stream_group)
+            group = GroupOffsets(Access(settings).admin(), settings.stream_group)
             batches = Batches(settings, place / "outcomes", group, stop, exposed, say)
             source = (
                 spark.readStream.format("kunicorn")
@@ -133,14 +131,9 @@ def stream(
                 .option("startingOffsets", start or _policy(settings))
                 .load()
             )
-            query = (
-                source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes)), SUMMARY)
-                .writeStream.queryName(run)
-                .option("checkpointLocation", f"{place.url}/checkpoint")
-                .foreachBatch(batches)
-                .trigger(**pace.trigger())
-                .start()
-            )
+            handled = source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes)), SUMMARY)
+            writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
+            query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
             _attend(query, batches, stop)
     finally:

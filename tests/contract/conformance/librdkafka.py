@@ -6,6 +6,7 @@ from tests.contract.conformance.scenario import Scenario
 
 S = Scenario
 _HANDLERS_ONLY = "handlers are given records; there is no assign() that an application could call at the wrong time"
+_NO_CALLBACKS = "nobody can ask to be told of rebalances, so there is no second way to let go of partitions"
 
 COOPERATIVE = (
     S("0113 a_assign_tests", "whole clients", "assign() in every order", _HANDLERS_ONLY),
@@ -27,7 +28,7 @@ COOPERATIVE = (
     ),
     S("0113 h_delete_topic", "whole clients", "a deleted topic is let go of"),
     S("0113 i_delete_topic_2", "whole clients", "the partitions of the other topics go on"),
-    S("0113 j_delete_topic_no_rb_callback", "whole clients", "so they do when nobody asks to be told", _HANDLERS_ONLY),
+    S("0113 j_delete_topic_no_rb_callback", "whole clients", "so they do when nobody asks to be told", _NO_CALLBACKS),
     S("0113 k_add_partition", "whole clients", "partitions added to a topic are taken up"),
     S("0113 l_unsubscribe", "whole clients", "a member that leaves hands everything over"),
     S("0113 m_unsubscribe_2", "whole clients", "the last member that leaves has committed everything"),

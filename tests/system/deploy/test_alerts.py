@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.observe.dashboard import expressions
 from tests.deploy.charts import CHART, ROOT
 from tests.deploy.tools import Tools
 
@@ -73,6 +74,8 @@ class Case:
     minute: int
     firing: Collection[str] = ()
     series: Mapping[str, str] = field(default_factory=dict)
+    silent_for: str = "90m"
+    """How long nothing may have fired, if nothing is to fire."""
 
 
 FIRING = (
@@ -108,7 +111,7 @@ SILENT = (
     Case("a rollout of ten pods", 25, (), {GENERATION: "7x5 9+2x8 27x80"}),
     Case("one worker dies", 20, (), {RESTARTS: "_x10 1x80"}),
     Case("restarted once", 20, (), {UPTIME: "0+60x10 0+60x80"}),
-    Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}),
+    Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}, silent_for="10m"),
     Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
     Case("starting", 5, (), {READY: "0x2 1x88"}),
 )
@@ -117,6 +120,8 @@ SILENT = (
 def as_promtool_has_it(case: Case) -> dict[str, object]:
     """One entry of `tests`. ALERTS is the series that Prometheus writes of every alert."""
     series = {**HEALTHY, **case.series}
+    firing = 'ALERTS{alertstate="firing"}'
+    asked = firing if case.firing else f"last_over_time({firing}[{case.silent_for}])"
     expected = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in case.firing]
     return {
         "name": case.name,
@@ -124,7 +129,7 @@ def as_promtool_has_it(case: Case) -> dict[str, object]:
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
             {
-                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "expr": f"count by (alertname) ({asked})",
                 "eval_time": f"{case.minute}m",
                 "exp_samples": expected,
             }
@@ -157,6 +162,14 @@ def test_every_alert_has_a_case_that_fires_it() -> None:
 def test_the_rules_are_well_formed(tools: Tools) -> None:
     done = tools.run("promtool", "check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_can_read_every_expression_of_the_dashboard(tools: Tools, tmp_path: Path) -> None:
+    read = [expression.replace("$__rate_interval", "1m") for expression in expressions()]
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(read)]
+    (tmp_path / "panels.yaml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = tools.run("promtool", "check", "rules", "--lint=none", tmp_path / "panels.yaml")
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:

@@ -92,6 +92,19 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
     return load(directory / "config.toml", environment)
 
 
+def test_the_service_is_checked_before_it_starts_and_probed_where_it_listens(
+    rendered: Callable[[str], Rendered],
+) -> None:
+    release = rendered("default")
+    (check,) = release.pod()["initContainers"]
+    assert check["args"] == ["check", "--config", "/etc/kunicorn/config/config.toml"]
+    assert release.container()["args"] == ["run", "--config", "/etc/kunicorn/config/config.toml"]
+    assert "initContainers" not in rendered("network").pod()
+    assert release.container()["ports"] == [{"name": "http", "containerPort": 9400}]
+    probes = {name: release.container()[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
+    assert probes == {"liveness": "/livez", "readiness": "/readyz"}
+
+
 def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str], Rendered], tmp_path: Path) -> None:
     settings = as_in_the_pod(rendered("hpa"), tmp_path / "hpa")
     assert settings.handler.options == {
@@ -186,6 +199,15 @@ def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[s
     assert high["annotations"]["runbook_url"] == "https://runbooks.example.com/kunicorn/KunicornLagHigh.md"
 
 
+def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
+    values = CHART / "ci/static-values.yaml"
+    done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", "-f", values)
+    notes = done.stdout.partition("NOTES:")[2]
+    assert 'members of the group "orders"' in notes
+    assert "kubectl --namespace prod rollout status statefulset/shop-kunicorn" in notes
+    assert "--instance shop-kunicorn-2" in notes
+
+
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
@@ -193,6 +215,7 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
     (["config.group.group_instance_id=orders-0"], "config.group.group_instance_id: all pods would have the same"),
     (["membership.static=true"], "config.group.session_timeout_ms = 45000: not above"),
+    (["membership.static=true", "config.group.session_timeout_ms=75000"], "session_timeout_ms = 75000: not above"),
     (
         ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
         "membership.static beside autoscaling",

@@ -9,16 +9,20 @@ import re
 import shutil
 import signal
 import subprocess
+import textwrap
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.deploy.charts import ROOT
+from tests.deploy.charts import ROOT, template
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
+from tests.kafka.artifacts import cache_directory
 from tests.system.members import free_port
 from tests.system.producing import producer
 from tests.waiting import wait_until
@@ -27,6 +31,8 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 UID = 10001
 _BARE = {"PATH": os.defpath + ":/usr/local/bin", "HOME": "/nonexistent"}
 
+# All that is locked is fetched and installed, the first time.
+pytestmark = pytest.mark.timeout(400)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and other users need root")
 
 
@@ -69,8 +75,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
         for name in copied.split():
             assert (source / name).exists(), f"{name} is copied, but .dockerignore leaves it out"
-    build = [source / "deploy/image/build.sh", source, home / "kunicorn"]
-    done = subprocess.run(build, env=_BARE, cwd="/", capture_output=True, text=True, timeout=300, check=False)
+    build = [str(source / "deploy/image/build.sh"), str(source), str(home / "kunicorn")]
+    environment = {**_BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
+    done = subprocess.run(build, env=environment, cwd="/", capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("kunicorn ")
     return home
@@ -95,7 +102,7 @@ exec setpriv --reuid={UID} --regid={UID} --clear-groups --no-new-privs --boundin
 
 
 @contextmanager
-def container(image: Path, *arguments: str, cwd: Path, env: dict[str, str]) -> Iterator[tuple[int, Path]]:
+def container(image: Path, *arguments: str, cwd: Path, env: Mapping[str, str]) -> Iterator[tuple[int, Path]]:
     """`kunicorn ARGUMENTS` as PID 1, unprivileged, on a read-only root; yields its pid outside, and its log."""
     writable = cwd / "tmp"
     writable.mkdir(exist_ok=True)
@@ -119,28 +126,54 @@ def container(image: Path, *arguments: str, cwd: Path, env: dict[str, str]) -> I
             process.wait(10)
 
 
+@dataclass(frozen=True)
+class Release:
+    """The chart's example, set to a broker and a topic, as files: what its two ConfigMaps would be mounted as."""
+
+    directory: Path
+    port: int
+
+    @property
+    def config(self) -> str:
+        """Where the settings are."""
+        return str(self.directory / "config" / "config.toml")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the container is given."""
+        return {"PYTHONPATH": f"{self.directory}/handlers:/app"}
+
+
+def released(tools: Tools, directory: Path, bootstrap: str, topic: str) -> Release:
+    """As `helm install` with the example's values, and these."""
+    port = free_port()
+    values = {"kafka.bootstrap_servers": f"{{{bootstrap}}}", "group.id": topic, "group.topics": f"{{{topic}}}"}
+    sets = [f"config.{key}={value}" for key, value in {**values, "http.port": port, "workers.count": 1}.items()]
+    for name, file, template_file in (("config", "config.toml", "configmap"), ("handlers", "handlers.py", "handlers")):
+        shown = ["-s", f"templates/{template_file}.yaml", *(word for each in sets for word in ("--set", each))]
+        text = template(tools, "helm4", *shown).partition(f"  {file}: |\n")[2]
+        (directory / name).mkdir(parents=True)
+        (directory / name / file).write_text(textwrap.dedent(text))
+    directory.chmod(0o755)
+    return Release(directory, port)
+
+
 @as_root
-@pytest.mark.timeout(180)
-def test_as_pid_1_without_rights_it_becomes_a_member_handles_and_leaves_at_sigterm(
-    image: Path, kafka: KafkaCluster, topic: str
+def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leaves_at_sigterm(
+    tools: Tools, image: Path, kafka: KafkaCluster, topic: str
 ) -> None:
     kafka.create_topic(topic, 2)
-    cwd = image / "app"
-    cwd.mkdir()
-    cwd.chmod(0o755)
-    (cwd / "handlers.py").write_text("def handle(record):\n    print('handled', record.offset, flush=True)\n")
-    port = free_port()
-    (cwd / "config.toml").write_text(
-        f'kafka.bootstrap_servers = ["{kafka.bootstrap}"]\n[group]\nid = "{topic}"\ntopics = ["{topic}"]\n'
-        f'[handler]\nentrypoint = "handlers:handle"\n[workers]\ncount = 1\n[http]\nhost = "127.0.0.1"\nport = {port}\n'
-    )
-    environment = {"PYTHONPATH": str(cwd)}
-    with container(image, "run", "--config", str(cwd / "config.toml"), cwd=cwd, env=environment) as (pid, log):
-        wait_until(lambda: _ready(port), "readiness", 60, every=0.2)
+    release = released(tools, image / "release", kafka.bootstrap, topic)
+    where: dict[str, Any] = {"cwd": release.directory, "env": release.environment}
+    with container(image, "check", "--config", release.config, **where) as (_, log):
+        wait_until(lambda: "ok      group" in log.read_text(), "the check to come to its end", 60, every=0.2)
+        assert "FAILED" not in log.read_text()
+    with container(image, "run", "--config", release.config, **where) as (pid, log):
+        wait_until(lambda: _ready(release.port), "readiness", 60, every=0.2)
         sender = producer(kafka.bootstrap)
         sender.produce(topic, value=b"one", partition=1)
         assert sender.flush(30) == 0
-        wait_until(lambda: "handled 0" in log.read_text(), "the record to be handled", 30, every=0.2)
+        wait_until(lambda: f"{topic}-1@0" in log.read_text(), "the record to be handled", 30, every=0.2)
         status = Path(f"/proc/{pid}/status").read_text()
         assert re.search(rf"^Uid:\s+{UID}\s+{UID}\s+{UID}", status, flags=re.MULTILINE), status
         assert re.search(r"^NSpid:\s+\d+\s+1$", status, flags=re.MULTILINE), "PID 1 of its namespace"

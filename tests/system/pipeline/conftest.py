@@ -2,120 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from kunicorn.cli import app
-from kunicorn.demo.check import Audit, Report
-from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
-from tests.system.members import group_settings, merged, toml
-from tests.system.producing import end_offsets, held
-
-MASTER = "local[2]"
-QUICK_START = {
-    # What a short job wants of a JVM, and no page for each of them.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.ui.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-}
-_ROOT = Path(__file__).parents[3]
-
-
-class Desk:
-    """One topic, its settings, and the commands about it. The topic names the group."""
-
-    def __init__(
-        self, kafka: KafkaCluster, topic: str, directory: Path, audit: Path, settings: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        self.kafka, self.topic, self.directory = kafka, topic, directory
-        self.runs = directory / "runs"
-        self.config = directory / "config.toml"
-        self._audit = audit
-        self._started: list[subprocess.Popen[str]] = []
-        own = group_settings(kafka.bootstrap, [topic], topic, "tests.system.pipeline.handlers:obedient")
-        self.settings = merged(own, {"pipeline": {"directory": str(self.runs), "spark": QUICK_START}}, settings)
-        self.configure({})
-
-    def configure(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Other settings from now on."""
-        self.settings = merged(self.settings, settings)
-        self.config.write_text(toml(self.settings))
-
-    def said(self, *arguments: str, code: int = 0) -> str:
-        """What the command printed; run in this process, where the JVM stays for the next one."""
-        result = CliRunner().invoke(app, ["pipeline", *arguments, "--config", str(self.config)])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stdout
-
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """The command as a process of its own, in a session of its own, for whoever kills it."""
-        path = os.pathsep.join([str(_ROOT / "service"), str(_ROOT)])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kunicorn", "pipeline", *arguments, "--config", str(self.config)],
-            env={**os.environ, "PYTHONPATH": path, **(env or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            cwd=self.directory,
-            start_new_session=True,
-        )
-        self._started.append(process)
-        return process
-
-    def close(self) -> None:
-        """Nothing that was started survives."""
-        for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-                process.wait(20)
-            if process.stdout is not None:
-                process.stdout.close()
-
-    def report(self, partitions: int) -> Report:
-        """The audit of everything that this topic holds; other tests write beside it."""
-        judged = self.directory / "judged"
-        if not (judged / self.topic).exists():
-            judged.mkdir(exist_ok=True)
-            (judged / self.topic).symlink_to(self._audit / self.topic)
-        return Audit(judged).check(held(end_offsets(self.kafka.bootstrap, self.topic, partitions)))
-
-    def outcomes(self, run: str = "*") -> list[dict[str, Any]]:
-        """All rows of the outcome tables of these runs, by place."""
-        import pyarrow.parquet as pq
-
-        files = sorted(self.runs.glob(f"{run}/outcomes/*/*/[0-9]*.parquet"))
-        rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files]).to_pylist() if files else []
-        return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"], row["until"]))
-
-    def manifest(self, run: str) -> dict[str, Any]:
-        """What the run's manifest says."""
-        told: dict[str, Any] = json.loads((self.runs / run / "manifest.json").read_text())
-        return told
-
-
-def tiles(rows: list[dict[str, Any]], whole: Mapping[TopicPartition, range]) -> bool:
-    """Whether the rows cover every offset once, without gap or overlap."""
-    at = {tp: offsets.start for tp, offsets in whole.items()}
-    for row in rows:
-        tp = TopicPartition(row["topic"], row["partition"])
-        if row["offset"] != at[tp] or row["until"] < row["offset"]:
-            return False
-        at[tp] = row["until"]
-    return at == {tp: offsets.stop for tp, offsets in whole.items()}
+from tests.system.pipeline.desk import Desk
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline.session import open_session
 from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.pipeline.conftest import MASTER, Desk, tiles
+from tests.system.pipeline.desk import MASTER, Desk, tiles
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of, held, produce
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,7 +41,9 @@ def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
 
 def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_live(desk_of: Callable[..., Desk]) -> None:
     rules = {"max_attempts": 2, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1, "on_failure": "dead_letter"}
-    desk = desk_of(2, {"handler": rules, "pipeline": {**ROUND, "max_offsets_per_trigger": 20}})
+    desk = desk_of(
+        2, {"handler": {**rules, "handler_timeout_ms": 60_000}, "pipeline": {**ROUND, "max_offsets_per_trigger": 20}}
+    )
     letters = desk.kafka.create_topic(f"{desk.topic}.dead-letters")
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 5 + ["poison", "once", "skip"] + ["x"] * 5, 1: ["x"] * 30})
     said = desk.said("backfill", "--master", MASTER, "--run", "first")
@@ -145,6 +149,30 @@ def test_an_export_equals_the_topic_and_the_next_one_adds_what_has_come(desk_of:
     ]
 
 
+@pytest.mark.long
+def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_repeated(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(2)
+    values = [f"value {number}" for number in range(50)]
+    send(desk.kafka.bootstrap, desk.topic, {0: values, 1: values[:7]})
+    lake = desk.directory / "table"
+    command = ("export", str(lake), "--to", "delta", "--value", "text", "--master", MASTER)
+    assert "57 records" in desk.said(*command)
+    manifest = lake / "_kunicorn" / "manifest.json"
+    after = json.loads(manifest.read_text())
+    # As if it had been killed before it wrote that the round is through.
+    ranges = [[desk.topic, 0, 0, 50], [desk.topic, 1, 0, 7]]
+    manifest.write_text(json.dumps({**after, "positions": {}, "rounds": 0, "underway": ranges}))
+    assert "has everything already" in desk.said(*command)
+    rows = DeltaTable(str(lake)).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert rows["offset"].to_pylist() == [*range(50), *range(7)]
+    assert rows["value"].to_pylist() == [*values, *values[:7]]
+    with pytest.raises(ConfigError, match="was begun with another --to or --value"):
+        desk.said("export", str(lake), "--to", "delta")
+
+
+@pytest.mark.long
 def test_the_source_gives_records_as_columns_and_knows_sparks_options(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(2)
     send(desk.kafka.bootstrap, desk.topic, {0: ["a", "b", "c"], 1: ["d"]})

@@ -15,13 +15,14 @@ import pytest
 
 from kunicorn.demo.check import Report
 from tests.system.members import Members
-from tests.system.pipeline.conftest import Desk, tiles
+from tests.system.pipeline.desk import Desk, tiles
 from tests.system.producing import committed_offsets, end_offsets, held, produce
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 ROUND = 400
+RESTARTS = 10
 SLOWLY = {"KUNICORN_HANDLER_MS": "4"}
 START_SECONDS = 240.0
 """A JVM, its executors and their Python processes, on a machine that has other things to do."""
@@ -33,8 +34,9 @@ def committed(desk: Desk, group: str | None = None) -> int:
     return sum(max(0, offset) for offset in found.values())
 
 
-def further(desk: Desk, group: str, than: int) -> bool:
-    """Whether the group has moved on."""
+def further(desk: Desk, process: subprocess.Popen[str], group: str, than: int) -> bool:
+    """Whether the group has moved on; the process has to live."""
+    assert process.poll() is None, process.stdout.read() if process.stdout else ""
     return committed(desk, group) > than
 
 
@@ -114,8 +116,8 @@ def executor_of(session: int) -> int | None:
 def test_a_live_member_that_joins_wins_and_the_run_says_so(
     desk: Desk, members_of: Callable[..., Members], audit: Path
 ) -> None:
-    process = desk.start("catch-up", "--master", "local[2]", env=SLOWLY)
-    wait_committed(desk, process, ROUND)
+    process = desk.start("catch-up", "--master", "local[2]", env={"KUNICORN_HANDLER_MS": "100"})
+    wait_committed(desk, process, 1)
     member = members_of(desk.kafka.bootstrap, desk.topic, env={"KUNICORN_AUDIT_DIR": str(audit)}).start()
     out, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 4, out
@@ -143,11 +145,11 @@ def test_a_killed_backfill_goes_on_from_its_manifest_and_its_table_has_every_off
 def test_a_stream_restarted_ten_times_has_every_offset_once_in_its_table_and_its_group(desk: Desk) -> None:
     chance = random.Random(7)
     bootstrap, group = desk.kafka.bootstrap, f"{desk.topic}.stream"
-    for number in range(10):
+    for number in range(RESTARTS):
         process = desk.start("stream", "--every", "0.2", "--master", "local[2]", env=SLOWLY)
         before = committed(desk, group)
         if before < sum(end_offsets(bootstrap, desk.topic, 2).values()):
-            wait_until(partial(further, desk, group, before), "a micro-batch", START_SECONDS, every=0.1)
+            wait_until(partial(further, desk, process, group, before), "a micro-batch", START_SECONDS, every=0.1)
         process.send_signal(chance.choice((signal.SIGTERM, signal.SIGKILL)))
         if process.wait(120) < 0:
             kill_rest(process)

@@ -11,7 +11,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline.bounds import bounds_of
 from kunicorn.pipeline.checks import CheckExecutor
 from kunicorn.pipeline.executors import SettingsFile, fingerprint, settings_file
-from kunicorn.pipeline.export import ExportRanges
+from kunicorn.pipeline.export import ExportRanges, Form
 from kunicorn.pipeline.options import SourceOptions
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.session import spark_settings
@@ -51,7 +51,7 @@ def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Pa
     options = SourceOptions.of({"config": str(config)})
     everything = [
         FromNumbers([OffsetRange("orders", 0, 0, 9)], HandleRanges(file, place)),
-        ExportRanges(file, place, text_values=False),
+        ExportRanges(file, place, Form()),
         CheckExecutor(file, place, "x", True),
         KunicornReader(options, bounds_of({}, batch=True)),
         KunicornStreamReader(options, bounds_of({}, batch=False)),

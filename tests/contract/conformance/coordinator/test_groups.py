@@ -64,6 +64,7 @@ class Groups(RuleBasedStateMachine):
     def a_member_leaves(self, pick: int) -> None:
         self.world.living[pick % len(self.world.living)].leave()
 
+    @precondition(lambda self: self.world.living)
     @rule(pick=st.integers(0, MOST))
     def a_member_commits(self, pick: int) -> None:
         self.world.living[pick % len(self.world.living)].commit()

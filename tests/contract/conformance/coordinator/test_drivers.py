@@ -1,0 +1,339 @@
+"""Our drivers, connections and codec beside a modelled coordinator: real frames, and a clock that the test turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kunicorn.group.states import State
+from kunicorn.topics import TopicPartition
+from kunicorn.wire.schemas import RESPONSES
+from kunicorn.wire.versions import Api
+from tests.fakes.classic_group import ClassicGroup
+from tests.fakes.consumer_group import ConsumerGroup
+from tests.fakes.coordinator_broker import START, CoordinatorBroker
+from tests.fakes.driver import Driver, until
+from tests.fakes.requests import Join
+from tests.fakes.simulation import TOPIC, TOPIC_ID
+from tests.fakes.turned_clock import turned
+from tests.unit.wire.broker import Asked, HangUp, Reply, Silence
+from tests.unit.wire.messages import blank, blank_response, nested
+
+PARTITIONS = 4
+SESSION = 10.0
+PROTOCOLS = ("classic", "consumer")
+both_protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
+Story = Callable[["Stage"], Awaitable[None]]
+
+
+class Stage:
+    """A broker that coordinates, and members of its group."""
+
+    def __init__(self, broker: CoordinatorBroker) -> None:
+        self.broker = broker
+        self.members: list[Driver] = []
+
+    async def start(self, **group: Any) -> Driver:
+        """One more member."""
+        member = Driver(self.broker, **group)
+        self.members.append(member)
+        await member.start()
+        return member
+
+    async def settled(self, *members: Driver) -> None:
+        """Until these share all there is, and none of them waits for anything."""
+
+        def shared() -> bool:
+            everything = {TopicPartition(TOPIC, number) for number in range(PARTITIONS)}
+            owned = [tp for member in members for tp in member.owned]
+            return all(m.stable for m in members) and sorted(owned) == sorted(everything)
+
+        await until(shared)
+
+    def asked(self, api: Api) -> list[Any]:
+        """The requests of that kind, so far."""
+        return [asked.message for asked in self.broker.asked if asked.api == api]
+
+
+@asynccontextmanager
+async def coordinated(protocol: str) -> AsyncIterator[Stage]:
+    group = ClassicGroup() if protocol == "classic" else ConsumerGroup(TOPIC, TOPIC_ID, PARTITIONS, SESSION)
+    async with CoordinatorBroker(1, group) as broker:
+        broker.show(topics={TOPIC: PARTITIONS})
+        keeping = asyncio.create_task(broker.keep_time())
+        stage = Stage(broker)
+        try:
+            yield stage
+        finally:
+            keeping.cancel()
+            await asyncio.gather(*(member.vanish() for member in stage.members))
+        assert not [error for member in stage.members for error in member.fatal]
+
+
+def play(protocol: str, story: Story) -> None:
+    async def whole() -> None:
+        async with coordinated(protocol) as stage:
+            await story(stage)
+
+    turned(whole)
+
+
+@pytest.mark.scenario("0113 b_subscribe_with_cb", "0113 c_subscribe_no_cb", "0118 commit_rebalance")
+@both_protocols
+def test_members_come_and_go_share_everything_and_commit_where_they_begin(protocol: str) -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.start(group_protocol=protocol)
+        await stage.settled(first)
+        second = await stage.start(group_protocol=protocol)
+        await stage.settled(first, second)
+        await first.stop()
+        await stage.settled(second)
+        await until(lambda: len(stage.broker.committed) == PARTITIONS)
+        assert set(stage.broker.committed.values()) == {START}
+        await second.stop()
+        assert stage.members[1].member.state is State.LEFT
+
+    play(protocol, story)
+
+
+@pytest.mark.scenario("testJoinGroupRequestMaxTimeout")
+def test_a_join_that_is_parked_until_the_rebalance_timeout_is_waited_for() -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start()
+        await stage.settled(member)
+        group = stage.broker.group
+        assert isinstance(group, ClassicGroup)
+        # Somebody asks to be let in, and never comes back with the id it is given.
+        stranger = Join("", {"cooperative-sticky": next(iter(group.seats.values())).protocols["cooperative-sticky"]},
+                        None, 1_800.0, 60.0)  # fmt: skip
+        group.join(stranger, lambda _: None, asyncio.get_running_loop().time())
+        stage.broker.plan(Api.HEARTBEAT, blank_response(Api.HEARTBEAT, 4, error_code=27))
+        await until(lambda: member.member.state is State.JOINING)
+        connections = stage.broker.connections
+        began = asyncio.get_running_loop().time()
+        await until(lambda: member.stable)
+        assert asyncio.get_running_loop().time() - began > 55.0, "it was parked"
+        assert len(stage.asked(Api.JOIN_GROUP)) == 3, "one to get an id, one with it, one for the rebalance"
+        assert stage.broker.connections == connections
+
+    play("classic", story)
+
+
+@pytest.mark.scenario("testHandleNormalLeaveGroupResponseAndTruncatedLeaveReason", "testRejoinReason")
+def test_reasons_are_cut_to_what_brokers_take() -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start()
+        await stage.settled(member)
+        member.source.leave("because " + "x" * 400)
+        await until(lambda: member.source.over)
+        (left,) = stage.asked(Api.LEAVE_GROUP)
+        assert len(left.members[0].reason) == 255
+        assert [join.reason for join in stage.asked(Api.JOIN_GROUP)] == ["first join", "first join"]
+
+    play("classic", story)
+
+
+@pytest.mark.scenario("testCloseNoResponseForLeaveGroup", "testCloseCoordinatorNotKnownWithCommits")
+@both_protocols
+@pytest.mark.parametrize("answer", [Silence, HangUp])
+def test_a_leave_that_nobody_answers_ends_in_time(protocol: str, answer: type) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        stage.broker.plan(Api.LEAVE_GROUP, *[answer] * 5)
+        if protocol == "consumer":
+            stage.broker.plan(Api.CONSUMER_GROUP_HEARTBEAT, *[answer] * 50)
+        began = asyncio.get_running_loop().time()
+        member.source.leave("stopped")
+        await until(lambda: member.source.over)
+        assert asyncio.get_running_loop().time() - began < 15.0
+
+    play(protocol, story)
+
+
+@pytest.mark.scenario("testRetainMemberIdAfterJoinGroupDisconnect", "testRetainMemberIdAfterSyncGroupDisconnect")
+@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
+def test_a_connection_lost_while_joining_costs_neither_id_nor_partitions(api: Api) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start()
+        await stage.settled(member)
+        member_id = member.member.member_id
+        stage.broker.plan(api, HangUp)
+        stage.broker.plan(Api.HEARTBEAT, blank_response(Api.HEARTBEAT, 4, error_code=27))
+        asked = len(stage.asked(Api.JOIN_GROUP))
+        await until(lambda: len(stage.asked(Api.JOIN_GROUP)) == asked + 2)
+        await stage.settled(member)
+        assert {join.member_id for join in stage.asked(Api.JOIN_GROUP)[asked:]} == {member_id}
+        assert member.member.member_id == member_id
+
+    play("classic", story)
+
+
+@pytest.mark.scenario("0117 do_test_joingroup_coordinator_load_in_progress", "test_failed_group_join")
+@pytest.mark.parametrize("error", [14, 15, 16, 27])
+def test_a_join_refused_for_now_is_sent_again(error: int) -> None:
+    async def story(stage: Stage) -> None:
+        stage.broker.plan(Api.JOIN_GROUP, _refused_join(error))
+        member = await stage.start()
+        await stage.settled(member)
+        assert len(stage.asked(Api.JOIN_GROUP)) == 3
+
+    play("classic", story)
+
+
+def _refused_join(error: int) -> Reply:
+    return lambda asked: blank_response(asked.api, asked.version, error_code=error, protocol_name=None)
+
+
+@pytest.mark.scenario("test_failed_sync_group", "0113 q_lost_partitions_illegal_generation")
+@pytest.mark.parametrize("error", [14, 15, 16, 22, 25, 27, 999])
+def test_a_sync_refused_is_followed_by_a_join_and_a_plan(error: int) -> None:
+    async def story(stage: Stage) -> None:
+        frame = blank_response(Api.SYNC_GROUP, 5, error_code=error) if error < 100 else None
+        stage.broker.plan(Api.SYNC_GROUP, _unknown_error if frame is None else frame)
+        member = await stage.start()
+        await stage.settled(member)
+
+    play("classic", story)
+
+
+def _unknown_error(asked: Asked) -> Reply:
+    return HangUp if asked.version < 5 else blank_response(asked.api, asked.version, error_code=-1)
+
+
+@pytest.mark.scenario("0143 test_heartbeat_find_coordinator", "0147 retriable", "test_coordinator__do_heartbeat")
+@both_protocols
+@pytest.mark.parametrize("error", [14, 15, 16, -1])
+def test_a_heartbeat_that_meets_a_coordinator_in_trouble_costs_no_rebalance(protocol: str, error: int) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        group = stage.broker.group
+        assert group is not None
+        before = group.rebalances, member.member.generation
+        api = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        stage.broker.plan(api, *[lambda asked: blank_response(asked.api, asked.version, error_code=error)] * 4)
+        asked = len(stage.asked(api))
+        await until(lambda: len(stage.asked(api)) > asked + 6)
+        assert (group.rebalances, member.member.generation) == before
+        assert len(member.owned) == PARTITIONS
+
+    play(protocol, story)
+
+
+@pytest.mark.scenario("0147 fenced", "0113 p_lost_partitions_heartbeat_illegal_generation")
+@pytest.mark.parametrize(("protocol", "error"), [("classic", 22), ("classic", 25), ("consumer", 25), ("consumer", 110)])
+def test_a_fenced_member_joins_anew_and_begins_where_the_group_committed(protocol: str, error: int) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        api = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        stage.broker.plan(api, lambda asked: blank_response(asked.api, asked.version, error_code=error))
+        await until(lambda: member.lost == PARTITIONS)
+        await stage.settled(member)
+
+    play(protocol, story)
+
+
+@pytest.mark.scenario("testCoordinatorDiscoveryExponentialBackoff", "CoordinatorRequestManagerTest")
+def test_failing_look_ups_come_further_and_further_apart_up_to_a_second() -> None:
+    async def story(stage: Stage) -> None:
+        times: list[float] = []
+
+        def refuse(asked: Asked) -> Reply:
+            times.append(asyncio.get_running_loop().time())
+            row = nested(RESPONSES[asked.api, asked.version], "coordinators")
+            return blank_response(asked.api, asked.version, coordinators=(blank(row, key="g", error_code=15),))
+
+        stage.broker.plan(Api.FIND_COORDINATOR, *[refuse] * 8)
+        member = await stage.start()
+        await stage.settled(member)
+        waits = [after - before for before, after in pairwise(times)]
+        assert waits[0] < 0.15
+        assert 0.7 < waits[-1] < 1.3
+
+    play("classic", story)
+
+
+@pytest.mark.scenario("Test848FetchOffsetsStaleEpochRetry", "OffsetFetchErrorStallsAssignment")
+@both_protocols
+@pytest.mark.parametrize("error", [14, 15, 16, 25, 113])
+def test_start_offsets_that_are_refused_are_asked_for_until_they_are_known(protocol: str, error: int) -> None:
+    async def story(stage: Stage) -> None:
+        def refuse(asked: Asked) -> Reply:
+            row = nested(RESPONSES[asked.api, asked.version], "groups")
+            return blank_response(asked.api, asked.version, groups=(blank(row, group_id="g", error_code=error),))
+
+        stage.broker.plan(Api.OFFSET_FETCH, *[refuse] * 3)
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        await until(lambda: len(stage.broker.committed) == PARTITIONS)
+
+    play(protocol, story)
+
+
+@pytest.mark.scenario("testCommitOffsetRebalanceInProgress", "test_commit_failed_scenarios")
+@both_protocols
+@pytest.mark.parametrize("error", [7, 14, 15, 16, 27, 113, -1])
+def test_a_commit_refused_for_now_is_repeated_until_it_is_taken(protocol: str, error: int) -> None:
+    async def story(stage: Stage) -> None:
+        def refuse(asked: Asked) -> Reply:
+            row = nested(RESPONSES[asked.api, asked.version], "topics")
+            cell = nested(row, "partitions")
+            topics = tuple(
+                row(
+                    **({"name": topic.name} if asked.version < 10 else {"topic_id": topic.topic_id}),
+                    partitions=tuple(
+                        blank(cell, partition_index=p.partition_index, error_code=error) for p in topic.partitions
+                    ),
+                )
+                for topic in asked.message.topics
+            )
+            return blank_response(asked.api, asked.version, topics=topics)
+
+        stage.broker.plan(Api.OFFSET_COMMIT, refuse, refuse)
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        await until(lambda: len(stage.broker.committed) == PARTITIONS)
+
+    play(protocol, story)
+
+
+@pytest.mark.scenario("testStaticLeaderRejoinsGroupAndCanDetectMetadataChangesForOtherMembers")
+def test_a_returned_static_leader_plans_for_topics_that_only_others_subscribe_to() -> None:
+    async def story(stage: Stage) -> None:
+        stage.broker.show(topics={TOPIC: PARTITIONS, "refunds": 1})
+        leader = await stage.start(group_instance_id="pod-0")
+        await stage.settled(leader)
+        other = await stage.start(topics=["refunds"], group_instance_id="pod-1")
+        await until(lambda: leader.stable and other.stable and len(other.owned) == 1)
+        await leader.vanish()
+        again = await stage.start(group_instance_id="pod-0")
+        await until(lambda: again.stable)
+        assert again.member.leader
+        stage.broker.show(topics={TOPIC: PARTITIONS, "refunds": 3})
+        again.topics.doubt()
+        await until(lambda: len(other.owned) == 3, within=30)
+
+    play("classic", story)
+
+
+@pytest.mark.scenario("ConsumerNetworkThreadTest")
+def test_heartbeats_wait_neither_for_a_commit_nor_for_a_look_at_metadata() -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start()
+        stage.broker.plan(Api.OFFSET_COMMIT, Silence, Silence)
+        stage.broker.plan(Api.OFFSET_FETCH, Silence)
+        await stage.settled(member)
+        before, began = len(stage.asked(Api.HEARTBEAT)), asyncio.get_running_loop().time()
+        member.topics.doubt()
+        await asyncio.sleep(20)
+        beats = len(stage.asked(Api.HEARTBEAT)) - before
+        assert beats >= 18, f"{beats} heartbeats in {asyncio.get_running_loop().time() - began:g} s"
+
+    play("classic", story)

@@ -1,0 +1,101 @@
+"""The tables, walked: every row is taken by some story, and no story asks for a row that is not there."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode as KafkaErrorCode
+
+from kunicorn.group import classic, consumer, events, states
+from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.group.states import OVER, State, Step, Table
+from tests.contract.conformance.machine.storm import EVENTS, Storm
+
+TOLD = 80_000
+"""Events, in all."""
+LONGEST = 200
+STORIES = 2_000
+
+
+class Walk:
+    """Many storms, and the rows of the table that they took."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
+        self.rows: set[tuple[State, Step]] = set()
+        self.pairs: set[tuple[State, type]] = set()
+
+        def take(table: Table, state: State, step: Step) -> State:
+            after = states.take(table, state, step)
+            self.rows.add((state, step))
+            return after
+
+        is_consumer = table is states.CONSUMER
+        monkeypatch.setattr(consumer if is_consumer else classic, "take", take)
+        rng = Random(1)
+        left = TOLD
+        while left > 0:
+            storm = Storm(rng, consumer=is_consumer)
+            left -= storm.play(min(left, LONGEST), leaving=rng.choice((0.0, 0.02)))
+            self.pairs |= storm.pairs
+
+
+TABLES = pytest.mark.parametrize("table", [states.CLASSIC, states.CONSUMER], ids=["classic", "consumer"])
+
+
+@TABLES
+def test_every_row_of_the_table_is_taken_and_none_is_missed_whatever_a_member_is_told(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = Walk(monkeypatch, table)
+    assert table.keys() - walk.rows == set(), "these rows lead nowhere that a member gets to"
+    reachable = {state for state, _ in table} - OVER
+    of_this_protocol = {events.Tick, events.TopicsChanged, events.CommitRefused, events.LeaveWanted, events.JoinWanted}
+    missing = {(state.value, event.__name__) for state in reachable for event in of_this_protocol} - {
+        (state.value, event.__name__) for state, event in walk.pairs
+    }
+    assert missing == set(), "nobody told a member that in that state"
+
+
+@TABLES
+@pytest.mark.parametrize("over", sorted(OVER, key=lambda state: state.value))
+def test_a_member_whose_story_is_over_orders_nothing_whatever_it_is_told(
+    table: Table, over: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: set[type] = set()
+    for seed in range(STORIES):
+        storm = Storm(Random(seed), consumer=table is states.CONSUMER)
+        while storm.member.state not in OVER:
+            storm.tell(storm.something(leaving=0.1))
+        if storm.member.state is not over:
+            continue
+        storm.ordered = storm.ordered[-4:]
+        before = list(storm.ordered)
+        for _ in range(10):
+            event = storm.something(leaving=0.1)
+            told.add(type(event))
+            storm.tell(event)
+        assert storm.ordered == before
+        assert storm.member.state is over
+        if len(told) > len(EVENTS) // 2:
+            return
+    raise AssertionError(f"only {told} were told to a member that is {over.value}")
+
+
+@pytest.mark.parametrize("api", Api)
+def test_every_error_of_every_api_has_a_reaction_that_its_member_knows(api: Api) -> None:
+    codes = [*map(int, KafkaErrorCode), 999, 32_767, -32_768]
+    assert {reaction(api, code) for code in codes} <= _KNOWN[api]
+
+
+_MEMBERSHIP = {Reaction.PROCEED, Reaction.RETRY, Reaction.REDISCOVER, Reaction.FAIL}
+_CLASSIC = _MEMBERSHIP | {Reaction.REJOIN, Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER}
+_KNOWN = {
+    Api.FIND_COORDINATOR: {Reaction.PROCEED, Reaction.RETRY, Reaction.FAIL},
+    Api.JOIN: _CLASSIC | {Reaction.ADOPT_MEMBER_ID},
+    Api.SYNC: _CLASSIC,
+    Api.HEARTBEAT: _CLASSIC,
+    Api.COMMIT: _CLASSIC | {Reaction.GIVE_UP, Reaction.BEAT},
+    Api.OFFSET_FETCH: _MEMBERSHIP | {Reaction.GIVE_UP, Reaction.BEAT},
+    Api.CONSUMER_HEARTBEAT: _MEMBERSHIP | {Reaction.RESET_GENERATION, Reaction.AWAIT_SLOT, Reaction.FALL_BACK},
+}

@@ -1,0 +1,74 @@
+"""An event loop whose time the test does not wait for: where only a timer could go on, the clock is turned to it.
+
+While bytes are under way or a thread is at work, the clock stands still; the loopback delivers at once what is written.
+So drivers, connections and a broker in the same loop play hours in milliseconds, over real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+from unittest import mock
+
+from kunicorn.pipes import clock
+
+T = TypeVar("T")
+
+_THREAD_PAUSE = 0.002
+_LOOK = 1e-6
+"""Every look takes a moment, as on any machine: two times that differ by a rounding would otherwise never meet."""
+_START = 10_000.0
+
+
+class _TurningSelector(selectors.DefaultSelector):
+    """Polls, and asks for the clock to be turned where nothing is ready."""
+
+    turn: Callable[[float], None]
+    threads_at_work: Callable[[], bool]
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.turn(_LOOK)
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if timeout is None or self.threads_at_work():
+            return super().select(_THREAD_PAUSE)
+        self.turn(timeout)
+        return []
+
+
+class TurnedLoop(asyncio.SelectorEventLoop):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._now = _START
+        self._threads: set[asyncio.Future[Any]] = set()
+        selector = _TurningSelector()
+        selector.turn = self._turn
+        selector.threads_at_work = lambda: bool(self._threads)
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self._now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future = super().run_in_executor(executor, func, *args)
+        self._threads.add(future)
+        future.add_done_callback(self._threads.discard)
+        return future
+
+    def _turn(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def turned(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a test's coroutine to its end; `kunicorn.pipes.clock` tells the loop's time meanwhile."""
+    with asyncio.Runner(loop_factory=TurnedLoop) as runner:
+        now = runner.get_loop().time
+        with (
+            mock.patch.object(clock, "now", now),
+            mock.patch.object(clock, "now_ns", side_effect=lambda: int(now() * clock.NANOSECONDS)),
+        ):
+            return runner.run(story())

@@ -1,0 +1,95 @@
+"""Ranges end where they should, whatever compaction, transactions and retention have left of their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Coordinates
+
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.reading import RangeReader, RangeUnreadable
+from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
+from kunicorn.topics import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.group.test_gaps import begun, transaction
+from tests.system.producing import produce
+
+
+def access(kafka: KafkaCluster, topic: str) -> Access:
+    return Access(
+        Settings(
+            kafka=KafkaSettings(bootstrap_servers=(kafka.bootstrap,), isolation_level="read_committed"),
+            group=GroupSettings(id=topic, topics=(topic,)),
+            handler=HandlerSettings(entrypoint="x:y"),
+        )
+    )
+
+
+@pytest.fixture
+def consumer(kafka: KafkaCluster, topic: str) -> Iterator[Consumer]:
+    made = access(kafka, topic).consumer()
+    yield made
+    made.close()
+
+
+def offsets(consumer: Consumer, topic: str, start: int, stop: int, patience: float = 20.0) -> list[int | None]:
+    batches = RangeReader(consumer, patience).read(OffsetRange(topic, 0, start, stop))
+    return [message.offset() for batch in batches for message in batch]
+
+
+def test_a_range_gives_its_records_and_no_other(kafka: KafkaCluster, topic: str, consumer: Consumer) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 3_000)
+    assert offsets(consumer, topic, 0, 3_000) == [*range(3_000)]
+    assert offsets(consumer, topic, 10, 2_345) == [*range(10, 2_345)]
+    assert offsets(consumer, topic, 2_999, 3_000) == [2_999]
+    assert offsets(consumer, topic, 5, 5 + 1) == [5], "one client reads one range after the other"
+
+
+def test_a_range_ends_behind_transaction_markers_and_aborted_records(
+    kafka: KafkaCluster, topic: str, consumer: Consumer
+) -> None:
+    kafka.create_topic(topic)
+    transaction(kafka.bootstrap, topic, 50, commit=True)
+    transaction(kafka.bootstrap, topic, 30, commit=False)
+    log = Log(access(kafka, topic).admin(), "read_committed")
+    assert log.edges([TopicPartition(topic, 0)]).end == {TopicPartition(topic, 0): 82}
+    assert offsets(consumer, topic, 0, 82) == [*range(50)]
+    assert offsets(consumer, topic, 0, 51) == [*range(50)]
+    assert offsets(consumer, topic, 51, 82) == []
+
+
+def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 5)
+    sender = begun(kafka.bootstrap, topic)
+    sender.produce(topic, b"open", partition=0)
+    sender.flush(20)
+    place = TopicPartition(topic, 0)
+    ends = {
+        isolation: Log(access(kafka, topic).admin(), isolation).edges([place]).end[place]
+        for isolation in ("read_committed", "read_uncommitted")
+    }
+    sender.abort_transaction(20)
+    assert ends == {"read_committed": 5, "read_uncommitted": 6}
+
+
+def test_what_is_gone_is_an_error_that_names_it(kafka: KafkaCluster, topic: str, consumer: Consumer) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 20)
+    for future in kafka.admin().delete_records([Coordinates(topic, 0, 8)]).values():
+        future.result(10)
+    with pytest.raises(RangeUnreadable, match=f"{topic}-0: offsets 3 to 8 are gone, the log has 8 to 20 now"):
+        offsets(consumer, topic, 3, 20)
+    assert offsets(consumer, topic, 8, 20) == [*range(8, 20)], "the client goes on"
+
+
+def test_a_log_that_ends_before_the_range_is_an_error(kafka: KafkaCluster, topic: str, consumer: Consumer) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 5)
+    with pytest.raises(RangeUnreadable, match="the log ends at 5 and the range at 9"):
+        offsets(consumer, topic, 0, 9, patience=1.0)

@@ -1,0 +1,51 @@
+"""What is looked at in executors before the first record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kunicorn.pipeline.checks import CheckExecutor
+from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.storage import Directory
+from kunicorn.settings import load
+from tests.unit.pipeline.test_secrets import CONFIG
+
+NOTHING = pa.RecordBatch.from_pydict({"id": [0]})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SettingsFile:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.replace("shop.handlers:handle", "kunicorn.demo.handlers:handle"))
+    return settings_file(path, load(path, {}))
+
+
+def problems(check: CheckExecutor) -> list[tuple[str, bool]]:
+    return [(row["problem"], row["handler"]) for batch in check(iter([NOTHING])) for row in batch.to_pylist()]
+
+
+def test_an_executor_that_has_everything_says_nothing(file: SettingsFile, tmp_path: Path) -> None:
+    place = Directory(str(tmp_path / "runs"))
+    place.write("_probe", b"")
+    assert problems(CheckExecutor(file, place, "_probe", handler=True)) == []
+
+
+def test_a_directory_that_is_not_shared_is_named_with_the_remedy(file: SettingsFile, tmp_path: Path) -> None:
+    ((why, is_handlers),) = problems(CheckExecutor(file, Directory(str(tmp_path / "runs")), "_probe", handler=True))
+    assert (f"does not see {tmp_path}/runs as the driver does: set pipeline.directory" in why, is_handlers) == (
+        True,
+        False,
+    )
+
+
+def test_a_handler_that_is_not_there_is_the_handlers_problem(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    file, place = settings_file(path, load(path, {})), Directory(str(tmp_path))
+    place.write("_probe", b"")
+    ((why, is_handlers),) = problems(CheckExecutor(file, place, "_probe", handler=True))
+    assert ("there is no module 'shop'" in why, is_handlers) == (True, True)
+    assert problems(CheckExecutor(file, place, "_probe", handler=False)) == [], "an export needs none"

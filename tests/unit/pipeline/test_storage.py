@@ -1,0 +1,54 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.runs import Runs
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory
+
+
+def test_a_file_appears_whole_replaces_the_former_and_leaves_nothing_where_writing_fails(tmp_path: Path) -> None:
+    place = Directory(str(tmp_path / "a"))
+    place.write("x/y.json", b"one")
+    place.write("x/y.json", b"two")
+    assert place.read("x/y.json") == b"two"
+    with pytest.raises(ZeroDivisionError), place.writing("x/y.json") as file:
+        file.write(b"thr%d" % (1 // 0))
+    assert place.read("x/y.json") == b"two"
+    assert [each.name for each in (tmp_path / "a" / "x").iterdir()] == ["y.json"]
+
+
+def test_names_that_begin_with_an_underscore_are_no_data(tmp_path: Path) -> None:
+    place = Directory(str(tmp_path))
+    for name in ("b/2.parquet", "a/1.parquet", "a/_half.parquet", "a/x.txt"):
+        place.write(name, b"")
+    assert place.names(".parquet") == ["a/1.parquet", "b/2.parquet"]
+    assert Directory(str(tmp_path / "nowhere")).names(".parquet") == []
+
+
+def test_what_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for url in (str(tmp_path / "file"), "nonsense://x/y"):
+        with pytest.raises(ConfigError, match=url):
+            Directory(url).write("x", b"")
+
+
+def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    first = runs.start("backfill", "a:b", "[]", RunState(()), "one")
+    assert runs.read("one") == first
+    assert [each.id for each in runs.all()] == ["one"]
+    with pytest.raises(ConfigError, match="there is a run 'one' already"):
+        runs.start("backfill", "a:b", "[]", RunState(()), "one")
+    with pytest.raises(ConfigError, match=r"there is no run 'two' in .*; the latest there: one"):
+        runs.read("two")
+    with pytest.raises(ConfigError, match=r"'\.\./x' is no id of a run"):
+        runs.read("../x")
+    (tmp_path / "one" / "manifest.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is no manifest of this version"):
+        runs.read("one")

@@ -1,0 +1,53 @@
+"""[pipeline]."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kunicorn.errors import ConfigError
+from kunicorn.settings import Settings, load
+
+BASE = """
+[kafka]
+bootstrap_servers = ["127.0.0.1:9092"]
+[group]
+id = "orders"
+topics = ["orders"]
+[handler]
+entrypoint = "shop.handlers:handle"
+[pipeline]
+"""
+
+
+def loaded(directory: Path, pipeline: str) -> Settings:
+    path = directory / "config.toml"
+    path.write_text(BASE + pipeline)
+    return load(path, {})
+
+
+def test_a_stream_mirrors_to_a_group_of_its_own(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "").stream_group == "orders.stream"
+    assert loaded(tmp_path, 'stream_group_id = "mine"').stream_group == "mine"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "why"),
+    [
+        ("min_partitions = 8", r'pipeline.min_partitions = 8: cuts a Kafka partition .* set ordering = "none"'),
+        ('stream_group_id = "orders"', "whose offsets are the live service's; name another group"),
+        ('spark = {"spark.speculation" = "true"}', "'spark.speculation' cannot be set here: a range handled by two"),
+        ('spark = {"spark.master" = "x"}', "use --master"),
+        ('spark = {"executor.memory" = "2g"}', "'executor.memory' is no setting of Spark"),
+        ('spark = {"spark.ui.port" = 4040}', "'spark.ui.port' is int; write a text"),
+        ("round_seconds = 0", "pipeline.round_seconds = 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_the_remedy(tmp_path: Path, pipeline: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        loaded(tmp_path, pipeline)
+
+
+def test_partitions_may_be_cut_where_order_does_not_matter(tmp_path: Path) -> None:
+    assert loaded(tmp_path, 'min_partitions = 8\nordering = "none"').pipeline.min_partitions == 8
