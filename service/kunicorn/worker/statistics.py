@@ -13,6 +13,7 @@ _MICROSECONDS = 1_000_000
 
 class _Window(msgspec.Struct):
     avg: int = 0
+    cnt: int = 0
 
 
 class _Broker(msgspec.Struct):
@@ -56,7 +57,8 @@ class ClientStatistics:
         brokers = [broker for broker in found.brokers.values() if broker.nodeid >= 0]
         partitions = [each for topic in found.topics.values() for each in topic.partitions.values()]
         return [
-            _by_broker(c.CLIENT_RTT, [(b, b.rtt.avg / _MICROSECONDS) for b in brokers], "max"),
+            # Of the last interval: where nothing was answered in it, there is no time to tell.
+            _by_broker(c.CLIENT_RTT, [(b, b.rtt.avg / _MICROSECONDS) for b in brokers if b.rtt.cnt], "max"),
             _by_broker(c.CLIENT_RECEIVED, [(b, b.rxbytes) for b in brokers]),
             _by_broker(c.CLIENT_TIMEOUTS, [(b, b.req_timeouts) for b in brokers]),
             _by_broker(c.CLIENT_DISCONNECTS, [(b, b.disconnects) for b in brokers]),

@@ -11,8 +11,9 @@ SOME = {
     "type": "consumer",
     "brokers": {
         "b:9092/bootstrap": {"nodeid": -1, "rxbytes": 999, "rtt": {"avg": 5}},
-        "b:9092/1": {"nodeid": 1, "rxbytes": 1000, "req_timeouts": 2, "disconnects": 3, "rtt": {"avg": 2500, "p99": 9}},
-        "c:9092/2": {"nodeid": 2, "rxbytes": 10, "req_timeouts": 0, "disconnects": 0, "rtt": {"avg": 500}},
+        "b:9092/1": {"nodeid": 1, "rxbytes": 1000, "req_timeouts": 2, "disconnects": 3, "rtt": {"avg": 2500, "cnt": 4}},
+        "c:9092/2": {"nodeid": 2, "rxbytes": 10, "req_timeouts": 0, "disconnects": 0, "rtt": {"avg": 500, "cnt": 1}},
+        "d:9092/3": {"nodeid": 3, "rtt": {"avg": 0, "cnt": 0}},
     },
     "topics": {
         "orders": {"partitions": {"0": {"fetchq_cnt": 5, "fetchq_size": 500}, "-1": {"fetchq_cnt": 0}}},
@@ -35,10 +36,13 @@ def test_brokers_and_queues_are_told_and_bootstrap_servers_are_not() -> None:
         ("kunicorn_client_broker_rtt_seconds", "2"): 0.0005,
         ("kunicorn_client_received_bytes_total", "1"): 1000,
         ("kunicorn_client_received_bytes_total", "2"): 10,
+        ("kunicorn_client_received_bytes_total", "3"): 0,
         ("kunicorn_client_request_timeouts_total", "1"): 2,
         ("kunicorn_client_request_timeouts_total", "2"): 0,
+        ("kunicorn_client_request_timeouts_total", "3"): 0,
         ("kunicorn_client_disconnects_total", "1"): 3,
         ("kunicorn_client_disconnects_total", "2"): 0,
+        ("kunicorn_client_disconnects_total", "3"): 0,
         ("kunicorn_client_fetch_queue_records", None): 7,
         ("kunicorn_client_fetch_queue_bytes", None): 700,
     }
