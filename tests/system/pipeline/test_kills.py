@@ -19,7 +19,7 @@ from tests.system.pipeline.desk import Desk, tiles
 from tests.system.producing import committed_offsets, end_offsets, held, produce
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROUND = 400
 RESTARTS = 10
