@@ -54,6 +54,11 @@ def _ask(sock: socket.socket, request: FetchToken) -> Token:
         body = b""
     if not body:
         raise PeerError(f"the process that asks {asked} ended without an answer; see its standard error")
+    return answered(body)
+
+
+def answered(body: bytes) -> Token:
+    """The token in the helper's answer. Raises `PeerError` where there is none that is still good."""
     answer: FromTokenHelper = decode(body, FromTokenHelper)
     if isinstance(answer, TokenFailed):
         raise PeerError(answer.error)

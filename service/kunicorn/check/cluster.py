@@ -61,7 +61,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     for topic in topics:
         yield _topic(topic, metadata)
     for topic in settings.other_topics:
-        yield _dead_letter_topic(topic, metadata)
+        yield _named(topic, metadata, "dead letters: ", _LETTER_REMEDIES)
     for finding in await _rights(cluster, consumed(topics, metadata), settings.other_topics):
         yield finding
     if settings.assigned:
@@ -89,12 +89,16 @@ def _topic(wanted: str, metadata: Metadata) -> Finding:
     if wanted.startswith("^"):
         matching = [t for t in metadata.topics.values() if not t.error and re.match(wanted, t.name)]
         return Finding("topics", f"{wanted} matches {_listed(matching)}")
-    info = metadata.topics.get(wanted)
+    return _named(wanted, metadata, "", _TOPIC_REMEDIES)
+
+
+def _named(name: str, metadata: Metadata, purpose: str, remedies: Mapping[int, str]) -> Finding:
+    info = metadata.topics.get(name)
     if info is not None and info.partitions and not info.error:
-        return Finding("topics", _with_count(info))
+        return Finding("topics", f"{purpose}{_with_count(info)}")
     error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    remedy = _TOPIC_REMEDIES.get(error, "ask whoever runs the cluster")
-    return Finding("topics", f"{wanted}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
+    remedy = remedies.get(error, "ask whoever runs the cluster")
+    return Finding("topics", f"{purpose}{name}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
 
 
 _TOPIC_REMEDIES: Mapping[int, str] = {
@@ -102,15 +106,6 @@ _TOPIC_REMEDIES: Mapping[int, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
     ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
 }
-
-
-def _dead_letter_topic(name: str, metadata: Metadata) -> Finding:
-    info = metadata.topics.get(name)
-    if info is not None and info.partitions and not info.error:
-        return Finding("topics", f"dead letters: {_with_count(info)}")
-    error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    remedy = _LETTER_REMEDIES.get(error, "ask whoever runs the cluster")
-    return Finding("topics", f"dead letters: {name}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
 
 
 _LETTER_REMEDIES: Mapping[int, str] = {

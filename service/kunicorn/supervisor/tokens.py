@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from kunicorn.bearer import answered
 from kunicorn.errors import PeerError
 from kunicorn.observe import logs
-from kunicorn.pipes.framing import decode, encode
-from kunicorn.pipes.messages import FetchToken, FromTokenHelper, Token, TokenFailed
+from kunicorn.pipes.framing import encode
+from kunicorn.pipes.messages import FetchToken, Token
 from kunicorn.settings.security import without_secrets
 from kunicorn.supervisor.processes import kill_group, watch_exit
 from kunicorn.wire.backoff import Backoff
@@ -96,7 +97,7 @@ class Tokens:
             await asyncio.sleep(max(_SHORTEST_PAUSE, life * _RENEW_AT))
 
     async def fetch(self) -> Token:
-        """One run of the helper. Raises `NoToken`, and `PeerError` where it talks nonsense."""
+        """One run of the helper. Raises `NoToken` where it gives no answer, other `PeerError`s where that is no token."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -127,12 +128,7 @@ class Tokens:
             body = b""
         if not body:
             raise NoToken(f"the process that fetches it ended without an answer ({await ended})")
-        answer: FromTokenHelper = decode(body, FromTokenHelper)
-        if isinstance(answer, TokenFailed):
-            raise NoToken(answer.error)
-        if answer.expires_at <= time.time():
-            raise NoToken(f"the one that came has expired already, {time.time() - answer.expires_at:.0f} s ago")
-        return answer
+        return answered(body)
 
 
 def _start_helper(sock: socket.socket) -> int:
