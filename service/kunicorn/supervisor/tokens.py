@@ -97,7 +97,7 @@ class Tokens:
             await asyncio.sleep(max(_SHORTEST_PAUSE, life * _RENEW_AT))
 
     async def fetch(self) -> Token:
-        """One run of the helper. Raises `NoToken` where it gives no answer, other `PeerError`s where that is no token."""
+        """One run of the helper. Raises `NoToken` where no answer comes, other `PeerError`s where it is no token."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
