@@ -245,7 +245,7 @@ def conditions() -> str:
     return (
         f"{datetime.now():%Y-%m-%d}: kunicorn {kunicorn.__version__}, confluent-kafka {confluent_kafka.__version__}, "
         f"aiokafka {aiokafka.__version__}, Python {platform.python_version()}; three brokers of Apache Kafka {VERSION} "
-        f"with default settings, on the same {os.cpu_count()} cores."
+        f"with default settings but min.insync.replicas 2, on the same {os.cpu_count()} cores."
     )
 
 
