@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale bench-memory bench-handover docs lock clean
+.PHONY: help venv demo lint format test test-long chaos bench-quick bench-scale bench-memory bench-handover bench-differential docs lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -82,6 +82,10 @@ bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb
 
 bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour
 	$(BIN)/python -m bench.handover --write
+
+bench-differential: venv  ## ours beside confluent-kafka's members through the same faults, in about four minutes
+	$(BIN)/python -m bench.differential --write
+	$(BIN)/python -m tests.contract.conformance
 
 docs: venv  ## the pages and files that are generated from the code
 	$(BIN)/python -m kunicorn.settings
