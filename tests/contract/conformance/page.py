@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
@@ -26,6 +27,20 @@ consumer is said in our words, and the tests that show it are ours (`@pytest.mar
 - *broker*: the whole service beside Apache Kafka.
 """
 
+MEASURED = Path(__file__).parent / "differential.json"
+_SIDE_BY_SIDE = """
+## Side by side
+
+Groups of two members of ours and of confluent-kafka, each group behind a link of its own, on one broker of Apache
+Kafka; every fault hits all of them at the same moment (`make bench-differential`). The pause is the longest of any
+partition: its next record lies in the log, and nobody has a record of it in hand, for whatever reason; the fault itself
+is part of it. Moved: how often a partition went to another member, which is what a rebalance would do. Repeated:
+records handled twice.
+
+| fault | client | longest pause s | moved | repeated |
+| --- | --- | --: | --: | --: |
+"""
+
 
 def page() -> str:
     """The whole page."""
@@ -33,7 +48,22 @@ def page() -> str:
     parts = [_HEAD, "## Count\n", _count(shown), "\n## Scenarios\n"]
     for area in get_args(Area):
         parts += [f"\n### {area[0].upper()}{area[1:]}\n\n", *_listed(area, shown)]
-    return "\n".join(parts[:3]) + "".join(parts[3:])
+    return "\n".join(parts[:3]) + "".join(parts[3:]) + _side_by_side()
+
+
+def _side_by_side() -> str:
+    """What `make bench-differential` measured last."""
+    if not MEASURED.exists():
+        return ""
+    rows = json.loads(MEASURED.read_text())
+    faults = list(dict.fromkeys(row["fault"] for row in rows))
+    table = "".join(
+        f"| {fault} | {row['client']} | {row['pause']:.1f} | {row['moved']} | {row['repeated']} |\n"
+        for fault in faults
+        for row in rows
+        if row["fault"] == fault
+    )
+    return _SIDE_BY_SIDE + table
 
 
 def _count(shown: Mapping[str, Sequence[Proof]]) -> str:

@@ -62,14 +62,13 @@ _KINDS: tuple[Callable[[bytearray, Random], None], ...] = (
 def mutations(api: Api, count: int, rng: Random) -> Iterator[tuple[int, bytes]]:
     """Versions and frames (without their length), in every version of the API by turns."""
     versions = range(OURS[api].low, OURS[api].high + 1)
-    frame = b""
+    samples: dict[int, bytes] = {}
     for number in range(count):
-        version = versions[number % len(versions)]
         # Samples are dear: each is spoilt in several ways.
-        if number % (5 * len(versions)) < len(versions) or not frame:
+        if number % (5 * len(versions)) == 0:
             samples = {each: response_frame(0, sample(RESPONSES[api, each], rng)) for each in versions}
-        frame = samples[version]
-        spoilt = bytearray(frame)
+        version = versions[number % len(versions)]
+        spoilt = bytearray(samples[version])
         if len(spoilt) > _HEADER:
             for _ in range(rng.choice((1, 1, 2))):
                 if len(spoilt) > _HEADER:

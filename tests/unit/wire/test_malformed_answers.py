@@ -20,7 +20,7 @@ from kunicorn.wire.metadata import metadata_from
 from kunicorn.wire.versions import OURS, Api
 from tests.unit.wire.mutations import mutations
 
-FEW, MANY = 1_000, 100_000
+FEW, MANY = 2_000, 100_000
 SLOWEST = 1.0
 """Seconds that one answer of a few hundred bytes may take, on a busy machine."""
 MOST_MEMORY = 64 * 1024

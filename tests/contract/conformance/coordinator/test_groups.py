@@ -19,7 +19,7 @@ from tests.fakes.simulation import Simulation
 
 FEWEST, MOST = 3, 8
 SECONDS = st.floats(0.01, 15.0)
-STORIES = int(os.environ.get("KUNICORN_STORIES", "12"))
+STORIES = int(os.environ.get("KUNICORN_STORIES", "20"))
 """Of each kind of group; more of them in the long tests."""
 
 KINDS: dict[str, tuple[str | None, ...]] = {

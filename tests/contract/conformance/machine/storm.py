@@ -22,6 +22,19 @@ ERRORS = (*(int(code) for code in ErrorCode), 999, *(14, 15, 16, 22, 25, 27, 30,
 _TROUBLE = 0.15
 TOPIC_IDS = {UUID(int=1): "orders", UUID(int=2): "refunds"}
 _REMEMBERED = 8
+_HISTORY = 0.07
+_MINE = TopicPartition("orders", 0)
+PAST: tuple[ev.Command, ...] = (
+    ev.SendJoin(1, "me", (), (), "long ago"),
+    ev.MakePlan(1, "range", ()),
+    ev.SendSync(1, "me", "range", {}),
+    ev.SendHeartbeat(1, "me", 0.0),
+    ev.SendLeave(1, "me", "long ago"),
+    ev.SendConsumerHeartbeat(1, "me", True, (), 0.0),
+    ev.NameTopics(frozenset(TOPIC_IDS)),
+    ev.Revoke((_MINE,)),
+)
+"""Requests of an earlier life: answers to these mean nothing any more."""
 Answer = Callable[["Storm", ev.Command], ev.Event]
 
 
@@ -61,6 +74,9 @@ class Storm:
         """Anything that might happen."""
         if self.rng.random() < leaving:
             return ev.LeaveWanted("stopped")
+        if self.rng.random() < _HISTORY:
+            past = self.rng.choice(PAST)
+            return self.rng.choice(ANSWERS[type(past)])(self, past)
         asked = [command for command in self.ordered if type(command) in ANSWERS]
         if asked and self.rng.random() < 0.7:
             # Mostly what was asked last: stories that never get anywhere show little.
@@ -86,9 +102,10 @@ class Storm:
 
 def _joined(storm: Storm, request: ev.Command) -> ev.Event:
     assert isinstance(request, ev.SendJoin)
-    assert isinstance(storm.member, ClassicMember)
     error, leader = storm.error(), storm.rng.choice(("me", "other", ""))
-    answer = JoinAnswer(error, max(request.generation, 0) + 1, "me", leader, "consumer", storm.assignor)
+    answer = JoinAnswer(
+        error, max(request.generation, 0) + 1, "me", leader, "consumer", getattr(storm, "assignor", None)
+    )
     return ev.Joined(request, answer)
 
 
