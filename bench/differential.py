@@ -92,6 +92,7 @@ FAULTS: Mapping[str, Callable[[ProxiedCluster], None]] = {
     "connections reset three times": _reset,
     "half a second slower each way for 8 s": _slow,
     "coordinator frozen for 6 s": _freeze,
+    "nothing gets through for 50 s, longer than a session": lambda kafka: _cut(kafka, 50.0, "to", "from"),
     "coordinator killed and started: errors on heartbeats and commits": _restart,
 }
 
