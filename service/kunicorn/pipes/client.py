@@ -127,6 +127,8 @@ def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cl
         **_memory(memory_per_worker_mb, brokers),
         # The default of 1000 stalls a consumer that empties its queue faster than that.
         "fetch.queue.backoff.ms": 10,
+        # The default of 10 s leaves workers without records long after an outage; this is the Java client's.
+        "reconnect.backoff.max.ms": 1000,
         **security,
         **extra,
         "bootstrap.servers": ",".join(bootstrap_servers),

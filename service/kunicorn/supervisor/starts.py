@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from kunicorn.errors import PeerError
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.errors import FatalGroupError, PeerError
+from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.group.reactions import Api, Reaction, reaction, remedy
 from kunicorn.observe import logs
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
@@ -63,13 +63,19 @@ class Starts:
 
 
 async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], policy: str) -> Starts:
-    """Start offsets of partitions that were just assigned. Raises `PeerError`."""
+    """Start offsets of partitions that were just assigned.
+
+    Raises `PeerError` where asking again may help, `FatalGroupError` where only a person can.
+    """
     starts = Starts()
     topics = {tp.topic for tp in partitions}
     asked = set(partitions) | (set(offsets.partitions_of(topics)) if policy == "latest" else set())
     answer = await offsets.fetch_committed(asked)
     if answer.error != ErrorCode.NONE:
-        raise PeerError(f"OffsetFetch was answered with error {answer.error}")
+        why = f"OffsetFetch was answered with {name_of(answer.error)} ({answer.error})"
+        if reaction(Api.OFFSET_FETCH, answer.error) is Reaction.FAIL:
+            raise FatalGroupError(f"{why}: {remedy(answer.error)}")
+        raise PeerError(why)
     undecided: list[TopicPartition] = []
     for tp in partitions:
         found = answer.partitions.get(tp)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from kunicorn.errors import PeerError
+from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.supervisor.starts import EARLIEST, LATEST, begin, find, look_up, recover
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
@@ -85,8 +85,13 @@ async def test_without_a_policy_a_partition_never_committed_waits_for_a_person()
 
 @pytest.mark.scenario("0148 offset_fetch_commit_error")
 async def test_an_error_of_the_whole_group_is_not_read_as_no_offsets() -> None:
-    with pytest.raises(PeerError, match="16"):
+    with pytest.raises(PeerError, match=r"NOT_COORDINATOR \(16\)"):
         await look_up(Log({OLD: Committed(0, 250)}, group_error=16), [OLD], "earliest")
+
+
+async def test_a_group_that_this_user_may_not_read_is_not_asked_again() -> None:
+    with pytest.raises(FatalGroupError, match=r"GROUP_AUTHORIZATION_FAILED \(30\): this user needs READ on the group"):
+        await look_up(Log({}, group_error=30), [OLD], "earliest")
 
 
 @pytest.mark.scenario("OffsetFetchOmittedPartition", "OffsetFetchErrorStallsAssignment")
