@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,10 +14,12 @@ import typer
 
 from kunicorn import __version__
 from kunicorn.config import app as config_commands
+from kunicorn.confirming import check_confirmable
 from kunicorn.dlq.commands import app as dlq
-from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.errors import ServiceError
 from kunicorn.offsets.commands import app as offsets
 from kunicorn.pipeline.commands import app as pipeline
+from kunicorn.tables import as_json_text
 
 _EPILOG = """\b
 Examples:
@@ -149,7 +150,7 @@ def check(
     found = [Finding("settings", f"{config} is valid")]
     if as_json:
         code = check_service(settings, found.append, records=tries)
-        typer.echo(json.dumps([finding.told() for finding in found], indent=2, ensure_ascii=False))
+        typer.echo(as_json_text([finding.told() for finding in found]))
     else:
         typer.echo(str(found[0]))
         code = check_service(settings, lambda finding: typer.echo(str(finding)), records=tries)
@@ -207,6 +208,7 @@ def leave(
     ],
     config: Config = Path("config.toml"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Remove a static member from its group, so that the others take its partitions over at once.
 
@@ -219,11 +221,10 @@ def leave(
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
-    if not yes and not sys.stdin.isatty():
-        raise ConfigError("there is no terminal to ask for a confirmation: look first, then say --yes")
+    check_confirmable(yes=yes, as_json=as_json)
     from kunicorn.leave import leave as leave_group
 
-    leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"))
+    leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"), as_json=as_json)
 
 
 @app.command(short_help="Print what makes a shell complete kunicorn's commands.")

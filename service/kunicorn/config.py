@@ -27,7 +27,8 @@ def show(
     Exits 0, or 2 with every problem there is in the settings.
     """
     from kunicorn.settings import load, shown
-    from kunicorn.settings.listing import as_json_text, listed
+    from kunicorn.settings.listing import listed
+    from kunicorn.tables import as_json_text
 
     settings = load(config, os.environ)
     if as_json:
@@ -40,6 +41,7 @@ def show(
 @app.command(short_help="Print the JSON schema of the settings' file.")
 def schema() -> None:
     """Print the JSON schema (2020-12) of the settings' file, for editors and for charts."""
-    from kunicorn.settings.listing import as_json_text, json_schema
+    from kunicorn.settings.listing import json_schema
+    from kunicorn.tables import as_json_text
 
     typer.echo(as_json_text(json_schema()))

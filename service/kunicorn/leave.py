@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kunicorn.errors import ConfigError
+from kunicorn.offsets.session import member_json
 from kunicorn.settings import Settings
+from kunicorn.tables import as_json_text
 from kunicorn.visits import visiting
 from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.group_admin import Described, DescribedMember
@@ -21,8 +23,8 @@ Confirm = Callable[[], bool]
 """Whether the person who saw what was said wants it done. May block."""
 
 
-def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> None:
-    """Show the static member, have it confirmed, remove it. Blocks.
+def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, as_json: bool = False) -> None:
+    """Show the static member, have it confirmed, remove it. With `as_json` say nothing before it is done. Blocks.
 
     Raises `ConfigError` if there is nothing to remove, nobody confirmed or no broker answers; `FatalGroupError` if the
     group refuses.
@@ -33,14 +35,17 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm) -> N
     with visiting(settings, "see whether the member is still there") as visit:
         group = visit.described()
         member = _static_member(group, group_id, instance_id)
-        for line in _shown(group, group_id, member):
+        for line in () if as_json else _shown(group, group_id, member):
             say(line)
         if not confirm():
             raise ConfigError("nothing was removed")
         error = visit.ask(lambda: visit.group.remove(member, "removed by kunicorn leave"))
         if error:
             raise visit.refused(error, f"static member {instance_id!r} was not removed")
-    say(f"static member {instance_id} is removed: the others take its partitions over")
+    if as_json:
+        say(as_json_text({"group": group_id, "removed": member_json(member)}))
+    else:
+        say(f"static member {instance_id} is removed: the others take its partitions over")
 
 
 def _static_member(group: Described, group_id: str, instance_id: str) -> DescribedMember:

@@ -1,8 +1,10 @@
-"""Tables for people on a terminal or in a job's log: plain text in columns. Pure."""
+"""What commands print: tables for people on a terminal or in a job's log, and JSON for programs. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 _GAP = "  "
 _NOTHING = "-"
@@ -30,6 +32,11 @@ def _shown(cell: Cell) -> str:
     if cell is None or cell == "":
         return _NOTHING
     return printable(cell) if isinstance(cell, str) else f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
+
+
+def as_json_text(value: Any) -> str:
+    """For a program, readable enough for a person."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def printable(text: str) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kunicorn.errors import ConfigError
+from kunicorn.confirming import check_confirmable
+from kunicorn.tables import as_json_text
 
 app = typer.Typer(
     name="dlq", help="Look into the dead-letter topic, and send letters back.", no_args_is_help=True,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
+
 
 Config = Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")]
 
@@ -72,6 +73,7 @@ def replay(  # noqa: PLR0913 - each is an option
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     from_beginning: Annotated[bool, typer.Option(help="Those that were replayed before, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; with --yes.")] = False,
 ) -> None:
     """Send letters back with their key, value, headers and timestamp, and count the replay in a header.
 
@@ -83,8 +85,7 @@ def replay(  # noqa: PLR0913 - each is an option
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
-    if not yes and not sys.stdin.isatty():
-        raise ConfigError("there is no terminal to ask for a confirmation: look first, then say --yes")
+    check_confirmable(yes=yes, as_json=as_json)
     from kunicorn.dlq.selection import Selection, moment
 
     now_ms = time.time_ns() // 1_000_000
@@ -97,4 +98,13 @@ def replay(  # noqa: PLR0913 - each is an option
     )
     from kunicorn.dlq.session import run
 
-    run(settings, chosen, limit, from_beginning=from_beginning, confirm=lambda: yes or typer.confirm("Send them back?"))
+    sent = run(
+        settings,
+        chosen,
+        limit,
+        from_beginning=from_beginning,
+        confirm=lambda: yes or typer.confirm("Send them back?"),
+        say=(lambda _: None) if as_json else typer.echo,
+    )
+    if as_json:
+        typer.echo(as_json_text(sent))

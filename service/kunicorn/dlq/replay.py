@@ -48,13 +48,30 @@ class Plan:
         yield f"to send back: {len(self.chosen)}"
         for (topic, error), count in sorted(self.counts.items()):
             yield f"{count:>8}  {error}  to {topic}"
-        left_out = sum(map(len, self.left.values())) - len(self.chosen)
-        if left_out:
-            yield f"{left_out:>8}  left out by the filters"
+        if self.left_out:
+            yield f"{self.left_out:>8}  left out by the filters"
         if self.replayed:
             yield f"{self.replayed:>8}  replayed before; --from-beginning repeats them"
         if self.foreign:
             yield f"{self.foreign:>8}  no dead letters of kunicorn's, passed over"
+
+    @property
+    def left_out(self) -> int:
+        """Letters that are not yet replayed and were not asked for."""
+        return sum(map(len, self.left.values())) - len(self.chosen)
+
+    def told(self, sent: int) -> dict[str, Any]:
+        """For a program, with how many of them were delivered."""
+        return {
+            "planned": [
+                {"topic": topic, "error": error, "records": count}
+                for (topic, error), count in sorted(self.counts.items())
+            ],
+            "left_out": self.left_out,
+            "replayed_before": self.replayed,
+            "foreign": self.foreign,
+            "sent": sent,
+        }
 
 
 def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], limit: int | None) -> Plan:

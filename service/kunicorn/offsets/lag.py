@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.offsets.oldest import timestamps
-from kunicorn.offsets.session import as_text, standing_json
+from kunicorn.offsets.session import standing_json
 from kunicorn.offsets.standing import GroupStanding, Standing, look
 from kunicorn.settings import Settings
-from kunicorn.tables import duration, table
+from kunicorn.tables import as_json_text, duration, table
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import visiting
 
@@ -41,7 +41,7 @@ def say_lag(settings: Settings, say: Callable[[str], None], most: int, *, as_jso
         told = timestamps(settings, visit.token, behind, _READING_SECONDS)
     ages = _ages(group.partitions, told, time.time())
     if as_json:
-        say(as_text(_json(group, ages)))
+        say(as_json_text(_json(group, ages)))
         return
     for line in _shown(group, ages, most):
         say(line)

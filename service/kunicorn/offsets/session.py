@@ -6,15 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import orjson
-
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.offsets import plan
 from kunicorn.offsets.plan import Move, planned
 from kunicorn.offsets.standing import GroupStanding, Standing, at_time, look
 from kunicorn.offsets.targets import FromFile, Options, Target, ToDatetime, chosen
 from kunicorn.settings import Settings
-from kunicorn.tables import printable, table
+from kunicorn.tables import as_json_text, printable, table
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import Visit, visiting
 from kunicorn.wire.error_codes import ErrorCode, describe
@@ -36,7 +34,7 @@ def show(settings: Settings, say: Say, *, as_json: bool) -> None:
     with visiting(settings) as visit:
         group = look(visit)
     if as_json:
-        say(as_text(_group_json(group)))
+        say(as_json_text(_group_json(group)))
         return
     for line in _shown(group):
         say(line)
@@ -71,7 +69,7 @@ def reset(
             _refuse_while_alive(group)
             _commit(visit, moves)
     if as_json:
-        say(as_text({"group": group.group_id, "executed": execute, "partitions": [_move_json(m) for m in moves]}))
+        say(as_json_text({"group": group.group_id, "executed": execute, "partitions": [_move_json(m) for m in moves]}))
     elif execute:
         say(f"done: {len(moves)} offsets are committed; the group goes on there when it is started")
     else:
@@ -156,17 +154,19 @@ def _group_json(group: GroupStanding) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "state": group.state,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "host": member.host.removeprefix("/"),
-                "partitions": [str(tp) for tp in member.partitions],
-            }
-            for member in group.members
-        ],
+        "members": [member_json(member) for member in group.members],
         "partitions": [standing_json(each) for each in group.partitions],
+    }
+
+
+def member_json(member: DescribedMember) -> dict[str, Any]:
+    """One member for a program."""
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host.removeprefix("/"),
+        "partitions": [str(tp) for tp in member.partitions],
     }
 
 
@@ -189,8 +189,3 @@ def _move_json(move: Move) -> dict[str, Any]:
 
 def _tp_json(tp: TopicPartition) -> dict[str, Any]:
     return {"topic": tp.topic, "partition": tp.partition}
-
-
-def as_text(value: Any) -> str:
-    """JSON for a program, readable enough for a person."""
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()

@@ -48,8 +48,3 @@ def json_schema() -> dict[str, Any]:
             if isinstance(field.json_schema_extra, dict) and "default" in field.json_schema_extra:
                 schema["$defs"][model.__name__]["properties"][name].pop("default", None)
     return {"$schema": _SCHEMA, "title": "kunicorn's settings", **schema}
-
-
-def as_json_text(value: Any) -> str:
-    """Readable JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False)

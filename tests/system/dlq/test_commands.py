@@ -100,13 +100,15 @@ def test_replay_sends_back_what_the_filters_mean_and_never_twice(desk: Desk) -> 
     assert "to send back: 0" in desk.said("replay", "--yes")
     values = [message.value() for message in consumed(desk.kafka.bootstrap, desk.topic, 7)[4:]]
     assert values == [b"v0", b"v3", b"v1"]
-    assert "sent back and acknowledged: 3" in desk.said("replay", "--yes", "--from-beginning")
-    assert "to send back: 0" in desk.said("replay", "--yes")
+    again = json.loads(desk.said("replay", "--yes", "--from-beginning", "--json"))
+    assert (again["sent"], sum(each["records"] for each in again["planned"]), again["left_out"]) == (3, 3, 0)
+    assert json.loads(desk.said("replay", "--yes", "--json"))["sent"] == 0
 
 
 def test_without_a_terminal_nothing_is_sent_unasked(desk: Desk) -> None:
-    with pytest.raises(ConfigError, match="--yes"):
-        desk.said("replay")
+    for arguments in ([], ["--json"]):
+        with pytest.raises(ConfigError, match="--yes"):
+            desk.said("replay", *arguments)
 
 
 def test_a_missing_topic_is_named_and_an_empty_one_is_said_to_be_empty(desk: Desk) -> None:

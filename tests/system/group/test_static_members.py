@@ -71,7 +71,7 @@ def test_a_killed_static_member_keeps_its_slot_until_leave_frees_it(pods: Pods, 
     assert f"partitions 2: {' '.join(map(str, sorted(before)))}" in done.stdout
     first.wait_running(PARTITIONS, within=10)
 
-    again = leave(first, "--instance", "pod-1", "--yes")
+    again = leave(first, "--instance", "pod-1", "--yes", "--json")
     assert again.returncode == 2
     assert f"group '{topic}' has no static member 'pod-1': its static members are pod-0" in again.stderr
     assert first.stop() == 0

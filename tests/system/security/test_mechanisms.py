@@ -155,8 +155,9 @@ def test_a_static_members_slot_is_freed_over_the_services_own_login(secured: Sec
     member = stage.members.start()
     member.wait_running(stage.partitions)
     member.kill()
-    done = leave(member, "--instance", "pod-0", "--yes")
+    done = leave(member, "--instance", "pod-0", "--yes", "--json")
     assert done.returncode == 0, done.stderr
-    assert f"partitions {stage.partitions}: " in done.stdout
+    removed = json.loads(done.stdout)["removed"]
+    assert (removed["instance_id"], len(removed["partitions"])) == ("pod-0", stage.partitions)
     assert "has no static member 'pod-0'" in leave(member, "--instance", "pod-0", "--yes").stderr
     assert PASSWORDS["alice"] not in done.stdout + done.stderr
