@@ -16,6 +16,7 @@ from kunicorn.pipes.messages import FetchToken, FromTokenHelper, Token, TokenFai
 from kunicorn.settings.security import without_secrets
 
 _MAX_PACKET = 1 << 17
+_DYING = 5.0
 
 
 def fetch(request: FetchToken) -> Token:
@@ -34,7 +35,7 @@ def fetch(request: FetchToken) -> Token:
         )
         theirs.close()
         try:
-            return _ask(ours, request)
+            return _ask(ours, request, helper)
         finally:
             # Its whole group: what a user's function started must not outlive the answer.
             with contextlib.suppress(ProcessLookupError):
@@ -42,7 +43,7 @@ def fetch(request: FetchToken) -> Token:
             helper.wait()
 
 
-def _ask(sock: socket.socket, request: FetchToken) -> Token:
+def _ask(sock: socket.socket, request: FetchToken, helper: subprocess.Popen[bytes]) -> Token:
     asked = request.provider or request.endpoint_url
     sock.settimeout(request.timeout)
     try:
@@ -53,8 +54,18 @@ def _ask(sock: socket.socket, request: FetchToken) -> Token:
     except OSError:
         body = b""
     if not body:
-        raise PeerError(f"the process that asks {asked} ended without an answer; see its standard error")
+        # It closed its end of the socket by dying, or is about to.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            helper.wait(_DYING)
+        raise PeerError(f"the process that asks {asked} ended without an answer ({_how(helper.returncode)})")
     return answered(body)
+
+
+def _how(code: int | None) -> str:
+    """As the supervisor's log says it."""
+    if code is None:
+        return "still running"
+    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def answered(body: bytes) -> Token:

@@ -35,7 +35,7 @@ def test_a_token_comes_from_its_provider() -> None:
     ("function", "why"),
     [
         ("fail", "no credentials in this place"),
-        ("die", "ended without an answer"),
+        ("die", r"ended without an answer \(exit 9\)"),
         ("stale", "has expired already"),
         ("nonsense", "nonsense"),
     ],

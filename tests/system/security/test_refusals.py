@@ -231,7 +231,7 @@ def test_a_topic_that_may_be_seen_but_not_read_halts_until_the_right_that_is_mis
     assert "cannot be committed: TOPIC_AUTHORIZATION_FAILED (29): this user needs READ" in member.output()
     secured.allow("bob", (ResourceType.TOPIC, stage.topic, AclOperation.READ))
     stage.wait_handled(0, 0, member, within=40)
-    assert len(member.partitions("running")) == 2
+    member.wait_running(2)
     assert member.output().count(f"needs READ on topic '{stage.topic}'; tried again") == 2, "once for each partition"
     assert member.stop() == 0
 
