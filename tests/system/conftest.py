@@ -19,6 +19,9 @@ _numbers = count(1)
 SHORT_SESSIONS = {"group.consumer.min.session.timeout.ms": 6000, "group.consumer.session.timeout.ms": 6000}
 """With the consumer protocol the brokers decide after how long a silent member is missed; classic members say so."""
 
+USUAL_SESSIONS = {"group.consumer.session.timeout.ms": 45_000}
+"""Kafka's default, for tests that restart what a short session would not wait for."""
+
 
 def _asked_for(config: pytest.Config) -> dict[str, Any]:
     """The brokers that the command line asks for."""

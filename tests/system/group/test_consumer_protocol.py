@@ -9,7 +9,7 @@ import pytest
 
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
-from tests.system.conftest import SHORT_SESSIONS
+from tests.system.conftest import SHORT_SESSIONS, USUAL_SESSIONS
 from tests.system.group.foreign import Foreign, JavaConsumer, LibrdkafkaConsumer
 from tests.system.group.journal import handled_up_to, judgement, own
 from tests.system.members import MemberProcess, Members
@@ -123,8 +123,9 @@ def test_a_foreign_consumer_shares_the_group(
 
 
 def test_a_static_member_keeps_its_partitions_over_a_restart(
-    kafka: KafkaCluster, topic: str, members_of: MembersOf
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: MembersOf
 ) -> None:
+    kafka = kafka_factory(overrides=USUAL_SESSIONS)
     kafka.create_topic(topic, PARTITIONS)
     members = members_of(kafka.bootstrap, topic, settings=CONSUMER)
     first, second = (members.start({"group": {"group_instance_id": f"pod-{number}"}}) for number in range(2))

@@ -9,6 +9,7 @@ import pytest
 
 from kunicorn.pipes import clock
 from tests.kafka import KafkaCluster
+from tests.system.conftest import USUAL_SESSIONS
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
 from tests.system.workers.scene import Scene
@@ -34,7 +35,7 @@ def finish(stage: Scene, members: list[MemberProcess]) -> None:
 def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_once(
     scene: SceneMaker, kafka_factory: ClusterMaker, end: str
 ) -> None:
-    kafka = kafka_factory()
+    kafka = kafka_factory(overrides=USUAL_SESSIONS)
     stage = scene(PARTITIONS, kafka=kafka, env={"KUNICORN_HANDLER_MS": "4"})
     members = [stage.members.start(), stage.members.start()]
     with Flow(kafka.bootstrap, stage.topic, 400):
@@ -58,7 +59,7 @@ def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_o
 def test_a_broker_frozen_for_less_than_a_session_causes_no_rebalance(
     scene: SceneMaker, kafka_factory: ClusterMaker, seconds: float
 ) -> None:
-    kafka = kafka_factory()
+    kafka = kafka_factory(overrides=USUAL_SESSIONS)
     settings = {"group": {"session_timeout_ms": int((seconds + 8) * 1000)}}
     stage = scene(PARTITIONS, kafka=kafka, settings=settings, env={"KUNICORN_HANDLER_MS": "4"})
     members = [stage.members.start(), stage.members.start()]

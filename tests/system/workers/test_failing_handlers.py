@@ -34,7 +34,7 @@ def assert_only_partition_0_is_halted(stage: Scene, member: MemberProcess, reaso
     assert f'kunicorn_partitions{{group="{stage.topic}",state="halted"}} 1.0' in member.get("/metrics")[1]
     assert member.get("/livez")[0] == 200
     assert member.get("/readyz")[0] == 200
-    assert f"{stage.topic}-0 is halted" in member.output()
+    member.wait(lambda: f"{stage.topic}-0 is halted" in member.output(), "the line in the log")
     stage.send(1, "still handled")
     stage.wait_handled(1, 1, member)
     assert member.stop() == 0
