@@ -35,7 +35,7 @@ from kunicorn.pipeline.session import open_session
 from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import Settings, load
 from tests.kafka import KafkaCluster
-from tests.kafka.artifacts import _DEPENDENCY, _POM, DEPENDENCY_PLUGIN, cache_directory, locked
+from tests.kafka.artifacts import DEPENDENCY_PLUGIN, cache_directory, locked, project_of
 from tests.system.members import group_settings, toml
 
 CORES = 2
@@ -55,7 +55,7 @@ def connector_jars() -> list[Path]:
         if not home.is_dir() and maven is not None:
             with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
                 pom = Path(scratch) / "pom.xml"
-                pom.write_text(_POM.format(dependencies=_DEPENDENCY.format(*CONNECTOR)))
+                pom.write_text(project_of(CONNECTOR))
                 arguments = ["-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={scratch}/jars"]
                 if subprocess.run([maven, *arguments], check=False).returncode == 0:
                     (Path(scratch) / "jars").rename(home)

@@ -27,13 +27,18 @@ DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy
 
 _DEBIAN_PACKAGES = ("default-jre-headless", "maven")
 _ADVICE = f"Install Java {MINIMUM_JAVA} or later and Maven (Debian: apt-get install {' '.join(_DEBIAN_PACKAGES)})."
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+_PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>kunicorn</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>{dependencies}</dependencies>
 </project>
 """
-_DEPENDENCY = "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+_ONE = "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+
+
+def project_of(*artifacts: tuple[str, str, str]) -> str:
+    """A Maven project that depends on these: group, name and version of each."""
+    return _PROJECT.format(dependencies="".join(_ONE.format(*each) for each in artifacts))
 
 
 class KafkaUnavailable(Exception):
@@ -135,7 +140,7 @@ def _fetch(version: str, jars: Path) -> None:
     )
     with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
         pom = Path(scratch) / "pom.xml"
-        pom.write_text(_POM.format(dependencies="".join(_DEPENDENCY.format(*each) for each in wanted)))
+        pom.write_text(project_of(*wanted))
         fetched = Path(scratch) / "jars"
         command = [maven, "-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={fetched}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -86,7 +86,8 @@ def replay(  # noqa: PLR0913 - each is an option
 
     settings = load(config, os.environ)
     check_confirmable(yes=yes, as_json=as_json)
-    from kunicorn.dlq.selection import Selection, moment
+    from kunicorn.dlq.selection import Selection
+    from kunicorn.moments import moment
 
     now_ms = time.time_ns() // 1_000_000
     chosen = Selection(

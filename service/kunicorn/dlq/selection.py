@@ -5,28 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from kunicorn.deadletters import Told
-from kunicorn.errors import ConfigError
 
-_AGO = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])")
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _METADATA_BYTES = 4_000
 """The broker takes 4096 (`offset.metadata.max.bytes`)."""
-
-
-def moment(option: str, text: str, now_ms: int) -> int:
-    """ "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", or so long ago: "90s", "30m", "2h", "7d"."""
-    if (ago := _AGO.fullmatch(text)) is not None:
-        return now_ms - int(ago["count"]) * _UNIT_MS[ago["unit"]]
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        parsed = None
-    if parsed is None or parsed.tzinfo is None:
-        raise ConfigError(f"{option} {text!r} is neither a time with its zone (2026-01-31T12:00:00Z) nor an age (2h)")
-    return int(parsed.astimezone(UTC).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kunicorn.dlq.selection import moment
 from kunicorn.errors import ConfigError
+from kunicorn.moments import moment
 from kunicorn.settings.assign import partitions_named
 from kunicorn.topics import TopicPartition
 

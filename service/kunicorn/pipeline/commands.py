@@ -178,7 +178,7 @@ def _read(config: Path) -> tuple[Settings, SettingsFile]:
 
 
 def _time(option: str, text: str | None) -> int | None:
-    from kunicorn.dlq.selection import moment
+    from kunicorn.moments import moment
 
     return None if text is None else moment(option, text, time.time_ns() // 1_000_000)
 
