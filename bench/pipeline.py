@@ -39,7 +39,14 @@ from tests.kafka.artifacts import DEPENDENCY_PLUGIN, cache_directory, locked, pr
 from tests.system.members import group_settings, toml
 
 CORES = 2
-CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
+CONNECTOR = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+"""All that Spark does not bring itself. The token provider, which nothing here calls, is older: mirrors that lag
+behind have that one."""
 CONNECTOR_GOAL, BARE_GOAL = 2.5, 0.8
 HANDLER = "tests.system.pipeline.handlers:nothing"
 
@@ -48,14 +55,14 @@ Form = Callable[[], float]
 
 
 def connector_jars() -> list[Path]:
-    """Spark's own Kafka connector and what it needs, fetched once with Maven; none where there is no Maven."""
-    home = cache_directory() / f"{CONNECTOR[1]}-{CONNECTOR[2]}"
+    """Spark's own Kafka connector and what it needs, fetched once with Maven; none where that is not to be had."""
+    home = cache_directory() / "-".join(CONNECTOR[0][1:])
     maven = shutil.which("mvn")
     with locked(home.name):
         if not home.is_dir() and maven is not None:
             with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
                 pom = Path(scratch) / "pom.xml"
-                pom.write_text(project_of(CONNECTOR))
+                pom.write_text(project_of(*CONNECTOR, alone=True))
                 arguments = ["-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={scratch}/jars"]
                 if subprocess.run([maven, *arguments], check=False).returncode == 0:
                     (Path(scratch) / "jars").rename(home)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunicorn.deadletters import read
+from kunicorn.handling.deadletters import read
 from kunicorn.pipes import clock
 from tests.chaos.calls import read_calls
 from tests.chaos.load import KEYS, Load

@@ -33,12 +33,14 @@ _PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>{dependencies}</dependencies>
 </project>
 """
-_ONE = "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
+_ONE = "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{alone}</dependency>"
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
-def project_of(*artifacts: tuple[str, str, str]) -> str:
-    """A Maven project that depends on these: group, name and version of each."""
-    return _PROJECT.format(dependencies="".join(_ONE.format(*each) for each in artifacts))
+def project_of(*artifacts: tuple[str, str, str], alone: bool = False) -> str:
+    """A Maven project that depends on these: group, name and version of each; `alone`: and on nothing they need."""
+    excluded = _ALONE if alone else ""
+    return _PROJECT.format(dependencies="".join(_ONE.format(*each, alone=excluded) for each in artifacts))
 
 
 class KafkaUnavailable(Exception):

@@ -12,7 +12,7 @@ _IMPORT = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
 from kunicorn.errors import ServiceError
-from kunicorn.exceptions import find
+from kunicorn.handling.exceptions import find
 from kunicorn.handlers import load
 try:
     load(sys.argv[3])

@@ -13,10 +13,10 @@ from itertools import groupby
 import msgspec
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from kunicorn.calls import Calls, calls_of
 from kunicorn.check.trial import Order, Result
 from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.handlers import load, user_traceback
+from kunicorn.handling.calls import Calls, calls_of
 from kunicorn.outcomes import Done, Outcome
 
 _PATIENCE = 30.0

@@ -13,10 +13,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from kunicorn.deadletters import replayed as replayed_headers
 from kunicorn.dlq.selection import Replayed, Selection
 from kunicorn.dlq.topic import Found, LettersTopic
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.handling.deadletters import replayed as replayed_headers
 
 _REMEMBER_EVERY = 1_000
 _ON_THEIR_WAY = 10_000

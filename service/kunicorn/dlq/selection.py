@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kunicorn.deadletters import Told
+from kunicorn.handling.deadletters import Told
 
 _METADATA_BYTES = 4_000
 """The broker takes 4096 (`offset.metadata.max.bytes`)."""

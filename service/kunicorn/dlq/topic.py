@@ -12,9 +12,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from kunicorn.clients import consumer_properties, dead_letter_target
-from kunicorn.deadletters import Told, Unreadable, read
 from kunicorn.dlq.selection import Replayed
 from kunicorn.errors import ConfigError, PeerError
+from kunicorn.handling.deadletters import Told, Unreadable, read
 from kunicorn.pipes.messages import Token
 from kunicorn.records import Record
 from kunicorn.settings import Settings

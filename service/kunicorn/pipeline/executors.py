@@ -18,13 +18,13 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from kunicorn.calls import Calls, calls_of
 from kunicorn.clients import failure_rules
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handlers import Handler, load
+from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.policies import policies_of
+from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.pipeline.access import Access
-from kunicorn.policies import policies_of
-from kunicorn.retry import End, Policies, RetryPolicy, describe
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown

@@ -18,12 +18,12 @@ from types import FrameType
 
 from confluent_kafka import Message
 
-from kunicorn.calls import Calls, following_offsets
-from kunicorn.deadletters import Cause, cause_of
 from kunicorn.handlers import HandlerTimeout
+from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.deadletters import Cause, cause_of
+from kunicorn.handling.retry import End, Policies, TryAgain
 from kunicorn.pipeline.outcome_table import Row, Tiling
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.retry import End, Policies, TryAgain
 
 log = logging.getLogger("kunicorn.pipeline")
 

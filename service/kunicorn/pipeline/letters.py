@@ -12,12 +12,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from kunicorn.deadletters import Cause, Letter, letter_of
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.handling.deadletters import Cause, Letter, letter_of
+from kunicorn.handling.retry import End
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import Summary
-from kunicorn.retry import End
 from kunicorn.settings import Settings
 
 
@@ -29,7 +29,7 @@ class LettersRefused(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A record as its outcome row has it; see `kunicorn.deadletters.Source`."""
+    """A record as its outcome row has it; see `kunicorn.handling.deadletters.Source`."""
 
     topic: str
     partition: int

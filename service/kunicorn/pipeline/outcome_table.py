@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Message
 
-from kunicorn.deadletters import Cause
+from kunicorn.handling.deadletters import Cause
+from kunicorn.handling.retry import End
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.records import Record
-from kunicorn.retry import End
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
         pa.field("headers", _HEADERS),
     ]
 )
-"""`status` is one of `kunicorn.retry.End`; `time` is when it was given up, `timestamp` the record's own."""
+"""`status` is one of `kunicorn.handling.retry.End`; `time` is when it was given up, `timestamp` the record's own."""
 
 Row = dict[str, Any]
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.handling.retry import End
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange, between, total
 from kunicorn.pipeline.storage import Directory
-from kunicorn.retry import End
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 

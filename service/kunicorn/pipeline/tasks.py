@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kunicorn.handling.retry import End
 from kunicorn.pipeline.executors import SettingsFile, set_up
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.reading import RangeReader
 from kunicorn.pipeline.storage import Directory
-from kunicorn.retry import End
 
 SUMMARY = (
     "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "

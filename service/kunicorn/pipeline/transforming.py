@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import Message
 
-from kunicorn.calls import calls_of
 from kunicorn.handlers import Handler, load
+from kunicorn.handling.calls import calls_of
+from kunicorn.handling.retry import End, Policies, RetryPolicy
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import SCHEMA, table
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.retry import End, Policies, RetryPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

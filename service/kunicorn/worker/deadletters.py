@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
-from kunicorn.deadletters import Cause, Letter, letter_of
+from kunicorn.handling.deadletters import Cause, Letter, letter_of
 from kunicorn.pipes.messages import DeadLetterTarget
 from kunicorn.records import Record
 from kunicorn.worker.login import Login

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.calls import following_offsets
-from kunicorn.deadletters import WORKER_DIED, Cause, cause_of
+from kunicorn.handling.calls import following_offsets
+from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
+from kunicorn.handling.retry import End, Policies, TryAgain, describe
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.retry import End, Policies, TryAgain, describe
 from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handling.retry import End
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, LEADER_EPOCH, TIMESTAMP, Ledger
 from kunicorn.pipes.messages import (
@@ -33,7 +34,6 @@ from kunicorn.pipes.messages import (
     InHand,
     Parked,
 )
-from kunicorn.retry import End
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Attempt, Grant, GrantState

@@ -17,17 +17,17 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
-from kunicorn.calls import Calls, calls_of
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
+from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.policies import policies_of
+from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
-from kunicorn.policies import policies_of
-from kunicorn.retry import End, Policies, RetryPolicy, describe
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.control import Control

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from kunicorn.handling.retry import End
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
-from kunicorn.retry import End
 
 _BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in DURATION_BUCKETS)
 

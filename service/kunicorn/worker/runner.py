@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
-from kunicorn.calls import Calls, following_offsets
 from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
+from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition

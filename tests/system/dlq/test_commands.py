@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from kunicorn.cli import app
-from kunicorn.deadletters import Cause, letter_of
 from kunicorn.errors import ConfigError
+from kunicorn.handling.deadletters import Cause, letter_of
 from kunicorn.records import Record
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, toml

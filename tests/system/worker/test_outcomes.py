@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from kunicorn.deadletters import read
+from kunicorn.handling.deadletters import read
 from kunicorn.pipes.client import letter_properties
 from kunicorn.pipes.messages import (
     DeadLetterTarget,

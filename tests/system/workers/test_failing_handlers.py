@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.deadletters import read
+from kunicorn.handling.deadletters import read
 from kunicorn.pipes import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import consumed, headers_of

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.deadletters import Cause, Told
 from kunicorn.dlq.selection import Replayed, Selection
+from kunicorn.handling.deadletters import Cause, Told
 
 NOW = 1_700_000_000_000
 TOLD = Told("orders", 3, 7, "shop", Cause("shop.errors.Permanent", "no", "", 1), NOW, 0, [])

@@ -12,14 +12,14 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.calls import calls_of
 from kunicorn.handlers import Handler
+from kunicorn.handling.calls import calls_of
+from kunicorn.handling.retry import End, Policies, RetryPolicy
 from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import Row, table
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.records import Record
-from kunicorn.retry import End, Policies, RetryPolicy
 
 SKIPPED = RetryPolicy(1, 1, 1, None, End.SKIP)
 POLICIES = Policies(RetryPolicy(2, 100, 100, None, End.DEAD_LETTER), [((KeyError,), SKIPPED)])

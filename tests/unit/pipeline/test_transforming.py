@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from kunicorn.handling.retry import End, RetryPolicy
 from kunicorn.outcomes import Skip
 from kunicorn.pipeline import transform
 from kunicorn.pipeline.record_columns import records_batch
 from kunicorn.pipeline.transforming import HandleRows
 from kunicorn.records import Record
-from kunicorn.retry import End, RetryPolicy
 from tests.unit.pipeline.test_handling import messages
 
 ONCE = RetryPolicy(1, 1, 1, None, End.DEAD_LETTER)

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.calls import following_offsets
+from kunicorn.handling.calls import following_offsets
 from kunicorn.pipes.messages import DURATION_BUCKETS, FailureKind
 from kunicorn.topics import NO_EPOCH, TopicPartition
 from kunicorn.worker.batches import gathered_runs, runs

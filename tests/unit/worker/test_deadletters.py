@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.deadletters import Cause
+from kunicorn.handling.deadletters import Cause
 from kunicorn.pipes.messages import DeadLetterTarget
 from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.login import Login

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import pytest
 from confluent_kafka import Consumer, Message
 
+from kunicorn.handling.retry import End
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
-from kunicorn.retry import End
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState

@@ -7,7 +7,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.deadletters import Cause, Unreadable, cause_of, letter_of, read, replayed
+from kunicorn.handling.deadletters import Cause, Unreadable, cause_of, letter_of, read, replayed
 from kunicorn.records import Record
 
 CAUSE = Cause("ValueError", "no such customer", "in charge", 3)

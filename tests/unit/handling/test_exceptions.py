@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.exceptions import find
+from kunicorn.handling.exceptions import find
 
 
 def test_a_class_is_found_by_module_and_name() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kunicorn.exceptions import find
+from kunicorn.handling.exceptions import find
+from kunicorn.handling.retry import End, Policies, RetryPolicy
 from kunicorn.pipes.messages import FailureRule
-from kunicorn.retry import End, Policies, RetryPolicy
 
 
 def policies_of(default: RetryPolicy, rules: Iterable[FailureRule]) -> Policies:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.handling.retry import End, Policies, RetryPolicy, TryAgain, describe
 from kunicorn.outcomes import DeadLetter, Done, Halt, Outcome, Retry, Skip
-from kunicorn.retry import End, Policies, RetryPolicy, TryAgain, describe
 
 MS = 1_000_000
 POLICY = RetryPolicy(attempts=4, backoff_ms=100, backoff_max_ms=250)
