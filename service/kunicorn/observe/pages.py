@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from kunicorn.observe import job_catalogue
 from kunicorn.observe.catalogue import Declared, Kind, every
 
 _HEAD = """# Metrics
@@ -17,10 +20,23 @@ Beside these there are `process_…` of the supervisor itself.
 |---|---|---|---|---|
 """
 
+_JOBS = """
+## Jobs on Spark
+
+`kunicorn pipeline` serves these at `[http]`'s host and port while a job runs ([pipeline.md](pipeline.md)).
+
+| metric | type | labels | meaning | what to do |
+|---|---|---|---|---|
+"""
+
 
 def metrics_page() -> str:
     """docs/metrics.md."""
-    return _HEAD + "".join(f"{_row(declared)}\n" for declared in every())
+    return _HEAD + _rows(every()) + _JOBS + _rows(job_catalogue.every())
+
+
+def _rows(declarations: Iterable[Declared]) -> str:
+    return "".join(f"{_row(declared)}\n" for declared in declarations)
 
 
 def _row(declared: Declared) -> str:

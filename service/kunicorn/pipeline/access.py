@@ -63,6 +63,14 @@ class Access:
         own = {**target.client, "linger.ms": 5, **self._callbacks()}
         return _made(lambda: Producer(own, logger=librdkafka))
 
+    def log_in(self, consumer: Consumer) -> None:
+        """Have the consumer's next connections use the password of now: its file is rotated while a job runs.
+
+        Caller: whoever reads with it over and over, before each time. Reads a file at most.
+        """
+        if self.kafka.sasl_username is not None:
+            consumer.set_sasl_credentials(self.kafka.sasl_username, self.kafka.secret("sasl_password") or "")
+
     def _callbacks(self) -> dict[str, Any]:
         callbacks: dict[str, Any] = {"error_cb": log_client_error}
         if self.kafka.uses_tokens:
@@ -76,6 +84,26 @@ class Access:
         except PeerError as error:
             raise RuntimeError(f"no OAUTHBEARER token: {error}") from error
         return token.value, token.expires_at, token.principal, token.extensions
+
+
+class Admin:
+    """The admin client of a process that asks over and over: another one once the password is another.
+
+    One that was refused, as when its session ended between two questions, would fail the next question at once.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._password: str | None = None
+        self._client: AdminClient | None = None
+
+    def now(self) -> AdminClient:
+        """The client for the next question. Raises `ConfigError`. Reads a file at most."""
+        kafka = self._access.kafka
+        password = None if kafka.sasl_username is None else kafka.secret("sasl_password")
+        if self._client is None or password != self._password:
+            self._client, self._password = self._access.admin(), password
+        return self._client
 
 
 def _made(make: Callable[[], T]) -> T:

@@ -110,7 +110,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
 
 
 def _log(settings: Settings) -> Log:
-    return Log(Access(settings).admin(), settings.kafka.isolation_level)
+    return Log(Access(settings))
 
 
 def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> ExitCode:
@@ -131,6 +131,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
             begun=lambda state: runs.save(advanced(run, state)),
             ended=ended,
             size=timed(settings.pipeline),
+            tasks=job.tasks,
         )
         with stopping() as stop:
             state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)

@@ -77,8 +77,7 @@ def starts_of(
 def dry_run(settings: Settings, say: Say) -> ExitCode:
     """Say what a run would do, whether or not the group is empty. Changes nothing."""
     access = Access(settings)
-    admin = access.admin()
-    found = _standing(settings, GroupOffsets(admin, settings.group.id), Log(admin, settings.kafka.isolation_level))
+    found = _standing(settings, GroupOffsets(access, settings.group.id), Log(access))
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     for line in plan_lines(found.ranges, pace):
         say(line)
@@ -95,9 +94,9 @@ def catch_up(
     check_installed()
     loaded(settings)
     wait_until_empty(settings, wait_seconds)
-    admin = Access(settings).admin()
-    offsets = GroupOffsets(admin, settings.group.id)
-    found = _standing(settings, offsets, Log(admin, settings.kafka.isolation_level))
+    access = Access(settings)
+    offsets = GroupOffsets(access, settings.group.id)
+    found = _standing(settings, offsets, Log(access))
     if not found.ranges:
         say(f"group {settings.group.id} is at its end already: nothing to handle")
         return ExitCode.CLEAN
@@ -174,7 +173,7 @@ def _run(
             holding.move(state.positions)
             runs.save(advanced(run, state))
 
-        steps = Steps(lambda ranges: job.handle(ranges, outcomes), begun, ended, timed(settings.pipeline))
+        steps = Steps(lambda ranges: job.handle(ranges, outcomes), begun, ended, timed(settings.pipeline), job.tasks)
         with stopping() as stop:
             state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:

@@ -64,10 +64,15 @@ class SettingsFile:
         return settings
 
     def reader(self) -> RangeReader:
-        """This process's reader; its client is connected once, as tasks follow one another."""
+        """This process's reader, with the password of now; its client is connected once, as tasks follow one another.
+
+        Raises `ConfigError`.
+        """
+        access = Access(self.settings())
         if (known := _readers.get(self)) is None:
             _settle()
-            known = _readers[self] = RangeReader(Access(self.settings()).consumer())
+            known = _readers[self] = RangeReader(access.consumer())
+        access.log_in(known.consumer)
         return known
 
 

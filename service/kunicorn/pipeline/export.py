@@ -145,8 +145,7 @@ def export(
     settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, dry_run: bool, say: Say
 ) -> ExitCode:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
-    access = Access(settings)
-    state = _continued(settings, target, Log(access.admin(), settings.kafka.isolation_level), form)
+    state = _continued(settings, target, Log(Access(settings)), form)
     if dry_run:
         for line in plan_lines(state.left, state.rate):
             say(line)
@@ -174,6 +173,7 @@ def export(
             begun=lambda now: _save(target, now, form),
             ended=ended,
             size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
+            tasks=job.tasks,
         )
         with stopping() as stop:
             state = run_rounds(state, steps, Exposed(settings.http, "export", say), stop, say)

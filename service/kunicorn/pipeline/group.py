@@ -16,9 +16,9 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
 
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError
+from kunicorn.pipeline.access import Access, Admin
 from kunicorn.pipeline.log import unanswered
 from kunicorn.pipeline.ranges import Offsets
 from kunicorn.settings import Settings
@@ -46,15 +46,15 @@ class Committed:
 class GroupOffsets:
     """The committed offsets of one group. Every method blocks. Raises `ConfigError` where the brokers do not answer."""
 
-    def __init__(self, admin: AdminClient, group_id: str) -> None:
-        self._admin = admin
+    def __init__(self, access: Access, group_id: str) -> None:
+        self._admin = Admin(access)
         self._group_id = group_id
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Those that there are, open transactions waited for (KIP-447)."""
         request = self._request([ClientPartition(*tp) for tp in partitions])
         answer = self._answer(
-            self._admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT)
+            self._admin.now().list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT)
         )
         return {
             TopicPartition(each.topic, each.partition): Committed(each.offset, each.metadata or "")
@@ -68,7 +68,7 @@ class GroupOffsets:
             return
         wanted = [ClientPartition(*tp, offset, metadata) for tp, offset in sorted(offsets.items())]
         answer = self._answer(
-            self._admin.alter_consumer_group_offsets([self._request(wanted)], request_timeout=_TIMEOUT)
+            self._admin.now().alter_consumer_group_offsets([self._request(wanted)], request_timeout=_TIMEOUT)
         )
         for each in answer:
             if each.error is not None:

@@ -14,6 +14,7 @@ from kunicorn.pipeline.hands import died_in_hand
 from kunicorn.pipeline.ranges import OffsetRange, cut, largest_first
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
+from kunicorn.pipeline.underway import Tasks, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,10 @@ class Job:
         planned = largest_first(cut(ranges, self.pieces))
         numbers = self.spark.range(0, len(planned), 1, len(planned))
         return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task), SUMMARY)))
+
+    def tasks(self) -> Tasks:
+        """Those of the round underway. Caller: a thread that watches; see `kunicorn.pipeline.underway`."""
+        return tasks_of(self.spark)
 
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from kunicorn.errors import ConfigError
+from kunicorn.pipeline.access import Access, Admin
 from kunicorn.pipeline.ranges import Offsets
 from kunicorn.topics import TopicPartition
 
@@ -35,11 +36,10 @@ class Edges:
 class Log:
     """The cluster's topics. All methods raise `ConfigError` where the brokers do not answer or refuse."""
 
-    def __init__(self, admin: AdminClient, isolation_level: str) -> None:
-        self._admin = admin
-        self._isolation = (
-            IsolationLevel.READ_COMMITTED if isolation_level == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-        )
+    def __init__(self, access: Access) -> None:
+        self._admin = Admin(access)
+        committed = access.kafka.isolation_level == "read_committed"
+        self._isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
     def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
         """All partitions of the topics; a leading ^ makes a pattern, matched as the live service does.
@@ -59,7 +59,7 @@ class Log:
 
     def _topics(self) -> Mapping[str, int]:
         """Partitions by topic, without Kafka's own topics."""
-        answer = asked(lambda: self._admin.list_topics(timeout=_TIMEOUT)).topics
+        answer = asked(lambda: self._admin.now().list_topics(timeout=_TIMEOUT)).topics
         return {
             name: len(topic.partitions)
             for name, topic in answer.items()
@@ -81,7 +81,7 @@ class Log:
             return {}
         request = {ClientPartition(*tp): spec for tp, spec in specs.items()}
         answers = asked(
-            lambda: self._admin.list_offsets(request, isolation_level=self._isolation, request_timeout=_TIMEOUT)
+            lambda: self._admin.now().list_offsets(request, isolation_level=self._isolation, request_timeout=_TIMEOUT)
         )
         return {TopicPartition(tp.topic, tp.partition): _result(tp, answer).offset for tp, answer in answers.items()}
 

@@ -8,8 +8,11 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
+from kunicorn.observe import job_catalogue as c
+from kunicorn.observe.catalogue import Declared
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.state import Counts
+from kunicorn.pipeline.underway import Tasks
 from kunicorn.settings import HttpSettings
 
 _STATUS = ("records", "skipped", "dead_letters")
@@ -21,17 +24,12 @@ class Exposed:
     def __init__(self, http: HttpSettings, job: str, say: Say) -> None:
         self._http, self._say = http, say
         self._registry = CollectorRegistry()
-        self._records = Gauge(
-            "kunicorn_pipeline_records", "Records by what became of them.", ["job", "outcome"], registry=self._registry
-        )
-        self._left = Gauge(
-            "kunicorn_pipeline_offsets_left", "Offsets that are still to be handled.", ["job"], registry=self._registry
-        )
-        self._rounds = Gauge(
-            "kunicorn_pipeline_rounds", "Rounds or micro-batches that are through.", ["job"], registry=self._registry
-        )
+        self._records, self._left, self._rounds, self._tasks = map(self._gauge, (c.RECORDS, c.LEFT, c.ROUNDS, c.TASKS))
         self._job = job
         self._close: Callable[[], None] = lambda: None
+
+    def _gauge(self, declared: Declared) -> Gauge:
+        return Gauge(declared.name, declared.meaning, declared.labels, registry=self._registry)
 
     def __enter__(self) -> Self:
         if not self._http.enabled:
@@ -62,3 +60,8 @@ class Exposed:
         self._rounds.labels(self._job).set(rounds)
         if left is not None:
             self._left.labels(self._job).set(left)
+
+    def underway(self, tasks: Tasks) -> None:
+        """The round underway, or with no tasks that there is none. Caller: the thread that watches it."""
+        for state in ("done", "running", "failed"):
+            self._tasks.labels(self._job, state).set(getattr(tasks, state))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -13,10 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kunicorn.pipeline.ranges import OffsetRange, skew, total
 from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.underway import Tasks
 
 Say = Callable[[str], None]
 _SHOWN = 50
 _MINUTE, _HOUR = 60, 3600
+_SELDOM = 30.0
+"""Seconds between two lines about a round that takes long."""
 
 
 def plan_lines(ranges: Sequence[OffsetRange], pace: float | None) -> Iterator[str]:
@@ -78,6 +82,7 @@ class Bar:
         self._say = say
         self._state = state
         self._whole = total(state.ranges)
+        self._silent_until = time.monotonic() + _SELDOM
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             columns = (
@@ -98,11 +103,23 @@ class Bar:
         if self._bar is not None:
             self._bar.stop()
 
+    def underway(self, tasks: Tasks) -> None:
+        """How far the round is. Caller: the thread that watches it."""
+        if not tasks.all:
+            return
+        told = f"{tasks.done} of {tasks.all} tasks done" + (f", {tasks.failed} failed tries" if tasks.failed else "")
+        if self._bar is not None:
+            self._bar.update(self._task, description=told)
+        elif time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _SELDOM
+            self._say(f"round {self._state.rounds + 1} underway: {told}")
+
     def moved(self, state: RunState) -> None:
         """A round has ended."""
         if self._bar is None:
             self._say(round_line(self._state, state, self._whole))
         else:
             rate = f"{state.rate:,.0f}/s" if state.rate else ""
-            self._bar.update(self._task, completed=state.done, rate=rate)
+            self._bar.update(self._task, completed=state.done, rate=rate, description="handling")
         self._state = state
+        self._silent_until = time.monotonic() + _SELDOM

@@ -39,7 +39,7 @@ class RangeReader:
     """Reads one range after the other through one consumer. Every method blocks."""
 
     def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS) -> None:
-        self._consumer = consumer
+        self.consumer = consumer
         self._patience = patience
         self._known: set[str] = set()
         """Topics that the client has metadata of."""
@@ -47,17 +47,17 @@ class RangeReader:
     def read(self, wanted: OffsetRange) -> Iterator[list[Message]]:
         """The records of the range in offset order, many at a time. Raises `RangeUnreadable`."""
         self._warm_up(wanted.topic)
-        self._consumer.assign([ClientPartition(*wanted.tp, wanted.start)])
+        self.consumer.assign([ClientPartition(*wanted.tp, wanted.start)])
         try:
             yield from self._until_the_end(wanted)
         finally:
-            self._consumer.unassign()
+            self.consumer.unassign()
 
     def _warm_up(self, topic: str) -> None:
         """A topic that is new to the client stalls for up to a second when it is assigned; asked for, it does not."""
         if topic not in self._known:
             with contextlib.suppress(KafkaException):
-                self._consumer.list_topics(topic, timeout=_WARM_UP_SECONDS)
+                self.consumer.list_topics(topic, timeout=_WARM_UP_SECONDS)
             self._known.add(topic)
 
     def _until_the_end(self, wanted: OffsetRange) -> Iterator[list[Message]]:
@@ -79,8 +79,8 @@ class RangeReader:
 
     def _fetch(self) -> list[Message]:
         """What there is: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
-        first = self._consumer.poll(_POLL_SECONDS)
-        return [] if first is None else [first, *self._consumer.consume(_RECORDS - 1, 0)]
+        first = self.consumer.poll(_POLL_SECONDS)
+        return [] if first is None else [first, *self.consumer.consume(_RECORDS - 1, 0)]
 
     def _is_over(self, wanted: OffsetRange, batch: list[Message]) -> bool:
         """Whether the partition's end is at or behind the range's. Raises what cannot be waited out.
@@ -118,7 +118,7 @@ class RangeReader:
 
     def _watermarks(self, wanted: OffsetRange) -> tuple[int, int]:
         try:
-            answer: Any = self._consumer.get_watermark_offsets(ClientPartition(*wanted.tp), timeout=_WARM_UP_SECONDS)
+            answer: Any = self.consumer.get_watermark_offsets(ClientPartition(*wanted.tp), timeout=_WARM_UP_SECONDS)
         except KafkaException:
             return -1, -1
         return int(answer[0]), int(answer[1])

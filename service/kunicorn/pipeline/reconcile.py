@@ -98,7 +98,7 @@ def _ranges(part: pa.Table) -> Iterator[tuple[str, int, int, int]]:
 def reconcile(settings: Settings, table: Directory, say: Say) -> ExitCode:
     """Compare the table with what the topics hold between its first row and now. Blocks. Raises `ConfigError`."""
     rows = rows_of(table)
-    log = Log(Access(settings).admin(), settings.kafka.isolation_level)
+    log = Log(Access(settings))
     partitions = log.partitions(sorted({tp.topic for tp in rows}))
     edges = log.edges(partitions)
     starts = {tp: max(edges.first[tp], min((at for at, _ in rows.get(tp, ())), default=0)) for tp in partitions}

@@ -18,6 +18,7 @@ from kunicorn.pipeline.ranges import OffsetRange, total
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import Stop
 from kunicorn.pipeline.tasks import Summary
+from kunicorn.pipeline.underway import Tasks, watched
 from kunicorn.settings import PipelineSettings
 
 
@@ -33,6 +34,8 @@ class Steps:
     """A round is through: makes it count."""
     size: Callable[[RunState], int]
     """Offsets of the next round."""
+    tasks: Callable[[], Tasks]
+    """How far the round underway is; called in a thread."""
 
 
 def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
@@ -43,12 +46,18 @@ def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
 def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say: Say) -> RunState:
     """Round after round until nothing is left or somebody stops it; the state then. Blocks."""
     with exposed, Bar(state, say) as bar:
+
+        def show(tasks: Tasks) -> None:
+            exposed.underway(tasks)
+            bar.underway(tasks)
+
         exposed.moved(state.counts, state.rounds, total(state.left))
         while state.left and not stop.asked:
             state = state.begin(steps.size(state))
             steps.begun(state)
             began = time.monotonic()
-            summaries = steps.run(state.underway)
+            with watched(steps.tasks, show):
+                summaries = steps.run(state.underway)
             state = state.end(summaries, time.monotonic() - began)
             steps.ended(state, summaries)
             exposed.moved(state.counts, state.rounds, total(state.left))

@@ -81,8 +81,7 @@ class _Rows:
         return [RangePartition(each) for each in largest_first(cut(ranges, self._options.min_partitions))]
 
     def _log(self) -> Log:
-        settings = self._options.settings()
-        return Log(Access(settings).admin(), settings.kafka.isolation_level)
+        return Log(Access(self._options.settings()))
 
 
 class KunicornReader(_Rows, DataSourceReader):

@@ -122,7 +122,7 @@ def stream(
     try:
         Job(spark, file).check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
-            group = GroupOffsets(Access(settings).admin(), settings.stream_group)
+            group = GroupOffsets(Access(settings), settings.stream_group)
             batches = Batches(settings, place / "outcomes", group, stop, exposed, say)
             source = (
                 spark.readStream.format("kunicorn")

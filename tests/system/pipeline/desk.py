@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
 from kunicorn.cli import app
+from kunicorn.demo.audit import SUFFIX, WORDS
 from kunicorn.demo.check import Audit, Report
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
@@ -92,6 +93,10 @@ class Desk:
             (judged / self.topic).symlink_to(self._audit / self.topic)
         return Audit(judged).check(held(end_offsets(self.kafka.bootstrap, self.topic, partitions)))
 
+    def audited(self) -> int:
+        """Calls of the handler that have begun, and those that have ended."""
+        return sum(file.stat().st_size for file in (self._audit / self.topic).glob(f"*{SUFFIX}")) // (8 * WORDS)
+
     def outcomes(self, run: str = "*") -> list[dict[str, Any]]:
         """All rows of the outcome tables of these runs, by place."""
         files = sorted(self.runs.glob(f"{run}/outcomes/*/*/[0-9]*.parquet"))
@@ -100,8 +105,14 @@ class Desk:
 
     def manifest(self, run: str) -> dict[str, Any]:
         """What the run's manifest says."""
-        told: dict[str, Any] = json.loads((self.runs / run / "manifest.json").read_text())
+        told = self.told(self.runs / run / "manifest.json")
+        assert told is not None
         return told
+
+    @staticmethod
+    def told(manifest: Path) -> dict[str, Any] | None:
+        """What is in there; None where there is no such file yet."""
+        return json.loads(manifest.read_text()) if manifest.exists() else None
 
 
 def tiles(rows: list[dict[str, Any]], whole: Mapping[TopicPartition, range]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal, get_args
 
 import pytest
 from confluent_kafka import Consumer
@@ -18,11 +19,13 @@ from tests.kafka import KafkaCluster
 from tests.system.group.test_gaps import begun, transaction
 from tests.system.producing import produce
 
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
-def access(kafka: KafkaCluster, topic: str) -> Access:
+
+def access(kafka: KafkaCluster, topic: str, isolation: IsolationLevel = "read_committed") -> Access:
     return Access(
         Settings(
-            kafka=KafkaSettings(bootstrap_servers=(kafka.bootstrap,), isolation_level="read_committed"),
+            kafka=KafkaSettings(bootstrap_servers=(kafka.bootstrap,), isolation_level=isolation),
             group=GroupSettings(id=topic, topics=(topic,)),
             handler=HandlerSettings(entrypoint="x:y"),
         )
@@ -56,7 +59,7 @@ def test_a_range_ends_behind_transaction_markers_and_aborted_records(
     kafka.create_topic(topic)
     transaction(kafka.bootstrap, topic, 50, commit=True)
     transaction(kafka.bootstrap, topic, 30, commit=False)
-    log = Log(access(kafka, topic).admin(), "read_committed")
+    log = Log(access(kafka, topic))
     assert log.edges([TopicPartition(topic, 0)]).end == {TopicPartition(topic, 0): 82}
     assert offsets(consumer, topic, 0, 82) == [*range(50)]
     assert offsets(consumer, topic, 0, 51) == [*range(50)]
@@ -71,8 +74,8 @@ def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> 
     sender.flush(20)
     place = TopicPartition(topic, 0)
     ends = {
-        isolation: Log(access(kafka, topic).admin(), isolation).edges([place]).end[place]
-        for isolation in ("read_committed", "read_uncommitted")
+        isolation: Log(access(kafka, topic, isolation)).edges([place]).end[place]
+        for isolation in get_args(IsolationLevel)
     }
     sender.abort_transaction(20)
     assert ends == {"read_committed": 5, "read_uncommitted": 6}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import urllib.request
 
+from kunicorn.observe.job_catalogue import every
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.state import Counts
+from kunicorn.pipeline.underway import Tasks
 from kunicorn.settings import HttpSettings
 from tests.system.members import free_port
 
@@ -14,11 +16,16 @@ def test_counters_are_served_while_the_job_runs_and_a_taken_port_is_only_said() 
     http, said = HttpSettings(host="127.0.0.1", port=free_port()), list[str]()
     with Exposed(http, "catch-up", said.append) as exposed:
         exposed.moved(Counts(records=7, skipped=1), rounds=2, left=30)
+        exposed.underway(Tasks(8, done=3, running=2))
         with urllib.request.urlopen(f"http://127.0.0.1:{http.port}/metrics", timeout=5) as answer:
             told = answer.read().decode()
         with Exposed(http, "export", said.append):
             pass
     assert 'kunicorn_pipeline_records{job="catch-up",outcome="records"} 7.0' in told
     assert 'kunicorn_pipeline_offsets_left{job="catch-up"} 30.0' in told
+    assert 'kunicorn_pipeline_tasks{job="catch-up",state="done"} 3.0' in told
+    assert {line.split("{")[0] for line in told.splitlines() if not line.startswith("#")} == {
+        declared.name for declared in every()
+    }
     assert len(said) == 1
     assert "set http.port" in said[0]

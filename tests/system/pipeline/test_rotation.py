@@ -1,0 +1,69 @@
+"""A password that is rotated in its file while a job runs: tasks and the driver log in with the new one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclOperation,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.executors import settings_file
+from kunicorn.pipeline.group import GroupOffsets
+from kunicorn.pipeline.log import Log
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.settings import load
+from kunicorn.topics import TopicPartition
+from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster
+from tests.system.members import group_settings, merged, toml
+from tests.system.producing import produce
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+
+def test_clients_that_live_on_use_the_password_of_now(topic: str, tmp_path: Path) -> None:
+    secret, config = tmp_path / "password", tmp_path / "config.toml"
+    secret.write_text(PASSWORDS["carol"])
+    with SecuredCluster(tmp_path) as cluster:
+        cluster.create_topic(topic, 1)
+        rights = [(kind, topic, AclOperation.READ) for kind in (ResourceType.TOPIC, ResourceType.GROUP)]
+        cluster.allow("carol", *rights)
+        kafka = {
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": str(cluster.certificates.ca),
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "carol",
+            "sasl_password_file": str(secret),
+        }
+        own = group_settings(cluster.server("BRIEF"), [topic], topic, "x:y")
+        config.write_text(toml(merged(own, {"kafka": kafka})))
+        settings = load(config, {})
+        file, place = settings_file(config, settings), TopicPartition(topic, 0)
+        log, offsets = Log(Access(settings)), GroupOffsets(Access(settings), topic)
+        for count in (1, 2):
+            produce(cluster.bootstrap, topic, 1)
+            if count == 2:
+                rotate(cluster, secret)
+            whole = OffsetRange(topic, 0, count - 1, count)
+            assert sum(map(len, file.reader().read(whole))) == 1
+            assert log.edges([place]).end == {place: count}
+            offsets.commit({place: count}, "spark:x")
+            assert offsets.committed([place])[place].offset == count
+
+
+def rotate(cluster: SecuredCluster, secret: Path) -> None:
+    """Another password, and no session left from before: clients have to log in anew (KIP-368)."""
+    secret.write_text("another-one")
+    hashed = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    change = UserScramCredentialUpsertion("carol", hashed, b"another-one")
+    cluster.admin().alter_user_scram_credentials([change])["carol"].result(10)
+    end = time.monotonic() + 1.5 * SESSION_MS / 1000
+    wait_until(lambda: time.monotonic() > end, "the sessions to end", SESSION_MS)

@@ -1,0 +1,48 @@
+"""A round is watched while Spark works on it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kunicorn.pipeline.progress import Bar
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.underway import Tasks, watched
+
+
+def test_tasks_are_shown_while_the_round_runs_and_none_behind_it() -> None:
+    seen, twice = list[Tasks](), threading.Event()
+
+    def show(tasks: Tasks) -> None:
+        seen.append(tasks)
+        if len(seen) == 2:
+            twice.set()
+
+    with watched(lambda: Tasks(8, done=3), show, every=0.001):
+        assert twice.wait(10)
+    assert set(seen[:-1]) == {Tasks(8, done=3)}
+    assert seen[-1] == Tasks()
+
+
+def test_a_spark_that_does_not_answer_any_more_ends_the_watch_and_not_the_round() -> None:
+    asked = threading.Event()
+
+    def ask() -> Tasks:
+        asked.set()
+        raise ConnectionError
+
+    seen: list[Tasks] = []
+    with watched(ask, seen.append, every=0.001):
+        assert asked.wait(10)
+    assert seen == [Tasks()]
+
+
+def test_a_long_round_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kunicorn.pipeline.progress._SELDOM", 0.0)
+    said: list[str] = []
+    bar = Bar(RunState([OffsetRange("orders", 0, 0, 9)]), said.append)
+    bar.underway(Tasks())
+    bar.underway(Tasks(8, done=3, failed=1))
+    assert said == ["round 1 underway: 3 of 8 tasks done, 1 failed tries"]
