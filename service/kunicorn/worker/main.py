@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
@@ -21,6 +22,7 @@ from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
 from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
@@ -30,16 +32,22 @@ from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.table import GrantTable
+from kunicorn.worker.tasks import Tasks
+from kunicorn.worker.threads import Threads
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -56,6 +64,14 @@ class CannotServe(Exception):
         super().__init__(error)
         self.report = WorkerFailed(stage, error)
         self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the handler is called, and with how many records at a time."""
+
+    calls: Calls | Threads | Tasks
+    concurrency: int
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -114,18 +130,14 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
-    handler, calls = _load(configure)
+    handler, form = _load(configure)
     policies = _policies(configure)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
-    dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
-    failures = Failures(fetcher, policies, dead_letters)
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    fetcher, runner = _runner(configure, consumer, topics, ledger, channel, login, policies, form)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
@@ -136,18 +148,44 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     control.start()
     runner.run()
     control.say_last()
-    _tear_down(handler, calls)
+    _tear_down(handler, form)
     return ExitCode.CLEAN
 
 
-def _load(configure: Configure) -> tuple[Handler, Calls]:
+def _runner(
+    configure: Configure,
+    consumer: Consumer,
+    topics: KnownTopics,
+    ledger: Ledger,
+    channel: Channel,
+    login: Login,
+    policies: Policies,
+    form: Form,
+) -> tuple[GrantTable, Runner | ConcurrentRunner]:
+    """What fetches and handles: one record (or batch) after the other, or several at a time."""
+    target = configure.dead_letters
+    dead_letters = DeadLetters(target, login) if target is not None else None
+    if isinstance(form.calls, Threads | Tasks):
+        lanes = Lanes(configure.ordering, form.concurrency)
+        flights = Flights(consumer, topics, ledger, Meter(), channel.send, lanes, configure.ahead_bytes)
+        return flights, ConcurrentRunner(
+            consumer, flights, ledger, form.calls, Failures(flights, policies, dead_letters), login
+        )
+    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
+    fetcher.batches = configure.mode == "batch"
+    batch_max_records = configure.batch_max_records if fetcher.batches else None
+    failures = Failures(fetcher, policies, dead_letters)
+    return fetcher, Runner(consumer, fetcher, ledger, form.calls, failures, batch_max_records, login)
+
+
+def _load(configure: Configure) -> tuple[Handler, Form]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     _reseed()
     try:
         handler = load(configure.entrypoint)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    calls = calls_of(handler, configure.mode)
+    form = _form(handler, configure)
     if handler.setup is None:
         if configure.options:
             raise CannotServe(
@@ -156,13 +194,24 @@ def _load(configure: Configure) -> tuple[Handler, Calls]:
                 f"remove the options, or give the handler a 'setup' attribute",
                 ExitCode.HANDLER,
             )
-        return handler, calls
+        return handler, form
     try:
-        calls.run(handler.setup(configure.options))
+        form.calls.run(handler.setup(configure.options))
     except BaseException as error:
         text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
         raise CannotServe("handler", text, ExitCode.HANDLER) from error
-    return handler, calls
+    return handler, form
+
+
+def _form(handler: Handler, configure: Configure) -> Form:
+    """Raises `CannotServe`."""
+    try:
+        concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
+    except ConfigError as error:
+        raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+    if concurrency == 1:
+        return Form(calls_of(handler, configure.mode), 1)
+    return Form(Tasks(handler.call) if handler.is_async else Threads(handler.call, concurrency), concurrency)
 
 
 def _policies(configure: Configure) -> Policies:
@@ -201,11 +250,11 @@ def _connect(configure: Configure, login: Login, statistics: ClientStatistics | 
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handler: Handler, calls: Calls) -> None:
+def _tear_down(handler: Handler, form: Form) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
     try:
         if handler.teardown is not None:
-            calls.run(handler.teardown())
-        calls.close()
+            form.calls.run(handler.teardown())
+        form.calls.close()
     except BaseException as error:
         log.error("the handler's teardown failed: %s", describe(error))
