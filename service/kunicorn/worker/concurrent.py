@@ -15,6 +15,7 @@ from operator import methodcaller
 from confluent_kafka import Consumer, Message
 
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
+from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.topics import TopicPartition
@@ -138,9 +139,7 @@ class ConcurrentRunner:
                 self._flights.put_back(flight)
             else:
                 if isinstance(error, HandlerTimeout):
-                    # A failure like others that may pass: worth another try.
-                    text = "in hand for longer than handler_timeout_ms"
-                    error = TimeoutError(text).with_traceback(error.__traceback__)
+                    error = timed_out(error)
                 attempt = Attempt(flight, [flight.message], flight.offset + 1, 0, now - flight.since_ns)
                 self._failures.meet(attempt, error, now)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS
@@ -101,12 +102,12 @@ class Fetcher(GrantTable):
             self._put_down(grant, finished, nanoseconds, calls)
             return not self._ended(grant) and self._go_on(grant)
 
-    def pass_over(self, attempt: Attempt[Grant], end: End) -> bool:
+    def pass_over(self, attempt: Attempt[Grant], end: End, reason: Reason) -> bool:
         """These records are done with, though not by the handler's return; False if that was the grant's end."""
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(grant.tp.topic, len(attempt.records), end)
+            self._meter.passed_over(grant.tp.topic, len(attempt.records), end, reason)
             self._cells[grant.at + CONSUMED] = attempt.following
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)

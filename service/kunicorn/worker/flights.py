@@ -15,6 +15,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
@@ -214,11 +215,11 @@ class Flights(GrantTable):
             self._lanes.queue_again(flight)
             self._left_hands(flight)
 
-    def pass_over(self, attempt: Attempt[Flight], end: End) -> bool:
+    def pass_over(self, attempt: Attempt[Flight], end: End, reason: Reason) -> bool:
         """See `GrantTable`."""
         with self._lock:
             self._count_failure(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(attempt.grant.tp.topic, 1, end)
+            self._meter.passed_over(attempt.grant.tp.topic, 1, end, reason)
             return self._finish(attempt.grant)
 
     def give_up(self, attempt: Attempt[Flight], error: str) -> None:

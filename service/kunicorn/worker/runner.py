@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Message
 
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
@@ -195,8 +196,7 @@ class Runner:
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
-            # A failure like others that may pass: worth another try.
-            return TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
+            return timed_out(timeout)
         except BaseException as error:
             return error
         return None
