@@ -61,6 +61,7 @@ class Flights(GrantTable):
     ) -> None:
         """`ahead_bytes`: so much is kept in memory for when there is a free hand."""
         super().__init__(consumer, known_topics, ledger, meter, report)
+        ledger.use_marks()
         self._lanes = lanes
         self._ahead_bytes = ahead_bytes
         self._handed: dict[int, Handed] = {}
