@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import Message
 
+from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.testing.notes import Fate
 from kunicorn.worker.failures import Failures
@@ -19,10 +20,10 @@ def watched_fetcher(ended: Callable[[Sequence[Message], Fate], None]) -> type[Fe
     """A fetcher that tells of records passed over or given up."""
 
     class WatchedFetcher(Fetcher):
-        def pass_over(self, attempt: Attempt, end: End) -> bool:
+        def pass_over(self, attempt: Attempt, end: End, reason: Reason) -> bool:
             if end in _FATES:
                 ended(attempt.records, _FATES[end])
-            return super().pass_over(attempt, end)
+            return super().pass_over(attempt, end, reason)
 
         def give_up(self, attempt: Attempt, error: str) -> None:
             ended(attempt.records, Fate.GIVEN_UP)
