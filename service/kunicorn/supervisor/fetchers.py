@@ -181,7 +181,8 @@ class Fetchers:
             if partition is None or partition.state is not PartitionState.RESOLVING:
                 continue
             partition.begin_at(start)
-            partition.committed = committed.get(tp, partition.committed)
+            if tp in committed:
+                partition.committed, partition.committed_done = committed[tp], start.done
             partition.meet(PartitionEvent.RESOLVED, "waiting for a worker")
         self.distribute()
 

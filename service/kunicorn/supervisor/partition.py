@@ -117,10 +117,11 @@ class Partition:
         return self.reading.in_hand != NO_OFFSET
 
     def begin_at(self, start: Position) -> None:
-        """The position was looked up. What was known of records beyond another one may be of other records."""
+        """The position was looked up, or chosen. What was known of records beyond another one is forgotten: they may be
+        other records by now, or are to be handled again."""
         self.position = start._replace(done="")
         self.done = marks.read(start.offset, start.done)
-        self.committed_done = start.done
+        self.suspects = frozenset()
 
     def reached(self) -> Position | None:
         """The position, and what is done beyond it."""

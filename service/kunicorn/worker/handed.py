@@ -17,7 +17,7 @@ from kunicorn.pipes.ledger import (
     Ledger,
 )
 from kunicorn.pipes.messages import FailureKind
-from kunicorn.topics import NO_EPOCH
+from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
 from kunicorn.worker.flight import Flight, Track, oldest
 from kunicorn.worker.grants import Grant
 
@@ -60,10 +60,11 @@ class Handed:
     def store(self) -> None:
         """The consumed offset, where it has moved."""
         cells, at, track = self._cells, self.grant.at, self.track
-        if track.consumed == cells[at + CONSUMED]:
-            return
-        if track.order and track.order[0].message is not None:
+        moved = track.consumed != cells[at + CONSUMED]
+        if (moved or cells[at + TIMESTAMP] == NO_TIMESTAMP) and track.order and track.order[0].message is not None:
             cells[at + TIMESTAMP] = track.order[0].message.timestamp()[1]
+        if not moved:
+            return
         if track.epoch != NO_EPOCH:
             cells[at + LEADER_EPOCH] = track.epoch
         cells[at + CONSUMED] = track.consumed

@@ -1,4 +1,4 @@
-"""Workers that had several records in hand: what is done ahead is kept, and who is to blame for a death is found out."""
+"""Workers with several records in hand: what is done ahead is kept, and who is to blame for a death is found out."""
 
 from __future__ import annotations
 
@@ -138,3 +138,15 @@ def test_with_on_failure_halt_poison_halts_its_partition_and_what_is_done_is_kep
     stage.die()
     assert stage.state(0) is PartitionState.HALTED
     assert stage.fetchers.table[ZERO].done == {106}
+
+
+def test_a_partition_that_a_person_puts_elsewhere_forgets_what_was_done_and_the_broker_is_told_so(stage: Stage) -> None:
+    stage.give(0)
+    handle(stage, 0, 105, {107}, ())
+    table = stage.fetchers.table
+    table.committed(ZERO, table.consumed()[ZERO])
+    stage.die()
+    table[ZERO].begin_at(Position(105))
+    assert table.consumed() == {ZERO: Position(105)}, "the same offset, without what lies beyond"
+    stage.revive()
+    assert stage.start_of(0).done == ""
