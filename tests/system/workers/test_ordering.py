@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable
+
+import pytest
 
 from kunicorn.demo.audit import Entry, Kind, read_audit
 from tests.system.members import MemberProcess
@@ -101,3 +104,34 @@ def test_a_record_in_retry_wait_holds_up_no_other_and_its_next_owner_repeats_not
     wait_until(lambda: stage.committed() == {0: 51}, "everything to be committed", 30, every=0.2)
     assert second.stop() == 0
     assert sorted(stage.handled(0)) == list(range(51))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("handler", ["audited:handle", "audited:handle_async"])
+@pytest.mark.parametrize("ordering", ["partition", "key", "none"])
+def test_whatever_instant_workers_are_killed_at_nothing_is_lost_and_lanes_keep_their_order(
+    scene: SceneMaker, ordering: str, handler: str
+) -> None:
+    settings = {
+        "handler": {"ordering": ordering, "concurrency": CONCURRENCY},
+        "workers": {"max_crashes": 1000},
+        "group": {"commit_interval_ms": 50},
+    }
+    stage = scene(PARTITIONS, workers=2, handler=handler, settings=settings, env={"KUNICORN_HANDLER_MS": "20"})
+    member = stage.members.start()
+    member.wait_running(PARTITIONS)
+    rng, kills, sent = random.Random(8), 25, 0
+    for _ in range(kills):
+        send_keyed(stage, 200)
+        sent += 200
+        member.wait(lambda: any(w["in_flight"] for w in member.workers()), "something in hand", 30)
+        wait_handled(stage, member, min(len(ended(stage)) + rng.randrange(150), sent))
+        os.kill(rng.choice([w["pid"] for w in member.wait(member.workers, "workers") if w["pid"]]), signal.SIGKILL)
+    wait_handled(stage, member, sent)
+    stage.wait_all_committed()
+    assert member.stop() == 0
+    begun = Counter((e.partition, e.offset) for e in entries(stage) if e.kind == Kind.BEGIN)
+    assert sum(count - 1 for count in begun.values()) <= kills * CONCURRENCY
+    assert len(ended(stage)) == sent
+    if ordering != "none":
+        assert begun_out_of_order(stage) == [], "a partition's order is each key's, too"
