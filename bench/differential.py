@@ -4,8 +4,8 @@
 
 One broker, and groups of two members each, every group behind a link of its own. Each fault hits all groups at the same
 moment; afterwards they are left alone for a while. `--write` keeps the figures in place of those kept before,
-`--append` beside them; `python -m tests.contract.conformance` makes the table of their medians. It exits with 1 where ours did
-worse than theirs with the same protocol. A run takes eight minutes.
+`--append` beside them; `python -m tests.contract.conformance` makes the table of their medians. It exits with 1 where
+ours did worse than theirs with the same protocol. A run takes eight minutes.
 """
 
 from __future__ import annotations
