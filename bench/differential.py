@@ -11,6 +11,7 @@ ours did worse than theirs with the same protocol. A run takes eight minutes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import tempfile
@@ -21,8 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from bench.brokers import handled_by_two
-from bench.contestants import CONTESTANTS, Contestant, Entry
+from bench.contestants import CONTESTANTS, PARTITIONS, Contestant, Entry
 from bench.faults import HURTS, Hurt, Links, Protocol, pause
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import Call, longest_waits, repeats
@@ -32,6 +32,8 @@ from tests.waiting import wait_until
 
 RATE = 40
 _SETTLED_WITHIN = 120.0
+_JUST_NOW = 3
+"""Seconds; a record comes every third of one to each partition."""
 _EVERY_SECOND: dict[str, Any] = {"commit_interval_ms": 1000}
 """As the reference client with the consumer protocol commits: what is repeated is then the same for both."""
 
@@ -88,10 +90,18 @@ class Group:
             self.entry.start()
         self.entry.load.start()
 
+    @property
+    def settled(self) -> bool:
+        """Every partition was handled just now, and by two members between them."""
+        latest = [calls[-1] for calls in self.entry.calls().values()]
+        just_now = now_ns() - _JUST_NOW * NANOSECONDS
+        two = len({call.member for call in latest}) == 2
+        return two and len(latest) == PARTITIONS and all(call.begin > just_now for call in latest)
+
     def wait_settled(self) -> None:
-        """Until both members handle records, as after the start."""
-        title = self.chosen.title
-        wait_until(lambda: handled_by_two(self.entry), f"{title}: two members at work", _SETTLED_WITHIN, 1.0)
+        """Until it is, or not any more: what comes then is told as what it is, a pause that does not end."""
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: self.settled, f"{self.chosen.title}: two members at work", _SETTLED_WITHIN, 0.5)
 
     def rebalances(self) -> int:
         """How many generations (epochs) of this group the broker has told of."""
@@ -138,6 +148,8 @@ def measured(directory: Path, hurts: Sequence[Hurt]) -> list[Row]:
         for group in groups:
             stack.callback(group.entry.close)
             group.start()
+        for group in groups:
+            group.wait_settled()
         windows = [_hit(kafka, groups, hurt) for hurt in hurts]
         for group in groups:
             group.entry.load.stop()
@@ -146,17 +158,18 @@ def measured(directory: Path, hurts: Sequence[Hurt]) -> list[Row]:
 
 
 def _hit(kafka: ProxiedCluster, groups: Sequence[Group], hurt: Hurt) -> Window:
+    """Until all groups are as they were before: a pause belongs to the fault that it began with, however long it is."""
     concerned = [group for group in groups if hurt.only in (None, group.chosen.protocol)]
     links: Links = {group.link: group.chosen.protocol for group in concerned}
-    for group in concerned:
-        group.wait_settled()
     before = {group.link: group.rebalances() for group in concerned}
     start = now_ns()
     hurt.inflict(kafka, links)
     pause(hurt.after)
-    end = now_ns()
     for link in links:
         kafka.heal(link)
+    for group in () if hurt.fatal else concerned:
+        group.wait_settled()
+    end = now_ns()
     return Window(hurt, start, end, {group.link: (before[group.link], group.rebalances()) for group in concerned})
 
 

@@ -18,9 +18,10 @@ Links = Mapping[str, Protocol]
 """Each group's link, and what it speaks."""
 Inflict = Callable[[ProxiedCluster, Links], None]
 
-_AFTER = 10.0
+_AFTER = 7.0
+"""Seconds; commits are sent every five."""
 _PAST_A_SESSION = 50.0
-"""Seconds: a member that went silent is missed after 45 (Kafka's default)."""
+"""A member that went silent is missed after 45 (Kafka's default)."""
 _HEARTBEAT: Mapping[Protocol, Api] = {"classic": Api.HEARTBEAT, "consumer": Api.CONSUMER_GROUP_HEARTBEAT}
 
 

@@ -14,6 +14,8 @@ MEASURED = Path(__file__).parent / "differential.json"
 _OURS = "kunicorn"
 _NOISE_SECONDS = 1.0
 """A record comes every third of a second to each partition, and a busy machine hesitates."""
+_SESSION_SECONDS, _PHASE_SECONDS = 40.0, 5.0
+"""Where a session has to end first, it ends 45 s after the last heartbeat: the rarer they are, the sooner by chance."""
 _COMMIT_SECONDS = {"classic": 5, "consumer": 1}
 _RATE = 40
 """Records a second. A fault meets a commit's interval anywhere: so many may be repeated more by chance."""
@@ -59,7 +61,12 @@ def worse(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.client.startswith(_OURS) and (other := theirs.get((row.fault, row.protocol))) is not None
         for what, mine, its, chance in (
-            ("paused for", row.pause, other.pause, _NOISE_SECONDS),
+            (
+                "paused for",
+                row.pause,
+                other.pause,
+                _PHASE_SECONDS if other.pause > _SESSION_SECONDS else _NOISE_SECONDS,
+            ),
             ("rebalanced", row.rebalances, other.rebalances, 0),
             ("repeated", row.repeated, other.repeated, _COMMIT_SECONDS[row.protocol] * _RATE),
         )
