@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -60,18 +60,17 @@ def worse(rows: Sequence[Row]) -> list[str]:
         f"{row.fault}: {row.client} {what} {mine:g}, {other.client} {its:g}"
         for row in rows
         if row.client.startswith(_OURS) and (other := theirs.get((row.fault, row.protocol))) is not None
-        for what, mine, its, chance in (
-            (
-                "paused for",
-                row.pause,
-                other.pause,
-                _PHASE_SECONDS if other.pause > _SESSION_SECONDS else _NOISE_SECONDS,
-            ),
-            ("rebalanced", row.rebalances, other.rebalances, 0),
-            ("repeated", row.repeated, other.repeated, _COMMIT_SECONDS[row.protocol] * _RATE),
-        )
+        for what, mine, its, chance in _compared(row, other)
         if mine > its + chance
     ]
+
+
+def _compared(ours: Row, theirs: Row) -> Iterator[tuple[str, float, float, float]]:
+    """What was done, how much by ours and by theirs, and how much of a difference chance makes."""
+    phase = _PHASE_SECONDS if theirs.pause > _SESSION_SECONDS else _NOISE_SECONDS
+    yield "paused for", ours.pause, theirs.pause, phase
+    yield "rebalanced", ours.rebalances, theirs.rebalances, 0
+    yield "repeated", ours.repeated, theirs.repeated, _COMMIT_SECONDS[ours.protocol] * _RATE
 
 
 _HEAD = """
