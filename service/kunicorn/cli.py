@@ -252,10 +252,12 @@ def demo(
         typer.Option(metavar="HOST:PORT", help="A broker of yours; without it a mock cluster is started and removed."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=5.0, max=3600.0, help="How long it lasts, about.")] = 25.0,
+    as_json: Json = False,
 ) -> None:
     """Watch a group of two members lose a worker, rebalance and stop, and an audit of every record.
 
-    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice.
+    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice. With --json the audit's
+    result is printed for a program, and what happens meanwhile goes to standard error.
 
     \b
     Examples:
@@ -264,7 +266,7 @@ def demo(
     """
     from kunicorn.demo.scenario import run_demo
 
-    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds))
+    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds, as_json=as_json))
 
 
 def main() -> None:
