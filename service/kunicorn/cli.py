@@ -108,8 +108,20 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: reload when the handler's files or the settings change.")
     ] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="For jobs: exit when all is handled that there is at the start.")
+    ] = False,
+    max_records: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Exit when about so many records are handled.")
+    ] = None,
+    run_for: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Exit after so long: 90s, 2h.")] = None,
+    stop_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Exit at this time, such as 2026-01-31T06:00:00Z.")
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
+
+    Or until one of the ends that options name, for jobs; the exit code is 0 if all of that is handled and committed.
 
     Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
     A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the
@@ -119,13 +131,15 @@ def run(
 
     settings = load(config, os.environ)
     from kunicorn.supervisor.app import run as run_service
+    from kunicorn.supervisor.ending import until_of
 
+    until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
     watched: Sequence[Path] = ()
     if reload:
         from kunicorn.supervisor.watching import places_of
 
         watched = places_of(settings.handler.entrypoint, config)
-    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched))
+    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched, until))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")
