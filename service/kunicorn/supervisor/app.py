@@ -24,7 +24,7 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
-from kunicorn.supervisor import lag, watching
+from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.ending import Ending, Until
@@ -214,6 +214,7 @@ class Service:
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
             self._end_by_itself(),
+            ages.watch(self._brokers, self._fetchers),
             *self._source.works(),
             *([watching.watch(self._watched, self._reloader.ask)] if self._watched else []),
         )
