@@ -16,6 +16,7 @@ from kunicorn import __version__
 from kunicorn.config import app as config_commands
 from kunicorn.confirming import check_confirmable
 from kunicorn.control.commands import register as add_control
+from kunicorn.desk.commands import register as add_desk
 from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ServiceError
 from kunicorn.offsets.commands import app as offsets
@@ -31,6 +32,7 @@ Examples:
   kunicorn lag                          how far behind is the group?
   kunicorn offsets reset --to-datetime 2h    what would it mean to go back two hours?
   kunicorn seek orders:7 --to-offset 1234    what would it mean to go on there, while it runs?
+  kunicorn replay-one orders 7 1234     that record through the handler, here; --pdb debugs it
   kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
   kunicorn pipeline backfill --from 2h  handle history again, on Spark
@@ -65,6 +67,7 @@ app.add_typer(offsets, name="offsets")
 app.add_typer(config_commands, name="config")
 app.add_typer(pipeline, name="pipeline")
 add_control(app)
+add_desk(app)
 
 Config = Annotated[
     Path,
