@@ -24,9 +24,9 @@ from kunicorn.records import Batch
 from kunicorn.settings import Settings
 from kunicorn.supervisor.outfitting import configure
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.letters import MemoryProducer, SentLetter
 from kunicorn.testing.notes import Fate, Notes
 from kunicorn.testing.outcome import Run, outcome_of
+from kunicorn.testing.producer import MemoryProducer, SentRecord
 from kunicorn.testing.records import GivenRecord, message_of
 from kunicorn.testing.stages import Stage
 from kunicorn.testing.staging import Staging
@@ -66,7 +66,7 @@ class Bench:
         self._ledger.lease_ns = _FOR_EVER
         self._log = MemoryLog(map(message_of, records))
         self._clock = TurnedClock()
-        self._sent: list[SentLetter] = []
+        self._sent: list[SentRecord] = []
         self._over: dict[int, int] = {}
         """By grant: the offset that was reported last."""
         self._halted: dict[TopicPartition, str] = {}
