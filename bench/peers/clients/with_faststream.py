@@ -7,7 +7,8 @@ from confluent_kafka import Message
 from faststream import FastStream
 from faststream.confluent import KafkaBroker, KafkaMessage
 
-broker = KafkaBroker(tally.BOOTSTRAP, config={"fetch.queue.backoff.ms": 10})
+# Without the two lines that it logs for every record.
+broker = KafkaBroker(tally.BOOTSTRAP, logger=None, config={"fetch.queue.backoff.ms": 10})
 app = FastStream(broker)
 SUBSCRIPTION = {
     "group_id": tally.GROUP,

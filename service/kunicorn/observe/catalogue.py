@@ -62,8 +62,10 @@ HANDLER_TIMEOUTS = Declared(
     ("topic",),
 )  # fmt: skip
 DEAD_LETTERS = Declared(
-    "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged.",
-    "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic",),
+    "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged, by what led there: handler (it said "
+    "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), poison (workers "
+    "died with it in hand).",
+    "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic", "reason"),
 )  # fmt: skip
 SKIPPED = Declared(
     "kunicorn_skipped_records", C, "Records that were passed over, as on_failure or the handler says.",
@@ -95,7 +97,8 @@ LAG_MAX = Declared(
     "Far above the mean: a hot key or a halted partition.", ("group",),
 )  # fmt: skip
 LAG_SECONDS = Declared(
-    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record; 0 without lag, absent while unknown.",
+    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record; 0 without lag. Absent while unknown: for "
+    "seconds where no worker has begun with the partition, for good where records carry no time.",
     "The figure to alert on: it means the same at every throughput.", _PARTITION,
 )  # fmt: skip
 POSITION = Declared(

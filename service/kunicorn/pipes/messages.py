@@ -106,6 +106,12 @@ class Configure(_Message, frozen=True):
     """Other rules for some exceptions; the first match counts."""
     dead_letters: DeadLetterTarget | None = None
     """None: no setting asks for any."""
+    ordering: str = "partition"
+    """"partition", "key" or "none": what is handled in order."""
+    concurrency: int | None = None
+    """Most records in hand at a time; None: what suits the handler."""
+    ahead_bytes: int = 16 * 1024 * 1024
+    """With several records in hand: so much is kept in memory for when there is a free hand."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -127,6 +133,12 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
     """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
+    done: str = ""
+    """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
+    poison_offset: int = NO_OFFSET
+    """Which record `poison` speaks of, if not of the first one."""
+    suspects: list[int] = []
+    """Workers died with these records and others in hand: each is handled with nothing beside it."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -178,11 +190,12 @@ class Ready(_Message, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The final word under one grant: the next offset to handle."""
+    """The final word under one grant: the next offset to handle, and what is done beyond it."""
 
     grant: int
     offset: int
     leader_epoch: int
+    done: str = ""
 
 
 class FetcherStopped(_Message, frozen=True):
@@ -212,8 +225,8 @@ class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time spent in the handler."""
     buckets: list[int]
     """Handler calls by duration, one count a bucket, the last one without an upper bound."""
-    dead_letters: int = 0
-    """Records that were acknowledged by the dead-letter topic."""
+    dead_letters: dict[str, int] = {}
+    """Records that were acknowledged by the dead-letter topic, by `kunicorn.handling.reasons.Reason`."""
     skipped: int = 0
 
 
@@ -253,6 +266,8 @@ class Pong(_Message, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
+    in_flight: int = 0
+    """Records that calls of the handler have right now."""
 
 
 class FailureKind(StrEnum):
@@ -278,6 +293,7 @@ class Failed(_Message, frozen=True):
     offset: int
     leader_epoch: int
     error: str
+    done: str = ""
 
 
 class WorkerFailed(_Message, frozen=True):

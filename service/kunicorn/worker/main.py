@@ -13,33 +13,43 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
 from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.table import GrantTable
+from kunicorn.worker.tasks import Tasks
+from kunicorn.worker.threads import Threads
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -56,6 +66,10 @@ class CannotServe(Exception):
         super().__init__(error)
         self.report = WorkerFailed(stage, error)
         self.status = status
+
+
+Form = Calls | Threads | Tasks
+"""How the handler is called: with one record (or batch) at a time, or with several."""
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -114,40 +128,84 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
-    handler, calls = _load(configure)
-    policies = _policies(configure)
-    login = Login(configure.token)
-    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
-    consumer = _connect(configure, login, statistics)
-    topics = KnownTopics(consumer)
-    topics.learn(configure.topics, _WARM_UP_SECONDS)
-    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
-    dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
-    failures = Failures(fetcher, policies, dead_letters)
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    _reseed()
+    made = assemble(configure, ledger, channel.send)
+    runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped, collecting)
+    control = Control(channel, ledger, made.fetcher, runner, made.login, lambda: written.dropped, collecting)
     control.start()
     runner.run()
     control.say_last()
-    _tear_down(handler, calls)
+    _tear_down(made.handler, made.calls)
     return ExitCode.CLEAN
 
 
-def _load(configure: Configure) -> tuple[Handler, Calls]:
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on; what it
+    tests has one record (or batch) in hand at a time."""
+
+    consumer: Callable[..., Consumer] = Consumer
+    producer: Callable[..., Producer] = Producer
+    fetcher: type[Fetcher] = Fetcher
+    failures: type[Failures[Grant]] = Failures
+    handler: Callable[[Handler], Handler] = lambda loaded: loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A worker's parts, put together; nothing is fetched yet."""
+
+    handler: Handler
+    calls: Form
+    fetcher: GrantTable
+    runner: Runner | ConcurrentRunner
+    login: Login
+    statistics: ClientStatistics | None
+
+
+def assemble(
+    configure: Configure, ledger: Ledger, report: Callable[[FromWorker], None], makers: Makers | None = None
+) -> Assembled:
+    """Load the handler, set it up and make everything that handles with it; `report` takes what the supervisor is told.
+
+    Caller: the thread that will run the runner. Raises `CannotServe`.
+    """
+    makers = makers or Makers()
+    handler, calls, concurrency = _load(configure, makers.handler)
+    policies = _policies(configure)
+    login = Login(configure.token)
+    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
+    consumer = _connect(configure, login, statistics, makers.consumer)
+    topics = KnownTopics(consumer)
+    topics.learn(configure.topics, _WARM_UP_SECONDS)
+    target = configure.dead_letters
+    dead_letters = DeadLetters(target, login, makers.producer) if target is not None else None
+    if isinstance(calls, Threads | Tasks):
+        lanes = Lanes(configure.ordering, concurrency)
+        flights = Flights(consumer, topics, ledger, Meter(), report, lanes, configure.ahead_bytes)
+        several = ConcurrentRunner(consumer, flights, ledger, calls, Failures(flights, policies, dead_letters), login)
+        return Assembled(handler, calls, flights, several, login, statistics)
+    fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
+    fetcher.batches = configure.mode == "batch"
+    failures = makers.failures(fetcher, policies, dead_letters)
+    batch_max_records = configure.batch_max_records if fetcher.batches else None
+    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    return Assembled(handler, calls, fetcher, runner, login, statistics)
+
+
+def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Handler, Form, int]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
-    _reseed()
     try:
-        handler = load(configure.entrypoint)
+        handler = made(load(configure.entrypoint))
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    calls = calls_of(handler, configure.mode)
+    calls, concurrency = _form(handler, configure)
     if handler.setup is None:
         if configure.options:
             raise CannotServe(
@@ -156,13 +214,24 @@ def _load(configure: Configure) -> tuple[Handler, Calls]:
                 f"remove the options, or give the handler a 'setup' attribute",
                 ExitCode.HANDLER,
             )
-        return handler, calls
+        return handler, calls, concurrency
     try:
         calls.run(handler.setup(configure.options))
     except BaseException as error:
         text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
         raise CannotServe("handler", text, ExitCode.HANDLER) from error
-    return handler, calls
+    return handler, calls, concurrency
+
+
+def _form(handler: Handler, configure: Configure) -> tuple[Form, int]:
+    """And with how many records at a time. Raises `CannotServe`."""
+    try:
+        concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
+    except ConfigError as error:
+        raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+    if concurrency == 1:
+        return calls_of(handler, configure.mode), 1
+    return (Tasks(handler.call) if handler.is_async else Threads(handler.call, concurrency)), concurrency
 
 
 def _policies(configure: Configure) -> Policies:
@@ -187,7 +256,9 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure, login: Login, statistics: ClientStatistics | None) -> Consumer:
+def _connect(
+    configure: Configure, login: Login, statistics: ClientStatistics | None, make: Callable[..., Consumer]
+) -> Consumer:
     """The consumer. Raises `CannotServe`."""
     properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
     if configure.token is not None:
@@ -195,13 +266,13 @@ def _connect(configure: Configure, login: Login, statistics: ClientStatistics | 
     if statistics is not None:
         properties["stats_cb"] = statistics.take
     try:
-        return Consumer(properties, logger=librdkafka)
+        return make(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:
         text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handler: Handler, calls: Calls) -> None:
+def _tear_down(handler: Handler, calls: Form) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
     try:
         if handler.teardown is not None:

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
-from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import explained, kind_of
+from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.login import Login
@@ -49,7 +49,7 @@ class Runner:
         fetcher: Fetcher,
         ledger: Ledger,
         calls: Calls,
-        failures: Failures,
+        failures: Failures[Grant],
         batch_max_records: int | None,
         login: Login,
     ) -> None:
@@ -132,22 +132,15 @@ class Runner:
         for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
             self._handle_run(tp, epoch, messages)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
-        for message in errors:
-            self._meet_error(message)
-
-    def _meet_error(self, message: Message) -> None:
-        error, topic, partition = message.error(), message.topic(), message.partition()
-        if error is None or (kind := kind_of(error.code(), error.str())) is None:
-            return
-        if topic is None or partition is None or partition < 0:
-            log_client_error(error)
-            return
-        tp = TopicPartition(topic, partition)
-        self._fetcher.broken(tp, kind, explained(tp, error.code(), error.str()))
+        meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+        if (done_before := self._fetcher.done_before.get(tp)) is not None:
+            messages = [message for message in messages if message.offset() not in done_before]
+            if not messages:
+                return
         following = following_offsets(messages)
         if (stop := self._fetcher.stops.get(tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
@@ -203,8 +196,7 @@ class Runner:
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
-            # A failure like others that may pass: worth another try.
-            return TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
+            return timed_out(timeout)
         except BaseException as error:
             return error
         return None
