@@ -94,7 +94,7 @@ def prepared(taking_part: Iterable[Contender]) -> dict[Contender, str]:
             print(f"{who.title} cannot take part: {error}", flush=True)
         else:
             if (seconds := time.monotonic() - began) > 1:
-                print(f"{who.title}: its environment took {seconds:.0f} s", flush=True)
+                print(f"{who.title} is ready to start after {seconds:.0f} s", flush=True)
     return unavailable
 
 

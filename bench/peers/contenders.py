@@ -151,12 +151,13 @@ def _bare(title: str, form: str) -> Contender:
     return Contender(title, _program("confluent", "with_confluent.py"), lambda: confluent_kafka.__version__, form)
 
 
-def _kunicorns(form: str, workers: int) -> Contender:
+def kunicorns(form: str, workers: int) -> Contender:
+    """Ours, as `kunicorn run`."""
     title = f"kunicorn, {workers} worker{'s' * (workers > 1)}, {form} handler"
     return Contender(title, _kunicorn, lambda: kunicorn.__version__, form, workers)
 
 
-RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (_kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
+RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
 BARE_POLL = _bare("confluent-kafka, poll()", "poll")
 BARE = _bare("confluent-kafka, tuned", "tuned")
 BARE_RUNS = _bare("confluent-kafka, tuned, by runs", "runs")

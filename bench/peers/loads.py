@@ -39,17 +39,22 @@ class Load:
         return f"{self.partitions:,} partitions × {self.value_bytes:,} B{packed}"
 
 
-def values(size: int, many: int = 997) -> list[bytes]:
-    """JSON documents of that size, which compress as documents do: field names repeat, contents do not."""
+def values(size: int) -> list[bytes]:
+    """JSON documents of that size, which compress as documents do: field names repeat, contents do not. As many as make
+    a few megabytes: a broker's batches must not repeat one document."""
     source = random.Random(size)
-    found = []
-    for number in range(many):
-        document: dict[str, object] = {"id": number, "customer": "".join(source.choices(string.ascii_letters, k=12))}
-        while len(json.dumps(document)) + 40 < size:
-            document[f"field{len(document)}"] = "".join(source.choices(string.ascii_letters[:20], k=8))
-        padding = size - len(json.dumps({**document, "note": ""}))
-        found.append(json.dumps({**document, "note": "x" * max(0, padding)}).encode())
-    return found
+    return [_document(source, number, size) for number in range(max(8, min(997, 8_000_000 // size)))]
+
+
+def _document(source: random.Random, number: int, size: int) -> bytes:
+    document: dict[str, object] = {"id": number, "note": ""}
+    left = size - len(json.dumps(document))
+    while left > 40:
+        name, content = f"field{len(document)}", "".join(source.choices(string.ascii_letters, k=8))
+        document[name] = content
+        left -= len(name) + len(content) + len('"": "", ')
+    document["note"] = "x" * left
+    return json.dumps(document).encode()
 
 
 def fill(kafka: KafkaCluster, load: Load) -> None:

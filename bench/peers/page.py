@@ -30,7 +30,7 @@ KINDS = {
 
 def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
     """All of it."""
-    parts = [_paragraph(_conditions()), _goal_table(reached), _paragraph(_rules())]
+    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), _paragraph(_rules())]
     for picture, title in (("peers-rate.svg", "Records per second"), ("peers-cpu.svg", "CPU per record")):
         parts.append(f"![{title}](pictures/{picture})")
     for case in dict.fromkeys(series.case for series in plan.series):
@@ -54,24 +54,26 @@ def pictures(plan: Plan, results: Results) -> None:
         (PICTURES / name).write_text(bars(title, unit, ranked))
 
 
-def _conditions() -> str:
-    versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in CONTENDERS)
-    return (
-        f"`make bench`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} and one contender at a time on "
+def conditions(command: str, taking_part: Iterable[Contender]) -> str:
+    """What it was measured with."""
+    versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
+    return _paragraph(
+        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} and one contender at a time on "
         f"the same {os.cpu_count()} cores ({_processor()}), Linux {platform.release().split('-')[0]}, Python "
-        f"{platform.python_version()} (Pyrallel-Consumer: 3.12). {'; '.join(versions)}. All are members of a group "
-        f"with heartbeats every second, and written and tuned as their documentation has it (bench/peers/clients)."
+        f"{platform.python_version()}. {'; '.join(versions)}."
     )
 
 
 def _rules() -> str:
     return (
-        "Rates count from when 5 % of the records (or the records of two seconds) are handled until the last is, or "
-        "until time is up; CPU is the whole process tree's in the same window, memory its highest PSS, where pages "
-        "that processes share count once. Medians, and the range over the rounds. A ratio is the median of the "
-        "rounds' ratios. Every run is audited by a count and a sum of offsets for each partition, kept by the handler: "
-        "each record exactly once, unless said. ConsumerPerformance gives its own count. What a second member's "
-        "joining costs is told above, under Hand-over under load."
+        "All are members of a group with heartbeats every second, written and tuned as their documentation has it "
+        "(bench/peers/clients), Pyrallel-Consumer on Python 3.12. Rates count from when 5 % of the records (or the "
+        "records of two seconds) are handled until the last is, or until time is up; CPU is the whole process tree's "
+        "in the same window, memory its highest PSS, where pages that processes share count once. Medians, and the "
+        "range over the rounds; a ratio is the median of the rounds' ratios. Every run is audited by a count and a sum "
+        "of offsets for each partition, kept by the handler: each record exactly once, unless said. "
+        "ConsumerPerformance gives its own count. What a second member's joining costs is told above, under Hand-over "
+        "under load."
     )
 
 
@@ -83,7 +85,7 @@ def _processor() -> str:
 def _goal_table(reached: Iterable[Goal]) -> str:
     rows = [["what", "must reach", "measured", ""], ["---", "--:", "--:", "---"]]
     rows += [[goal.text, goal.wanted, goal.measured, goal.verdict] for goal in reached]
-    return _rows(rows)
+    return rows_of(rows)
 
 
 def _heading(case: Case) -> str:
@@ -93,10 +95,10 @@ def _heading(case: Case) -> str:
 def _table(case: Case, results: Results, taking_part: Iterable[Contender]) -> str:
     if case.kind == "delay":
         rows = [["client", "p50 ms", "p99 ms", "p99.9 ms", "audit"], ["---", *["--:"] * 3, "---"]]
-        return _rows([*rows, *(_delay_row(case, results, who) for who in taking_part)])
+        return rows_of([*rows, *(_delay_row(case, results, who) for who in taking_part)])
     head = ["client", f"beside {c.BATCH_2.title if case.kind == 'nothing' else c.RECORD_2.title}", "records/s", "range"]
     rows = [[*head, "CPU µs a record", "MB", "audit"], ["---", *["--:"] * 5, "---"]]
-    return _rows([*rows, *(_rate_row(case, results, who) for who in taking_part)])
+    return rows_of([*rows, *(_rate_row(case, results, who) for who in taking_part)])
 
 
 def _rate_row(case: Case, results: Results, who: Contender) -> list[str]:
@@ -127,7 +129,8 @@ def _cell(text: str) -> str:
     return text.replace("|", "/").replace("\n", " ")
 
 
-def _rows(rows: Iterable[Sequence[str]]) -> str:
+def rows_of(rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import subprocess
@@ -15,9 +16,10 @@ from bench.peers import tree
 from bench.peers.contenders import BATCH_1, BATCH_2, CLIENTS, JAVA
 from bench.peers.environments import pinned
 from bench.peers.goals import Goal
+from bench.peers.growth import steps
 from bench.peers.loads import Load, values
 from bench.peers.plan import Case, full, quick
-from bench.peers.plot import Bar, bars
+from bench.peers.plot import Bar, Point, bars, curve
 from bench.peers.results import Results
 from bench.peers.run import Figures
 from bench.peers.tallies import Counted, Tallies, findings, first_offsets
@@ -89,7 +91,7 @@ def test_what_was_not_handled_exactly_once_is_told(counted: list[Counted], stopp
 
 
 def test_the_cells_hold_the_largest_load_that_is_planned() -> None:
-    for load in (*quick().loads, *full().loads):
+    for load in (*quick().loads, *full().loads, *(step.load for step in steps(1.0))):
         most = max(load.produced)
         assert sum(load.produced) == load.records
         assert first_offsets(most) < 1 << 42
@@ -131,9 +133,11 @@ def test_a_goal_is_reached_missed_or_not_measured(value: float | None, at_least:
     assert Goal("g", 1.5, at_least, value).reached is reached
 
 
-@pytest.mark.parametrize("size", [200, 2048])
+@pytest.mark.parametrize("size", [50, 200, 2048, 900_000])
 def test_documents_are_json_of_the_size_asked_for(size: int) -> None:
-    assert {len(document) for document in values(size)} == {size}
+    documents = values(size)
+    assert {len(document) for document in documents} == {size}
+    assert len({json.loads(document)["id"] for document in documents}) == len(documents)
 
 
 def test_a_picture_has_a_bar_for_each_and_no_markup_of_others() -> None:
@@ -142,6 +146,14 @@ def test_a_picture_has_a_bar_for_each_and_no_markup_of_others() -> None:
     assert "2.5 M µs" in drawn
     assert drawn.count("<rect") == 3
     assert "</svg>" in bars("nothing", "", [])
+
+
+def test_a_curve_has_both_panels_and_survives_having_no_points() -> None:
+    drawn = curve("t", "partitions", [Point(8, 1e6, 1.0), Point(4000, 5e5, 2.5)])
+    assert drawn.count("<circle") == 4
+    assert drawn.count("<polyline") == 2
+    assert "500 k" in drawn
+    assert "</svg>" in curve("nothing", "x", [])
 
 
 def test_the_tree_counts_children_that_have_ended() -> None:

@@ -50,7 +50,11 @@ def test_a_version_can_be_too_high_for_what_is_to_be_said() -> None:
 
 
 def test_what_both_sides_speak_is_known_at_once() -> None:
-    offered = {Api.JOIN_GROUP: VersionRange(2, 7), Api.HEARTBEAT: VersionRange(0, 2), Api.METADATA: VersionRange(0, 99)}
+    offered: dict[int, VersionRange] = {
+        Api.JOIN_GROUP: VersionRange(2, 7),
+        Api.HEARTBEAT: VersionRange(0, 2),
+        Api.METADATA: VersionRange(0, 99),
+    }
     assert Negotiated(offered, "broker:9092").highest() == [
         (Api.METADATA, OURS[Api.METADATA].high),
         (Api.JOIN_GROUP, 7),
