@@ -47,7 +47,8 @@ def measure(who: Contender, setting: Setting, produced: Sequence[int]) -> Delays
     if not ranked:
         raise Failed("all records came with the first")
     finding = findings(contender.tallies.counted(), produced)
-    return Delays(*(_percentile(ranked, share) for share in (0.5, 0.99, 0.999)), finding)
+    p50, p99, p999 = (_percentile(ranked, share) for share in (0.5, 0.99, 0.999))
+    return Delays(p50, p99, p999, finding)
 
 
 def _percentile(ranked: Sequence[float], share: float) -> float:

@@ -76,7 +76,8 @@ class Found(NamedTuple):
 def measure(kafka: KafkaCluster, step: Step, loops: float, number: int) -> Found:
     """All rounds of one step. Blocks."""
     kind, turns = ("work", max(1, round(loops * step.work_us))) if step.work_us else ("nothing", 0)
-    figures, said = [], ""
+    figures: list[run.Figures] = []
+    said = ""
     for turn in range(ROUNDS):
         with run.scratch() as directory:
             group = f"growth-{number}-{turn}"
@@ -87,8 +88,11 @@ def measure(kafka: KafkaCluster, step: Step, loops: float, number: int) -> Found
                 said = said or figures[-1].finding
             except (run.Failed, Unavailable) as error:
                 said = str(error)
-    middle = (median(column) for column in zip(*((f.rate, f.cpu_us, f.memory_mb) for f in figures), strict=True))
-    return Found(step, *(middle if figures else (0.0, 0.0, 0.0)), said)
+    if not figures:
+        return Found(step, 0.0, 0.0, 0.0, said)
+    rate, cpu_us = median(each.rate for each in figures), median(each.cpu_us for each in figures)
+    memory_mb = median(each.memory_mb for each in figures)
+    return Found(step, rate, cpu_us, memory_mb, said)
 
 
 def main() -> int:
