@@ -1,6 +1,6 @@
 """Ours beside every peer: throughput, cost, memory and delays, audited, in one run. `make bench`
 
-    python -m bench.peers [--quick] [--only WORD …] [--scale X] [--write] [--page]
+    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--scale X] [--write] [--page]
 
 Contenders live in environments of their own, made on the first run. One that cannot be had or fails is told in the
 tables with the reason. Every run is on disk as soon as it is over, so that Ctrl-C loses the run at hand only; `--page`
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +24,7 @@ from bench.peers.contenders import Contender, Setting
 from bench.peers.environments import Unavailable
 from bench.peers.goals import Goal, goals
 from bench.peers.loads import fill
-from bench.peers.page import TITLE, page, pictures
+from bench.peers.page import KINDS, TITLE, page, pictures
 from bench.peers.plan import Plan, Series, full, loops_of_work, quick
 from bench.peers.results import Measured, Results
 from bench.topics import create
@@ -38,6 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a dozen minutes: fewer topics, contenders and rounds")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="contenders whose title has one of these")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of handlers (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="so many times as many records (default: 1)")
     parser.add_argument("--write", action="store_true", help="put tables and pictures into docs/")
     parser.add_argument("--page", action="store_true", help="measure nothing: what the last run left")
@@ -47,7 +48,7 @@ def main() -> int:
     results = Results.read(options.results) if options.page else Results(options.results)
     if not options.page:
         try:
-            measure(plan, results, options.only)
+            measure(plan, results, options.only, options.kinds)
         except KeyboardInterrupt:
             print("interrupted: what there is so far follows", flush=True)
     reached = goals(plan, results)
@@ -58,17 +59,17 @@ def main() -> int:
     return 1 if any(goal.reached is False for goal in reached) else 0
 
 
-def measure(plan: Plan, results: Results, only: Iterable[str]) -> None:
+def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection[str]) -> None:
     """All runs of the plan. Blocks."""
     words = [word.lower() for word in only]
     runs = [
         (series, number, who)
         for series, number, who in plan.runs()
-        if not words or any(word in who.title.lower() for word in words)
+        if series.case.kind in kinds and (not words or any(word in who.title.lower() for word in words))
     ]
     loops, unavailable = loops_of_work(), prepared({who for _, _, who in runs})
     with KafkaCluster() as kafka:
-        for load in plan.loads:
+        for load in dict.fromkeys(series.case.load for series, _, _ in runs if series.case.kind != "delay"):
             print(f"filling {load}: {load.records:,} records", flush=True)
             fill(kafka, load)
         for place, (series, number, who) in enumerate(runs):

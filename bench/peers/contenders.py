@@ -53,6 +53,9 @@ class Contender:
     audited: bool = True
     """Counts into shared memory; else its own report is read."""
 
+    in_order: bool = True
+    """Keeps the order of a partition; of handlers that wait nobody does by all means."""
+
     @property
     def ours(self) -> bool:
         """Whether it is kunicorn."""
@@ -125,16 +128,17 @@ def _franz_go(_who: Contender, _setting: Setting) -> list[str]:
 
 def _kunicorn(who: Contender, setting: Setting) -> list[str]:
     """As its README has it: the group, the handler, so many workers; everything else is default."""
-    handler = {"record": "handle", "batch": "handle_batch"}[who.form]
-    if who.form == "record" and setting.kind in ("nothing", "wait"):
-        handler = {"nothing": "count", "wait": "wait"}[setting.kind]
+    mode = "batch" if who.form == "batch" else "record"
+    special = {"nothing": "count", "wait": "wait"} if mode == "record" else {}
+    handler = special.get(setting.kind, {"record": "handle", "batch": "handle_batch"}[mode])
+    ordering = {"ordering": "key"} if who.form == "key" else {}
     config = setting.directory / "kunicorn.toml"
     config.write_text(
         toml(
             {
                 "kafka": {"bootstrap_servers": [setting.bootstrap]},
                 "group": {"id": setting.group, "topics": [setting.topic]},
-                "handler": {"entrypoint": f"with_kunicorn:{handler}", "mode": who.form},
+                "handler": {"entrypoint": f"with_kunicorn:{handler}", "mode": mode, **ordering},
                 "workers": {"count": who.workers},
                 "http": {"host": "127.0.0.1", "port": 0},
             }
@@ -158,6 +162,15 @@ def kunicorns(form: str, workers: int) -> Contender:
 
 
 RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
+KEYED_2 = Contender(
+    "kunicorn, 2 workers, by key",
+    _kunicorn,
+    lambda: kunicorn.__version__,
+    "key",
+    2,
+    frozenset({"wait"}),
+    in_order=False,
+)
 BARE_POLL = _bare("confluent-kafka, poll()", "poll")
 BARE = _bare("confluent-kafka, tuned", "tuned")
 BARE_RUNS = _bare("confluent-kafka, tuned, by runs", "runs")
@@ -186,7 +199,14 @@ ARROYO, ARROYO_PROCESSES, ARROYO_THREADS = (
     )
 )
 PYRALLEL, PYRALLEL_PROCESSES = (
-    Contender(title, _program("pyrallel", "with_pyrallel.py"), _pinned("pyrallel", "pyrallel-consumer"), form, workers)
+    Contender(
+        title,
+        _program("pyrallel", "with_pyrallel.py"),
+        _pinned("pyrallel", "pyrallel-consumer"),
+        form,
+        workers,
+        in_order=False,
+    )
     for title, form, workers in (
         ("Pyrallel-Consumer, asyncio", "asyncio", 1),
         ("Pyrallel-Consumer, 2 processes", "processes", 2),
@@ -200,6 +220,7 @@ CONTENDERS = (
     RECORD_2,
     BATCH_1,
     RECORD_1,
+    KEYED_2,
     BARE_RUNS,
     BARE,
     BARE_POLL,

@@ -40,7 +40,7 @@ class Goal(NamedTuple):
     @property
     def verdict(self) -> str:
         """In a word."""
-        return {True: "reached", False: "**missed**", None: ""}[self.reached]
+        return {True: "reached", False: "missed", None: ""}[self.reached]
 
 
 AIOKAFKAS = (c.AIOKAFKA,)

@@ -84,12 +84,16 @@ def _processor() -> str:
 
 def _goal_table(reached: Iterable[Goal]) -> str:
     rows = [["what", "must reach", "measured", ""], ["---", "--:", "--:", "---"]]
-    rows += [[goal.text, goal.wanted, goal.measured, goal.verdict] for goal in reached]
+    rows += [[goal.text, goal.wanted, goal.measured, _verdict(goal)] for goal in reached]
     return rows_of(rows)
 
 
+def _verdict(goal: Goal) -> str:
+    return f"**{goal.verdict}**" if goal.reached is False else goal.verdict
+
+
 def _heading(case: Case) -> str:
-    return f"{KINDS[case.kind][0].upper()}{KINDS[case.kind][1:]}: {case.load}"
+    return f"{KINDS[case.kind][0].upper()}{KINDS[case.kind][1:]}: {case.load}, {case.load.records:,} records"
 
 
 def _table(case: Case, results: Results, taking_part: Iterable[Contender]) -> str:
@@ -114,8 +118,17 @@ def _rate_row(case: Case, results: Results, who: Contender) -> list[str]:
         f"{rates[0]:,.0f}–{rates[-1]:,.0f}" if len(rates) > 1 else "one run",
         f"{cpu:.2f}",
         f"{memory:.0f}",
-        _cell(results.finding(case, who) or ("once each" if who.audited else "its own count")),
+        _cell(_audit(case, results, who)),
     ]
+
+
+def _audit(case: Case, results: Results, who: Contender) -> str:
+    if not who.audited:
+        return "its own count"
+    if finding := results.finding(case, who):
+        return finding
+    handled = results.column(case, who, "handled")[0]
+    return "once each" if handled >= case.load.records else f"once each, of the first {handled:,}"
 
 
 def _delay_row(case: Case, results: Results, who: Contender) -> list[str]:

@@ -15,6 +15,7 @@ from bench.peers.loads import Load, values
 WORK_SECONDS = 20e-6
 _MANY = 3_000_000
 _LARGE = 500_000
+_WAITED_FOR = 100_000
 
 
 class Case(NamedTuple):
@@ -58,6 +59,7 @@ class Plan:
     small: Load
     packed: Load
     wide: Load
+    waited: Load
     delayed: Load
     series: tuple[Series, ...]
 
@@ -76,8 +78,8 @@ class Plan:
 
 def quick(scale: float = 1.0) -> Plan:
     """One topic of small records for all, one of large compressed ones for those ahead; the fewest rounds."""
-    small, packed, wide, delayed = _loads(scale, delay_records=10_000)
-    waiting = (c.RECORD_2, c.RECORD_1, c.AIOKAFKA, c.FAUST, c.FASTSTREAM, c.ARROYO_THREADS, c.PYRALLEL)
+    small, packed, wide, waited, delayed = _loads(scale, delay_records=10_000)
+    waiting = (c.KEYED_2, c.RECORD_2, c.RECORD_1, c.AIOKAFKA, c.FAUST, c.FASTSTREAM, c.ARROYO_THREADS, c.PYRALLEL)
     few = (c.BARE, c.AIOKAFKA, c.FASTSTREAM_2, c.ARROYO_PROCESSES, c.PYRALLEL_PROCESSES)
     series = (
         Series(Case(small, "nothing"), HEADLINE, 3, 6.0),
@@ -85,17 +87,17 @@ def quick(scale: float = 1.0) -> Plan:
         Series(Case(packed, "nothing"), PACKED, 1, 6.0),
         Series(Case(small, "work"), WORKING, 3, 6.0),
         Series(Case(small, "work"), few, 1, 6.0),
-        Series(Case(small, "wait"), waiting, 1, 5.0),
+        Series(Case(waited, "wait"), waiting, 1, 5.0),
         Series(Case(delayed, "delay"), DELAYED, 2, 0.0),
         Series(Case(delayed, "delay"), (c.AIOKAFKA, c.FASTSTREAM, c.FRANZ_GO), 1, 0.0),
         Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 2, 8.0),
     )
-    return Plan(small, packed, wide, delayed, series)
+    return Plan(small, packed, wide, waited, delayed, series)
 
 
 def full(scale: float = 1.0) -> Plan:
     """Every topic, every handler, every contender that can; more rounds."""
-    small, packed, wide, delayed = _loads(scale, delay_records=30_000)
+    small, packed, wide, waited, delayed = _loads(scale, delay_records=30_000)
     more = [
         Load(partitions, size, compression, int(scale * (_MANY if size == 200 else _LARGE)))
         for partitions in (8, 64)
@@ -108,19 +110,20 @@ def full(scale: float = 1.0) -> Plan:
         *(Series(Case(load, "nothing"), PACKED, 3, 15.0) for load in more if load != small),
         Series(Case(small, "work"), WORKING, 5, 15.0),
         Series(Case(small, "work"), others("work", *WORKING), 3, 10.0),
-        Series(Case(small, "wait"), others("wait"), 3, 10.0),
+        Series(Case(waited, "wait"), others("wait"), 3, 10.0),
         Series(Case(delayed, "delay"), DELAYED, 5, 0.0),
         Series(Case(delayed, "delay"), others("delay", *DELAYED), 2, 0.0),
         Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 5, 15.0),
     )
-    return Plan(small, packed, wide, delayed, series)
+    return Plan(small, packed, wide, waited, delayed, series)
 
 
-def _loads(scale: float, delay_records: int) -> tuple[Load, Load, Load, Load]:
+def _loads(scale: float, delay_records: int) -> tuple[Load, Load, Load, Load, Load]:
     return (
         Load(8, 200, "none", int(scale * _MANY)),
         Load(64, 2048, "lz4", int(scale * _LARGE)),
         Load(2000, 200, "none", int(scale * _MANY)),
+        Load(8, 200, "none", int(scale * _WAITED_FOR)),
         Load(8, 200, "none", delay_records),
     )
 

@@ -176,7 +176,9 @@ def measure(who: Contender, setting: Setting, seconds: float, produced: list[int
 def _figures(contender: Running, start: Mark, end: Mark, first: float, produced: list[int]) -> Figures:
     records, cpu = end.total - start.total, end.cpu - start.cpu
     stopped = end.total < contender.setting.records
-    finding = findings(contender.tallies.counted(), produced, stopped=stopped) if contender.who.audited else ""
+    finding, in_order = "", contender.who.in_order and contender.setting.kind != "wait"
+    if contender.who.audited:
+        finding = findings(contender.tallies.counted(), produced, stopped=stopped, in_order=in_order)
     return Figures(
         rate=records / (end.at - start.at),
         cpu_us=cpu / records * 1e6,

@@ -35,5 +35,7 @@ async def handle_batch(message: KafkaMessage) -> None:
 
 if tally.FORM == "batch":
     broker.subscriber(tally.TOPIC, batch=True, max_records=500, **SUBSCRIPTION)(handle_batch)
+elif tally.KIND == "wait":
+    broker.subscriber(tally.TOPIC, max_workers=100, **SUBSCRIPTION)(handle)
 else:
     broker.subscriber(tally.TOPIC, **SUBSCRIPTION)(handle)

@@ -18,7 +18,7 @@ app = faust.App(
 topic = app.topic(tally.TOPIC, key_serializer="raw", value_serializer="raw")
 
 
-@app.agent(topic)
+@app.agent(topic, concurrency=100 if tally.KIND == "wait" else 1)
 async def consume(stream: faust.Stream) -> None:
     """Record by record."""
     async for event in stream.events():

@@ -90,6 +90,12 @@ def test_what_was_not_handled_exactly_once_is_told(counted: list[Counted], stopp
     assert findings(counted, [10, 10], stopped=stopped) == finding
 
 
+def test_who_keeps_no_order_is_judged_by_the_number_alone_when_cut_short() -> None:
+    assert findings([Counted(2, 9)], [10], stopped=True, in_order=False) == ""
+    assert findings([Counted(11, 46)], [10], stopped=True, in_order=False) == "1 handled again"
+    assert findings([Counted(10, 46)], [10], in_order=False) == "other records than these in 1 partitions"
+
+
 def test_the_cells_hold_the_largest_load_that_is_planned() -> None:
     for load in (*quick().loads, *full().loads, *(step.load for step in steps(1.0))):
         most = max(load.produced)
