@@ -21,6 +21,7 @@ from confluent_kafka import Message
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.deadletters import Cause, cause_of
+from kunicorn.handling.partial import OfOne
 from kunicorn.handling.retry import End, Policies, TryAgain
 from kunicorn.pipeline.outcome_table import Row, Tiling
 from kunicorn.pipeline.ranges import OffsetRange
@@ -59,20 +60,20 @@ class RangeHandler:
         for chunk in self._chunks(fetched):
             messages: Sequence[Message] = chunk
             while messages:
-                done, failure = self._take(messages, following_offsets(messages))
-                tiling.handled(done)
-                if failure is None:
-                    break
-                failing = messages[done:] if self._batch_max_records is not None else messages[done : done + 1]
-                messages = messages[done + len(failing) :]
-                if failure.end is End.DONE:
+                taken = self._take(messages, following_offsets(messages))
+                tiling.handled(taken.done)
+                failing = messages[taken.done : taken.end]
+                rest = [message for message in messages[taken.end :] if message.offset() not in taken.ahead]
+                passed, messages = len(messages) - taken.end - len(rest), rest
+                if taken.failure is not None and taken.failure.end is End.DONE:
                     tiling.handled(len(failing))
-                    continue
-                now_ms = time.time_ns() // 1_000_000
-                for message in failing:
-                    yield from tiling.failed(message, failure.end, failure.cause, now_ms)
-                    if failure.end is End.HALT:
-                        return
+                elif taken.failure is not None:
+                    now_ms = time.time_ns() // 1_000_000
+                    for message in failing:
+                        yield from tiling.failed(message, taken.failure.end, taken.failure.cause, now_ms)
+                        if taken.failure.end is End.HALT:
+                            return
+                tiling.handled(passed)
         yield from tiling.rest()
 
     def _chunks(self, fetched: Iterable[list[Message]]) -> Iterator[list[Message]]:
@@ -82,22 +83,27 @@ class RangeHandler:
         for messages in fetched:
             yield from (messages[at : at + most] for at in range(0, len(messages), most))
 
-    def _take(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, _Failure | None]:
-        """Let the handler have them, as often as the rules allow; how many it took, and how the next one ends."""
+    def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
+        """Let the handler have them, as often as the rules allow."""
         done, failures, since = 0, 0, 0
+        end, ahead = len(messages), frozenset[int]()
         while True:
-            finished, error = self._call(messages[done:], following[done:])
+            finished, error = self._call(messages[done:end], following[done:end])
             done += finished
             if error is None:
-                return done, None
+                return _Taken(done, done, ahead)
             now = time.monotonic_ns()
             failures = 1 if finished else failures + 1
             since = now if failures == 1 else since
+            if isinstance(error, OfOne):
+                # Tried again alone; what is behind it comes in a batch again.
+                end, ahead, error = done + 1, ahead.union(error.ahead), error.error
             verdict = self._policies.verdict(error, failures, now - since, random.random())
             if not isinstance(verdict, TryAgain):
-                return done, _Failure(verdict, cause_of(error, failures))
+                last = end if self._batch_max_records is not None else done + 1
+                return _Taken(done, last, ahead, _Failure(verdict, cause_of(error, failures)))
             log.warning(
-                f"the handler failed on offset {following[done] - 1} (try {failures} of {verdict.attempts}), again in "
+                f"the handler failed on offset {following[done] - 1} ({verdict.counted(failures)}), again in "
                 f"{verdict.wait_ns / _NANOSECONDS:.3f} s: {type(error).__name__}"
             )
             self._wait(verdict.wait_ns / _NANOSECONDS)
@@ -152,3 +158,14 @@ class _Failure:
 
     end: End
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """How far the handler came: `done` records, and those up to `end` ended as `failure` says."""
+
+    done: int
+    end: int
+    ahead: frozenset[int]
+    """Offsets behind those that are done."""
+    failure: _Failure | None = None

@@ -6,6 +6,7 @@
    its grant fetching. The client follows at the next turn. A stopped partition may be fetched until then, in vain.
 3. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. Partitions are
    assigned and unassigned only between turns, so a batch never holds records from before a grant that is fetching.
+   What waits for a fuller batch (`gathering`) stays over several turns, each with its grant.
 4. Reports are sent under the lock: what is said is in the order in which it happened.
 5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled, and only
    once it moved under this grant: the position survives an unassign for a while (`rktp_app_pos` is reset by the
@@ -16,14 +17,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.retry import End
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, LEADER_EPOCH, TIMESTAMP, Ledger
+from kunicorn.pipes.ledger import (
+    CONSUMED,
+    HAND_COUNT,
+    HAND_OFFSET,
+    HAND_SINCE,
+    HANDLED,
+    LEADER_EPOCH,
+    TIMESTAMP,
+    Ledger,
+)
 from kunicorn.pipes.messages import (
     Deltas,
     Failed,
@@ -237,6 +247,28 @@ class Fetcher:
             if not self._ended(grant):
                 self._fail(grant, FailureKind.HANDLER, attempt.offset, error)
 
+    def spare(self, grant: Grant, offsets: Collection[int]) -> None:
+        """The handler is done with these, though not with one before them: they do not come to it again."""
+        new = frozenset(offsets) - grant.ahead
+        with self._lock:
+            grant.ahead |= new
+            self._cells[grant.at + HANDLED] += len(new)
+            self._meter.finished(grant.tp.topic, len(new), 0, 0)
+
+    def fetching(self, tp: TopicPartition) -> Grant | None:
+        """The partition's grant, if it is one whose records may be handled."""
+        grant = self._by_partition.get(tp)
+        return grant if grant is not None and grant.state is GrantState.FETCHING else None
+
+    def unhandled(self, tp: TopicPartition, messages: list[Message]) -> list[Message]:
+        """Without those that `spare` was told of: like compacted ones, they are a gap that the position passes."""
+        grant = self._by_partition.get(tp)
+        if grant is None or not grant.ahead:
+            return messages
+        consumed = self._cells[grant.at + CONSUMED]
+        grant.ahead = frozenset(offset for offset in grant.ahead if offset >= consumed)
+        return [message for message in messages if message.offset() not in grant.ahead]
+
     def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
         """The client reported an error in place of records, once: the partition would be silent from here on."""
         with self._lock:
@@ -326,7 +358,8 @@ class Fetcher:
 
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""
-        idle = [grant for grant in self._by_partition.values() if grant.state is GrantState.FETCHING]
+        fetching = (grant for grant in self._by_partition.values() if grant.state is GrantState.FETCHING)
+        idle = [grant for grant in fetching if not grant.gathering]
         if not idle:
             return
         cells = self._cells

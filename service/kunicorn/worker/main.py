@@ -25,6 +25,7 @@ from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
+from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
@@ -34,6 +35,7 @@ from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.gathering import Bounds
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
@@ -124,8 +126,7 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
     dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
     failures = Failures(fetcher, policies, dead_letters)
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    runner = Runner(consumer, fetcher, ledger, calls, failures, _bounds(configure), login)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
@@ -145,9 +146,9 @@ def _load(configure: Configure) -> tuple[Handler, Calls]:
     _reseed()
     try:
         handler = load(configure.entrypoint)
+        calls = calls_of(handler, configure.mode, configure.decoding)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    calls = calls_of(handler, configure.mode)
     if handler.setup is None:
         if configure.options:
             raise CannotServe(
@@ -165,6 +166,15 @@ def _load(configure: Configure) -> tuple[Handler, Calls]:
     return handler, calls
 
 
+def _bounds(configure: Configure) -> Bounds | None:
+    """Of batches; None: the handler takes one record at a time."""
+    if configure.mode != "batch":
+        return None
+    batching = configure.batching
+    wait_ns = batching.max_ms * NANOSECONDS // 1000
+    return Bounds(configure.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
+
+
 def _policies(configure: Configure) -> Policies:
     """The rules, their exceptions found in the handler's code. Raises `CannotServe`."""
     default = RetryPolicy(
@@ -175,7 +185,7 @@ def _policies(configure: Configure) -> Policies:
         End(configure.on_failure),
     )
     try:
-        return policies_of(default, configure.failures)
+        return policies_of(default, configure.failures, configure.decoding.on_undecodable)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
 
