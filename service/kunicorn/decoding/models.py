@@ -7,6 +7,7 @@ and `Order | Refund` is a choice as the library understands it. A second paramet
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 import typing
@@ -81,12 +82,9 @@ def _hint(handle: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """The annotation, evaluated if it is a text (PEP 563). Raises `HandlerLoadError`."""
     if parameter.annotation is parameter.empty:
         return Any
-    function: Any = inspect.unwrap(getattr(handle, "func", handle))
-    if not hasattr(function, "__globals__"):
-        function = getattr(function, "__func__", None) or inspect.unwrap(type(function).__call__)
     stand_in = types.SimpleNamespace(__annotations__={"wanted": parameter.annotation})
     try:
-        return typing.get_type_hints(stand_in, getattr(function, "__globals__", {}), include_extras=False)["wanted"]
+        return typing.get_type_hints(stand_in, _names_of(handle), include_extras=False)["wanted"]
     except Exception as error:
         if str(parameter.annotation).rpartition(".")[2] in (Record.__name__, Batch.__name__):
             return Any  # Imported for type checkers only; needed by nobody else.
@@ -94,6 +92,17 @@ def _hint(handle: Callable[..., Any], parameter: inspect.Parameter) -> Any:
             f"{_name(handle)}: the annotation {parameter.annotation!r} of its parameter {parameter.name!r}, which says "
             f"what records are decoded to, cannot be evaluated: {error}; import the name outside of 'if TYPE_CHECKING'"
         ) from error
+
+
+def _names_of(handle: Callable[..., Any]) -> dict[str, Any]:
+    """What the handler's module knows, through wrappers, partial calls, methods and objects with `__call__`."""
+    function: Any = inspect.unwrap(handle)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not hasattr(getattr(function, "__func__", function), "__globals__"):
+        function = inspect.unwrap(type(function).__call__)
+    names: dict[str, Any] = getattr(getattr(function, "__func__", function), "__globals__", {})
+    return names
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
