@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from kunicorn.decoding.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then
+from kunicorn.decoding.decoders import NAMED, REGISTERED, Decoder, OfBytes, Part, Raw, Then
 from kunicorn.decoding.forms import Decoded, Form, Modelled, Plain
 from kunicorn.decoding.models import Model, model_of
 from kunicorn.errors import HandlerLoadError
@@ -33,7 +33,7 @@ def decoder_of(name: str, part: Part, decoding: Decoding) -> Decoder:
         return Raw(part)
     if name in NAMED:
         return OfBytes(part, *NAMED[name])
-    if ":" in name:
+    if name.partition(":")[0] not in REGISTERED:
         return OfBytes(part, f"input of {name}", _function(name, f"handler.{part.value}"))
     from kunicorn.decoding.registry import registered
 

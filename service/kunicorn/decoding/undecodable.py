@@ -102,6 +102,7 @@ _TOLD_OF: Mapping[type[BaseException] | str, Callable[[Any], str]] = {
     RecursionError: lambda _: "nested too deeply",
     "pydantic_core._pydantic_core.ValidationError": _invalid,
     "jsonschema.exceptions.ValidationError": _violation,
+    "confluent_kafka.schema_registry.error.SchemaRegistryError": str,
     "confluent_kafka.serialization.SerializationError": _caused,
 }
 """The first that an error is an instance of."""

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from kunicorn.decoding.decoders import REGISTERED
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import OWNED_PROPERTIES
 from kunicorn.wire.seeds import parse_seeds
@@ -148,7 +149,6 @@ def is_class_name(name: str) -> str:
 
 DECODERS = ("bytes", "text", "json", "avro", "jsonschema")
 """Names of decoders that stand alone."""
-_REGISTERED = ("avro", "jsonschema", "protobuf")
 
 
 def is_decoder(name: str) -> str:
@@ -172,4 +172,4 @@ def is_decoder(name: str) -> str:
 
 def needs_registry(decoder: str) -> bool:
     """Whether it asks a schema registry."""
-    return decoder.partition(":")[0] in _REGISTERED
+    return decoder.partition(":")[0] in REGISTERED
