@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import Batching, DeadLetterTarget, Decoding, FailureRule, FetchToken
+from kunicorn.pipes.messages import Batching, DeadLetterTarget, Decoding, FailureRule, FetchToken, Tracing
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
 from kunicorn.settings.handling import completed
 from kunicorn.wire.auth import Security
@@ -95,6 +95,11 @@ def batching_of(settings: Settings) -> Batching:
     handler = settings.handler
     memory = settings.workers.memory_per_worker_mb * _BYTES_PER_MB // _WAITING_SHARE
     return Batching(handler.batch_max_bytes, handler.batch_max_ms, memory)
+
+
+def tracing_of(settings: Settings) -> Tracing | None:
+    """Spans around the handler's calls, where they are wanted."""
+    return Tracing(settings.group.id) if settings.tracing.enabled else None
 
 
 def security_properties(kafka: KafkaSettings) -> dict[str, str]:

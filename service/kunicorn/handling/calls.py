@@ -18,10 +18,11 @@ from confluent_kafka import Message
 
 from kunicorn.decoding.choosing import form_of
 from kunicorn.decoding.forms import Form
+from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.handling.partial import OfOne, settle
 from kunicorn.outcomes import BatchError, heed
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.messages import Decoding, Tracing
 
 AS_BYTES = Decoding()
 
@@ -44,14 +45,26 @@ class Calls(Protocol):
         """Nothing is called any more."""
 
 
-def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES) -> Calls:
+def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Calls:
     """The form for this handler; `mode` is "record" or "batch". Raises `HandlerLoadError` for what cannot be decoded to
-    what the handler wants, or by what the settings name."""
+    what the handler wants, or by what the settings name, and for libraries that are missing."""
     form = form_of(handler.call, mode, decoding)
+    if tracing is not None:
+        form = _traced(form, handler, tracing)
     handle = form.adapted(handler.call)
     if handler.is_async:
         return AsyncCalls(handle, form, one_by_one=mode == "record")
     return RecordCalls(handle, form) if mode == "record" else BatchCalls(handle, form)
+
+
+def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
+    try:
+        from kunicorn.handling.tracing import Traced
+    except ModuleNotFoundError as error:
+        raise HandlerLoadError(
+            f"tracing.enabled = true needs OpenTelemetry's API ({error}): pip install 'kunicorn[tracing]'"
+        ) from error
+    return Traced(form, handler.is_async, tracing.group)
 
 
 class PlainCalls:

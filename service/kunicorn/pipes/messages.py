@@ -102,6 +102,12 @@ class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that may wait so, of all partitions together."""
 
 
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of the handler are within spans."""
+
+    group: str
+
+
 class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
@@ -133,6 +139,8 @@ class Configure(_Message, frozen=True):
     """None: no setting asks for any."""
     decoding: Decoding = Decoding()
     batching: Batching = Batching()
+    tracing: Tracing | None = None
+    """None: no spans."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"

@@ -218,6 +218,16 @@ class LogSettings(Section):
     )
 
 
+class TracingSettings(Section):
+    """Spans around the handler's calls, for OpenTelemetry, which `kunicorn[tracing]` installs."""
+
+    enabled: bool = Field(
+        False,
+        description="Call the handler within a span for each record (batch), which goes on with the trace that the "
+        "record's headers tell. The handler's setup says where spans go.",
+    )
+
+
 class Settings(BaseSettings):
     """All settings; made by `load`, frozen, and sent nowhere as a whole."""
 
@@ -234,6 +244,7 @@ class Settings(BaseSettings):
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @property

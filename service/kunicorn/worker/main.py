@@ -185,7 +185,7 @@ def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Han
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     try:
         handler = made(load(configure.entrypoint))
-        calls = calls_of(handler, configure.mode, configure.decoding)
+        calls = calls_of(handler, configure.mode, configure.decoding, configure.tracing)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
     if handler.setup is None:
