@@ -125,6 +125,15 @@ class Modelled:
             one(self.key, message, Part.KEY)
 
 
+def argument_of(form: Form, message: Message) -> Any:
+    """The argument for this one. Raises `Undecodable`, `NotDecodableYet`."""
+    try:
+        return next(form.each([message]))
+    except Exception:
+        form.blame(message)
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class _Spread:
     """A handler of two arguments, called with a pair."""

@@ -48,13 +48,17 @@ class Calls(Protocol):
 def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Calls:
     """The form for this handler; `mode` is "record" or "batch". Raises `HandlerLoadError` for what cannot be decoded to
     what the handler wants, or by what the settings name, and for libraries that are missing."""
-    form = form_of(handler.call, mode, decoding)
-    if tracing is not None:
-        form = _traced(form, handler, tracing)
+    form = arguments_of(handler, mode, decoding, tracing)
     handle = form.adapted(handler.call)
     if handler.is_async:
         return AsyncCalls(handle, form, one_by_one=mode == "record")
     return RecordCalls(handle, form) if mode == "record" else BatchCalls(handle, form)
+
+
+def arguments_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Form:
+    """What it is called with, and within which span. Raises like `calls_of`."""
+    form = form_of(handler.call, mode, decoding)
+    return form if tracing is None else _traced(form, handler, tracing)
 
 
 def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:

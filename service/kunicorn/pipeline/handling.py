@@ -21,7 +21,7 @@ from confluent_kafka import Message
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.deadletters import Cause, cause_of
-from kunicorn.handling.partial import OfOne
+from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.retry import End, Policies, TryAgain
 from kunicorn.pipeline.outcome_table import Row, Tiling
 from kunicorn.pipeline.ranges import OffsetRange
@@ -42,11 +42,13 @@ class RangeHandler:
         batch_max_records: int | None,
         timeout_ms: int | None = None,
         wait: Callable[[float], None] = time.sleep,
+        batch_max_bytes: int | None = None,
     ) -> None:
         """`batch_max_records`: None where the handler takes one record at a time. `wait` sleeps, in seconds."""
         self._calls = calls
         self._policies = policies
         self._batch_max_records = batch_max_records
+        self._batch_max_bytes = batch_max_bytes
         self._timeout_ms = timeout_ms
         self._wait = wait
         self._cells = memoryview(bytearray(8)).cast("q")
@@ -81,7 +83,11 @@ class RangeHandler:
             yield from fetched
             return
         for messages in fetched:
-            yield from (messages[at : at + most] for at in range(0, len(messages), most))
+            at = 0
+            while at < len(messages):
+                size = fitting(messages[at : at + most], self._batch_max_bytes)
+                yield messages[at : at + size]
+                at += size
 
     def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
         """Let the handler have them, as often as the rules allow."""

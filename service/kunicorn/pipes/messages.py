@@ -141,6 +141,12 @@ class Configure(_Message, frozen=True):
     batching: Batching = Batching()
     tracing: Tracing | None = None
     """None: no spans."""
+    ordering: str = "partition"
+    """"partition", "key" or "none": what is handled in order."""
+    concurrency: int | None = None
+    """Most records in hand at a time; None: what suits the handler."""
+    ahead_bytes: int = 16 * 1024 * 1024
+    """With several records in hand: so much is kept in memory for when there is a free hand."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -162,6 +168,12 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
     """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
+    done: str = ""
+    """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
+    poison_offset: int = NO_OFFSET
+    """Which record `poison` speaks of, if not of the first one."""
+    suspects: list[int] = []
+    """Workers died with these records and others in hand: each is handled with nothing beside it."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -213,11 +225,12 @@ class Ready(_Message, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The final word under one grant: the next offset to handle."""
+    """The final word under one grant: the next offset to handle, and what is done beyond it."""
 
     grant: int
     offset: int
     leader_epoch: int
+    done: str = ""
 
 
 class FetcherStopped(_Message, frozen=True):
@@ -288,6 +301,8 @@ class Pong(_Message, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
+    in_flight: int = 0
+    """Records that calls of the handler have right now."""
 
 
 class FailureKind(StrEnum):
@@ -313,6 +328,7 @@ class Failed(_Message, frozen=True):
     offset: int
     leader_epoch: int
     error: str
+    done: str = ""
 
 
 class WorkerFailed(_Message, frozen=True):

@@ -17,16 +17,16 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
-from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.partial import OfOne, fitting
+from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import explained, kind_of
+from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.gathering import Bounds, Gathering
 from kunicorn.worker.grants import Attempt, Grant, GrantState
@@ -51,7 +51,7 @@ class Runner:
         fetcher: Fetcher,
         ledger: Ledger,
         calls: Calls,
-        failures: Failures,
+        failures: Failures[Grant],
         batch: Bounds | None,
         login: Login,
     ) -> None:
@@ -139,18 +139,7 @@ class Runner:
         for run in cut(batch, self._fetcher.several_topics):
             self._handle_or_gather(run)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
-        for message in errors:
-            self._meet_error(message)
-
-    def _meet_error(self, message: Message) -> None:
-        error, topic, partition = message.error(), message.topic(), message.partition()
-        if error is None or (kind := kind_of(error.code(), error.str())) is None:
-            return
-        if topic is None or partition is None or partition < 0:
-            log_client_error(error)
-            return
-        tp = TopicPartition(topic, partition)
-        self._fetcher.broken(tp, kind, explained(tp, error.code(), error.str()))
+        meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
@@ -231,10 +220,7 @@ class Runner:
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
-            # A failure like others that may pass: worth another try.
-            error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
-            error.__cause__ = timeout
-            return error
+            return timed_out(timeout)
         except BaseException as error:
             return error
         return None

@@ -10,7 +10,15 @@ from confluent_kafka import Message
 
 from kunicorn.handling.deadletters import read
 from kunicorn.pipes.client import letter_properties
-from kunicorn.pipes.messages import Batching, DeadLetterTarget, Decoding, Failed, FetcherStopped
+from kunicorn.pipes.messages import (
+    Batching,
+    DeadLetterTarget,
+    Decoding,
+    Failed,
+    FetcherStart,
+    FetcherStopped,
+    StartFetcher,
+)
 from tests.kafka import KafkaCluster
 from tests.system.producing import consumed, headers_of
 from tests.system.worker.rig import Rig, WorkerProcess
@@ -166,3 +174,29 @@ def test_without_a_rule_of_its_own_it_halts_its_partition_with_the_reason(
     assert failed.offset == 0
     assert failed.error.startswith(f"Undecodable: {topic}-0@0: its value is no JSON of Order: ")
     assert "secret" not in failed.error
+
+
+def test_several_records_in_hand_at_a_time_are_decoded_as_one_is(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(1, "take_one", mode="record", concurrency=4, ordering="none")
+    produce(kafka.bootstrap, topic, ['{"id": 0}', "[]", '{"id": 2}', '{"id": 3}'])
+    worker.consumed(1, 4)
+    assert sorted(seen(processes.directory)) == ["0=0", "2=2", "3=3"]
+    assert [letter.value() for letter in letters(kafka, topic, 1)] == [b"[]"]
+
+
+def test_what_is_done_ahead_of_a_failed_record_is_told_to_whoever_goes_on(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(
+        1, "insert", batching=Batching(max_ms=300, memory=1 << 20), retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+    )
+    produce(kafka.bootstrap, topic, ["a", "fail", "early", "b", "early"])
+    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the record to wait")
+    worker.stop(1)
+    (stopped,) = worker.expect(FetcherStopped).partitions
+    assert stopped.offset == 1
+    worker.tell(StartFetcher([FetcherStart(2, 2, topic, 0, stopped.offset, -1, done=stopped.done)]))
+    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the record to fail once more")
+    assert seen(processes.directory) == ["0,1,2,3,4", "1,3"]
