@@ -66,6 +66,7 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
         "pause",
         "resume",
         "seek",
+        "replay-one",
         "config show",
         "leave",
         "completion",
