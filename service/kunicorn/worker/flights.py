@@ -322,7 +322,8 @@ class Flights(GrantTable):
         for handed, now in zip(idle, positions, strict=True):
             if now.offset < 0 or now.offset == handed.grant.stale_position:
                 continue
-            self._lanes.pass_by(handed.track, now.offset)
+            # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
+            self._lanes.pass_by(handed.track, min(now.offset, self.stops.get(handed.track.tp, now.offset)))
             if not handed.track.order and now.leader_epoch is not None:
                 handed.track.epoch = now.leader_epoch
             handed.store()
