@@ -18,6 +18,7 @@ from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.fetching import fetch
 from kunicorn.handlers import load, user_traceback
 from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.partial import OfOne
 from kunicorn.outcomes import Done, Outcome
 
 _PATIENCE = 30.0
@@ -42,7 +43,7 @@ def main() -> None:
 def _try(order: Order) -> tuple[int, bytes]:
     try:
         handler = load(order.entrypoint)
-        calls = calls_of(handler, order.mode)
+        calls = calls_of(handler, order.mode, order.decoding)
         if handler.setup is not None:
             calls.run(handler.setup(dict(order.options)))
         result = _called(calls, list(_chunks(order, _fetched(order))))
@@ -86,7 +87,9 @@ def _called(calls: Calls, chunks: Sequence[Sequence[Message]]) -> Result:
         except Outcome as outcome:
             outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)
             handled += len(chunk)
-        except BaseException as error:
+        except BaseException as raised:
+            # Of a batch in which one record failed the rest is not tried, either: it counts as failed.
+            error = raised.error if isinstance(raised, OfOne) else raised
             failed += len(chunk)
             topic, partition, offset = _place(chunk[0])
             place = f"{topic}-{partition}@{offset}"
