@@ -86,10 +86,10 @@ class RangeHandler:
             yield messages, self._deadly(piece)
             return
         while messages:
-            some = messages[: fitting(messages, self._batch_max_bytes)]
-            taken = self._take(some, following_offsets(some))
+            called = messages[: fitting(messages, self._batch_max_bytes)]
+            taken = self._take(called, following_offsets(called))
             tiling.handled(taken.done)
-            failing, behind = messages[taken.done : taken.end], messages[taken.end :]
+            failing, behind = called[taken.done : taken.end], messages[taken.end :]
             messages = [message for message in behind if message.offset() not in taken.ahead]
             if taken.failure is not None and taken.failure.end is not End.DONE:
                 yield failing, taken.failure
