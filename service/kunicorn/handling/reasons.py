@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from kunicorn.decoding import Undecodable
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.outcomes import DeadLetter
 
@@ -22,11 +23,16 @@ class Reason(StrEnum):
     HANDLER_TIMEOUT = "handler_timeout"
     #: It ended the interpreter, by SystemExit or the like, which is not worth another try.
     EXIT = "exit"
+    #: Its value or key cannot be decoded, which no other try would change.
+    UNDECODABLE = "undecodable"
     #: Workers died with it in hand, `max_crashes` times.
     POISON = "poison"
 
 
-_SAYS: Mapping[type[BaseException], Reason] = {DeadLetter: Reason.HANDLER}
+_SAYS: Mapping[type[BaseException], Reason] = {
+    DeadLetter: Reason.HANDLER,
+    Undecodable: Reason.UNDECODABLE,
+}
 """Exceptions that are a reason of their own, however many tries are left."""
 
 
@@ -40,3 +46,10 @@ def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
     if not isinstance(error, Exception):
         return Reason.EXIT
     return Reason.ATTEMPTS if failures >= attempts else Reason.RETRY_TIMEOUT
+
+
+def timed_out(interruption: HandlerTimeout) -> TimeoutError:
+    """What a call that took too long has failed with: as others that may pass, it is worth another try."""
+    error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(interruption.__traceback__)
+    error.__cause__ = interruption
+    return error

@@ -139,10 +139,16 @@ class HandleRanges:
         return self.file.reader().read(whole)
 
     def _handler(self, settings: Settings, handler: SetUp, hand: InHand) -> RangeHandler:
-        most = settings.handler.batch_max_records if settings.handler.mode == "batch" else None
-        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
-        timeout_ms = settings.handler.handler_timeout_ms
-        return RangeHandler(handler.calls, handler.policies, most, timeout_ms, cells=hand.cells, suspects=suspects)
+        own = settings.handler
+        return RangeHandler(
+            handler.calls,
+            handler.policies,
+            own.batch_max_records if own.mode == "batch" else None,
+            own.handler_timeout_ms,
+            cells=hand.cells,
+            suspects=Suspects(hand.died_with, settings.workers.max_crashes),
+            batch_max_bytes=own.batch_max_bytes,
+        )
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
         began = time.monotonic()

@@ -77,6 +77,37 @@ class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"DeadLetterTarget(topic={self.topic!r}, …)"
 
 
+class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
+    secrets."""
+
+    value: str = "bytes"
+    key: str = "bytes"
+    schema_registry: dict[str, str | int | float | bool] = {}
+    """confluent-kafka's configuration of the registry's client, complete; empty without a registry."""
+    on_undecodable: str | None = None
+    """None: as on_failure says."""
+
+    def __repr__(self) -> str:
+        return f"Decoding(value={self.value!r}, key={self.key!r}, …)"
+
+
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What bounds the batches of one handler beside their number of records."""
+
+    max_bytes: int | None = None
+    max_ms: int = 0
+    """How long records may wait for a fuller batch; 0: not at all."""
+    memory: int = 0
+    """Bytes that may wait so, of all partitions together."""
+
+
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of the handler are within spans."""
+
+    group: str
+
+
 class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
@@ -106,6 +137,16 @@ class Configure(_Message, frozen=True):
     """Other rules for some exceptions; the first match counts."""
     dead_letters: DeadLetterTarget | None = None
     """None: no setting asks for any."""
+    decoding: Decoding = Decoding()
+    batching: Batching = Batching()
+    tracing: Tracing | None = None
+    """None: no spans."""
+    ordering: str = "partition"
+    """"partition", "key" or "none": what is handled in order."""
+    concurrency: int | None = None
+    """Most records in hand at a time; None: what suits the handler."""
+    ahead_bytes: int = 16 * 1024 * 1024
+    """With several records in hand: so much is kept in memory for when there is a free hand."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -127,6 +168,12 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
     """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
+    done: str = ""
+    """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
+    poison_offset: int = NO_OFFSET
+    """Which record `poison` speaks of, if not of the first one."""
+    suspects: list[int] = []
+    """Workers died with these records and others in hand: each is handled with nothing beside it."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -178,11 +225,12 @@ class Ready(_Message, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The final word under one grant: the next offset to handle."""
+    """The final word under one grant: the next offset to handle, and what is done beyond it."""
 
     grant: int
     offset: int
     leader_epoch: int
+    done: str = ""
 
 
 class FetcherStopped(_Message, frozen=True):
@@ -253,6 +301,8 @@ class Pong(_Message, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
+    in_flight: int = 0
+    """Records that calls of the handler have right now."""
 
 
 class FailureKind(StrEnum):
@@ -278,6 +328,7 @@ class Failed(_Message, frozen=True):
     offset: int
     leader_epoch: int
     error: str
+    done: str = ""
 
 
 class WorkerFailed(_Message, frozen=True):

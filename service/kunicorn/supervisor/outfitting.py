@@ -6,7 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules
+from kunicorn.clients import (
+    batching_of,
+    consumer_properties,
+    dead_letter_target,
+    decoding_of,
+    failure_rules,
+    tracing_of,
+)
+from kunicorn.pipes.client import ahead_bytes
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
 
@@ -37,6 +45,9 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         token=token,
         topics=list(topics),
         batch_max_records=handler.batch_max_records,
+        ordering=handler.ordering,
+        concurrency=handler.concurrency,
+        ahead_bytes=ahead_bytes(settings.workers.memory_per_worker_mb),
         retry_attempts=handler.max_attempts,
         retry_backoff_ms=handler.retry_backoff_ms,
         retry_backoff_max_ms=handler.retry_backoff_max_ms,
@@ -46,6 +57,9 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         dead_letters=dead_letter_target(
             settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
         ),
+        decoding=decoding_of(settings),
+        batching=batching_of(settings),
+        tracing=tracing_of(settings),
         log_level=settings.log.level,
         log_format=settings.log.format,
     )

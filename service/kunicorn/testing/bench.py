@@ -10,22 +10,23 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.pipes.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker
 from kunicorn.records import Batch
 from kunicorn.settings import Settings
 from kunicorn.supervisor.outfitting import configure
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.letters import MemoryProducer, SentLetter
 from kunicorn.testing.notes import Fate, Notes
 from kunicorn.testing.outcome import Run, outcome_of
+from kunicorn.testing.producer import MemoryProducer, SentRecord
 from kunicorn.testing.records import GivenRecord, message_of
 from kunicorn.testing.stages import Stage
 from kunicorn.testing.staging import Staging
@@ -43,7 +44,17 @@ _PAUSE = 0.0005
 class Bench:
     """Owns the ledger and the notes, which a killed worker leaves behind; `close` frees them."""
 
-    def __init__(self, settings: Settings, records: Sequence[GivenRecord], stage: Stage | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        records: Sequence[GivenRecord],
+        stage: Stage | None,
+        on_error: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """`on_error` is called with what the handler raised, before anything becomes of it."""
+        self.took = 0.0
+        """Seconds that the last call of the handler took, to within a turn of the runner."""
+        self._on_error = on_error
         self._settings = settings
         self._records = records
         self._places = {(each.tp, each.at): index for index, each in enumerate(records)}
@@ -55,12 +66,13 @@ class Bench:
         self._ledger.lease_ns = _FOR_EVER
         self._log = MemoryLog(map(message_of, records))
         self._clock = TurnedClock()
-        self._sent: list[SentLetter] = []
+        self._sent: list[SentRecord] = []
         self._over: dict[int, int] = {}
         """By grant: the offset that was reported last."""
         self._halted: dict[TopicPartition, str] = {}
         self._lost = False
         self._heard = 0.0
+        self._handling = False
         self._staging = Staging(
             stage,
             lambda tp, offset: self._places[tp, offset],
@@ -113,7 +125,9 @@ class Bench:
             handler=self._watched,
         )
         try:
-            return assemble(configure(self._settings, 0, [], None, 1), self._ledger, self._reported, makers)
+            return assemble(
+                _one_by_one(configure(self._settings, 0, [], None, 1)), self._ledger, self._reported, makers
+            )
         except CannotServe as failure:
             kind = HandlerLoadError if failure.status is ExitCode.HANDLER else ConfigError
             raise kind(str(failure)) from failure.__cause__
@@ -142,6 +156,7 @@ class Bench:
 
     def _idle(self, seconds: float) -> None:
         """The client has nothing to give. Caller: the runner, between two turns."""
+        self._stop_watch()
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
             self._made.fetcher.drain()
@@ -180,13 +195,25 @@ class Bench:
     def _called(self, indices: Sequence[int]) -> None:
         self._notes.called(indices)
         self._clock.busy()
-        self._heard = time.monotonic()
+        self._heard, self._handling = time.monotonic(), True
+
+    def _stop_watch(self) -> None:
+        if self._handling:
+            self._handling, self.took = False, time.monotonic() - self._heard
 
     def _raised(self, messages: Sequence[Message], error: BaseException) -> None:
+        self._stop_watch()
         self._notes.raised(self._staging.indices(Batch(messages)), error)
+        if self._on_error is not None:
+            self._on_error(error)
 
     def _ended(self, messages: Sequence[Message], fate: Fate) -> None:
         self._notes.ended(self._staging.indices(Batch(messages)), fate)
+
+
+def _one_by_one(told: Configure) -> Configure:
+    """A test is to end the same way each time: records are handled in their order, whatever the settings say."""
+    return msgspec.structs.replace(told, ordering="partition", concurrency=1)
 
 
 def _refuse_inside_a_loop() -> None:

@@ -31,10 +31,11 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.collecting import Collecting
-from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.table import GrantTable
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 3600.0
@@ -49,8 +50,8 @@ class Control(threading.Thread):
         self,
         channel: Channel,
         ledger: Ledger,
-        fetcher: Fetcher,
-        runner: Runner,
+        fetcher: GrantTable,
+        runner: Runner | ConcurrentRunner,
         login: Login,
         logs_dropped: Callable[[], int],
         collecting: Collecting,
@@ -126,6 +127,7 @@ class Control(threading.Thread):
             parked_count=parked_count,
             families=families[0],
             client_families=families[1],
+            in_flight=self._fetcher.in_flight(),
         )
 
 

@@ -22,26 +22,36 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
-from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.calls import Calls, arguments_of, calls_of
+from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
+from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.gathering import Bounds
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.table import GrantTable
+from kunicorn.worker.tasks import Tasks
+from kunicorn.worker.threads import Threads
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -58,6 +68,10 @@ class CannotServe(Exception):
         super().__init__(error)
         self.report = WorkerFailed(stage, error)
         self.status = status
+
+
+Form = Calls | Threads | Tasks
+"""How the handler is called: with one record (or batch) at a time, or with several."""
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -135,12 +149,13 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
+    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on; what it
+    tests has one record (or batch) in hand at a time."""
 
     consumer: Callable[..., Consumer] = Consumer
     producer: Callable[..., Producer] = Producer
     fetcher: type[Fetcher] = Fetcher
-    failures: type[Failures] = Failures
+    failures: type[Failures[Grant]] = Failures
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
 
 
@@ -149,9 +164,9 @@ class Assembled:
     """A worker's parts, put together; nothing is fetched yet."""
 
     handler: Handler
-    calls: Calls
-    fetcher: Fetcher
-    runner: Runner
+    calls: Form
+    fetcher: GrantTable
+    runner: Runner | ConcurrentRunner
     login: Login
     statistics: ClientStatistics | None
 
@@ -164,29 +179,34 @@ def assemble(
     Caller: the thread that will run the runner. Raises `CannotServe`.
     """
     makers = makers or Makers()
-    handler, calls = _load(configure, makers.handler)
+    handler, calls, concurrency = _load(configure, makers.handler)
     policies = _policies(configure)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
     target = configure.dead_letters
     dead_letters = DeadLetters(target, login, makers.producer) if target is not None else None
+    if isinstance(calls, Threads | Tasks):
+        lanes = Lanes(configure.ordering, concurrency)
+        flights = Flights(consumer, topics, ledger, Meter(), report, lanes, configure.ahead_bytes)
+        several = ConcurrentRunner(consumer, flights, ledger, calls, Failures(flights, policies, dead_letters), login)
+        return Assembled(handler, calls, flights, several, login, statistics)
+    fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
+    fetcher.batches = configure.mode == "batch"
     failures = makers.failures(fetcher, policies, dead_letters)
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    runner = Runner(consumer, fetcher, ledger, calls, failures, _bounds(configure), login)
     return Assembled(handler, calls, fetcher, runner, login, statistics)
 
 
-def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Handler, Calls]:
+def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Handler, Form, int]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     try:
         handler = made(load(configure.entrypoint))
+        calls, concurrency = _form(handler, configure)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    calls = calls_of(handler, configure.mode)
     if handler.setup is None:
         if configure.options:
             raise CannotServe(
@@ -195,13 +215,35 @@ def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Han
                 f"remove the options, or give the handler a 'setup' attribute",
                 ExitCode.HANDLER,
             )
-        return handler, calls
+        return handler, calls, concurrency
     try:
         calls.run(handler.setup(configure.options))
     except BaseException as error:
         text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
         raise CannotServe("handler", text, ExitCode.HANDLER) from error
-    return handler, calls
+    return handler, calls, concurrency
+
+
+def _form(handler: Handler, configure: Configure) -> tuple[Form, int]:
+    """And with how many records at a time. Raises `CannotServe`, `HandlerLoadError`."""
+    try:
+        concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
+    except ConfigError as error:
+        raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+    if concurrency == 1:
+        return calls_of(handler, configure.mode, configure.decoding, configure.tracing), 1
+    form = arguments_of(handler, configure.mode, configure.decoding, configure.tracing)
+    handle = form.adapted(handler.call)
+    return (Tasks(handle, form) if handler.is_async else Threads(handle, form, concurrency)), concurrency
+
+
+def _bounds(configure: Configure) -> Bounds | None:
+    """Of batches; None: the handler takes one record at a time."""
+    if configure.mode != "batch":
+        return None
+    batching = configure.batching
+    wait_ns = batching.max_ms * NANOSECONDS // 1000
+    return Bounds(configure.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
 
 
 def _policies(configure: Configure) -> Policies:
@@ -214,7 +256,7 @@ def _policies(configure: Configure) -> Policies:
         End(configure.on_failure),
     )
     try:
-        return policies_of(default, configure.failures)
+        return policies_of(default, configure.failures, configure.decoding.on_undecodable)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
 
@@ -242,7 +284,7 @@ def _connect(
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handler: Handler, calls: Calls) -> None:
+def _tear_down(handler: Handler, calls: Form) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
     try:
         if handler.teardown is not None:
