@@ -1,13 +1,13 @@
 """Files that driver and executors share: a directory, or a URL that Arrow's file systems know (s3, gs, hdfs).
 
-A file is there whole or not at all: it is written under another name and then renamed (an object store shows an object
-only once it is whole). Written again under the same name it replaces the former.
+A file is there whole or not at all: it is written under another name and then renamed (in an object store: copied by
+the server). Written again under the same name it replaces the former.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,17 +85,18 @@ class Directory:
         with _told(self.url):
             system.create_dir(folder, recursive=True)
             # Two tasks of one range may write at the same time: each has a name of its own until it is whole.
-            part = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{last}" if self.is_local else f"{folder}/{last}"
+            part = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{last}"
             file = system.open_output_stream(part)
         try:
             with _told(self.url):
                 yield file
                 file.close()
-                if self.is_local:
-                    os.replace(part, f"{folder}/{last}")
+                system.move(part, f"{folder}/{last}")
         except BaseException:
-            if self.is_local:
-                Path(part).unlink(missing_ok=True)
+            # Closing makes an object of what was written so far: it must not be the one that readers know.
+            with contextlib.suppress(OSError):
+                file.close()
+                system.delete_file(part)
             raise
 
     def _opened(self) -> tuple[fs.FileSystem, str]:
