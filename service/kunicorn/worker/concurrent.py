@@ -77,8 +77,7 @@ class ConcurrentRunner:
             for flight, _ in self._failures.due(now):
                 self._flights.try_again(flight)
             self._watch_lease(now)
-            self._flights.make_room()
-            self._flights.fetch_again()
+            self._flights.balance()
             self._flights.begin_turn(now)
             self._fetch(now)
             self._crew.wake()

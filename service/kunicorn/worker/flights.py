@@ -32,7 +32,8 @@ from kunicorn.pipes.messages import (
     Parked,
     Stopped,
 )
-from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.worker.ahead import Ahead
 from kunicorn.worker.faults import refused
 from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
 from kunicorn.worker.grants import Attempt, Grant, GrantState
@@ -63,7 +64,7 @@ class Flights(GrantTable):
         super().__init__(consumer, known_topics, ledger, meter, report)
         ledger.use_marks()
         self._lanes = lanes
-        self._ahead_bytes = ahead_bytes
+        self._ahead = Ahead(lanes, ahead_bytes)
         self._handed: dict[int, Handed] = {}
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class Flights(GrantTable):
     @property
     def full(self) -> bool:
         """So much is kept already that nothing more is to be fetched."""
-        return self._lanes.bytes >= self._ahead_bytes
+        return self._ahead.full
 
     def feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """These were fetched. What is not ours any more is dropped."""
@@ -123,34 +124,12 @@ class Flights(GrantTable):
                     _, flight.poison, flight.poison_deaths = handed.poison
             handed.store()
 
-    def make_room(self) -> None:
-        """Nothing that is queued may start and more is not to be kept: the partition that has the most is kept in part,
-        and the rest of it is fetched again when that is done."""
+    def balance(self) -> None:
+        """Set aside a partition that fills all there is and cannot go on; take up again those that were."""
         with self._lock:
-            if not (self.full and self._lanes.starved):
-                return
-            queued = [h for h in self._handed.values() if h.track.bytes and h.grant.state is GrantState.FETCHING]
-            if not queued:
-                return
-            largest = max(queued, key=lambda handed: handed.track.bytes)
-            first = self._lanes.shed(largest.track, self._share())
-            if first is not None:
-                largest.grant.resume_at = Position(first.offset, first.epoch)
-                largest.grant.state = GrantState.ASIDE
-                self._leave(largest.grant)
-
-    def fetch_again(self) -> None:
-        """Take up partitions that were set aside as soon as what was kept of them is mostly done."""
-        with self._lock:
-            share = self._share()
-            for handed in self._handed.values():
-                if handed.grant.state is GrantState.ASIDE and handed.track.bytes * 4 <= share:
-                    handed.grant.state = GrantState.WAITING
-                    self._waiting.append(handed.grant)
-
-    def _share(self) -> int:
-        """What one partition may keep while it is set aside: all of them together leave something over."""
-        return self._ahead_bytes // (len(self._handed) + 1)
+            if (grant := self._ahead.set_aside(self._handed)) is not None:
+                self._leave(grant)
+            self._waiting += self._ahead.fetched_again(len(self._handed))
 
     def to_be_given_up(self) -> list[Flight]:
         """What is in hand of grants that are to end."""
