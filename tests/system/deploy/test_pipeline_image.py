@@ -46,7 +46,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _apt("install", "--simulate", "--no-install-recommends", package, cwd=home)
     _apt("-o", "APT::Sandbox::User=root", "download", package, cwd=home)
     subprocess.run(["dpkg", "-x", next(home.glob("*.deb")), home / "root"], check=True)
-    (found,) = (home / "root/usr/lib/jvm").glob("java-*-openjdk-*")
+    (found,) = (each for each in (home / "root/usr/lib/jvm").glob("java-*-openjdk-*") if not each.is_symlink())
     for link in (each for each in found.rglob("*") if each.is_symlink()):
         # Debian keeps Java's settings in /etc, where nothing of this package is.
         if (target := link.readlink()).is_relative_to("/etc"):
