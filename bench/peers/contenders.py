@@ -152,7 +152,9 @@ def _pinned(environment: str, package: str) -> Callable[[], str]:
 
 
 def _bare(title: str, form: str) -> Contender:
-    return Contender(title, _program("confluent", "with_confluent.py"), partial(metadata.version, "confluent-kafka"), form)
+    return Contender(
+        title, _program("confluent", "with_confluent.py"), partial(metadata.version, "confluent-kafka"), form
+    )
 
 
 def kunicorns(form: str, workers: int) -> Contender:
