@@ -98,10 +98,10 @@ class Running:
         self.memory_mb = max(self.memory_mb, sum(each))
         self.member_memory_mb = max(self.member_memory_mb, *(each[1:] or each))
 
-    def await_first(self) -> None:
-        """Until a first record is handled. Raises `Failed`."""
+    def await_first(self, records: int = 1) -> None:
+        """Until so many records are handled. Raises `Failed`."""
         deadline = self.began + FIRST_RECORD_SECONDS
-        while not self.total:
+        while self.total < records:
             if self.process.poll() is not None:
                 raise Failed(f"ended with {self.process.returncode} before a first record: {self.last_line()}")
             if time.perf_counter() > deadline:

@@ -8,18 +8,19 @@ import time
 from confluent_kafka import Producer
 
 
-def main(bootstrap: str, topic: str, partitions: str, rate: str, records: str) -> None:
-    """In a process of its own, so that nothing else delays it."""
+def send(bootstrap: str, topic: str, partitions: int, rate: float, records: int) -> None:
+    """Blocks until the broker has them all."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     due = time.monotonic()
-    for number in range(int(records)):
+    for number in range(records):
         time.sleep(max(0.0, due - time.monotonic()))
-        due += 1 / float(rate)
-        producer.produce(topic, b"%-200d" % time.time_ns(), partition=number % int(partitions))
+        due += 1 / rate
+        producer.produce(topic, b"%-200d" % time.time_ns(), partition=number % partitions)
         producer.poll(0)
     if producer.flush(30):
         sys.exit(f"{bootstrap} did not take the records of {topic} within half a minute")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    server, name, count, pace, many = sys.argv[1:]
+    send(server, name, int(count), float(pace), int(many))
