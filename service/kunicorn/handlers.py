@@ -46,6 +46,8 @@ class Handler:
     """`call` returns an awaitable."""
     setup: Callable[[dict[str, Any]], Any] | None
     teardown: Callable[[], Any] | None
+    yields: bool = False
+    """`call` returns a generator: its items are records to send."""
 
 
 def load(entrypoint: str) -> Handler:
@@ -66,6 +68,7 @@ def load(entrypoint: str) -> Handler:
         _is_async(target),
         getattr(target, "setup", None),
         getattr(target, "teardown", None),
+        _yields(target),
     )
 
 
@@ -162,11 +165,22 @@ def _check_callable(entrypoint: str, target: Any) -> None:
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "
             f'the record (the batch of records with mode = "batch"): {error}'
         ) from error
-    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+
+
+def refuse_yield(handler: Handler) -> None:
+    """Where nothing is sent, calling a handler that yields would handle nothing. Raises `HandlerLoadError`."""
+    if handler.yields:
         raise HandlerLoadError(
-            f"handler.entrypoint = {entrypoint!r} contains 'yield': calling it would handle nothing; remove the yield"
+            f"handler.entrypoint = {handler.entrypoint!r} contains 'yield': calling it would handle nothing; remove "
+            f"the yield, or set [producing] delivery to have sent what it yields"
         )
 
 
+def _yields(target: Any) -> bool:
+    call = getattr(target, "__call__", None)  # noqa: B004
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (target, call))
+
+
 def _is_async(target: Any) -> bool:
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
+    call = getattr(target, "__call__", None)  # noqa: B004
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (target, call))

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from kunicorn.producing import refuse_outputs
+
 
 class Outcome(Exception):
     """What is to become of the record; one of those below."""
@@ -52,7 +54,11 @@ class Retry(_WithReason):
 
 
 def heed(returned: object) -> None:
-    """Raise what a handler returned if it is an outcome other than `Done`; a mere value is no word of the handler's."""
+    """Raise what a handler returned if it is an outcome other than `Done`; a mere value is no word of the handler's.
+
+    Records to send get here only where nothing sends them.
+    """
     if isinstance(returned, Outcome) and not isinstance(returned, Done):
         # One that the handler keeps and returns again and again must not collect tracebacks.
         raise returned.with_traceback(None)
+    refuse_outputs(returned)

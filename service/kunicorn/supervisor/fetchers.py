@@ -18,6 +18,8 @@ from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import (
+    CommitOver,
+    CommitWanted,
     Failed,
     FailureKind,
     FetcherStart,
@@ -29,6 +31,7 @@ from kunicorn.pipes.messages import (
 from kunicorn.supervisor.partition import Partition, Poison
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.table import PartitionTable
+from kunicorn.supervisor.windows import Windows
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
@@ -37,6 +40,7 @@ log = logs.get("kunicorn.fetchers")
 _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
 _OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+_GOING_ON = frozenset({PartitionState.STARTING, PartitionState.RESOLVING})
 _RELEASED = PartitionState.RELEASED
 WHENEVER = 1e18
 """The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
@@ -52,6 +56,8 @@ class Fetchers:
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
+        self.windows: Windows | None = None
+        """Set by the service where workers commit, in transactions."""
         self.max_crashes = max_crashes
         self.poison_halts = poison_halts
         self.batches = batches
@@ -307,21 +313,36 @@ class Fetchers:
             partition.meet(PartitionEvent.RESUME, "tried again: the right to read it may have been granted")
             self.distribute()
 
+    def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
+        """See `PoolListener`."""
+        if self.windows is not None:
+            self.windows.hear(worker, message)
+
     def worker_died(self, worker: WorkerProcess, how: str) -> bool:
         """See `PoolListener`."""
+        if self.windows is not None:
+            self.windows.forget(worker)
         anything = False
+        unsettled: list[Partition] = []
         for partition in list(self._held[worker].values()):
             partition.look()
             in_hand, handled = partition.reading.in_hand, partition.reading.handled
             count = partition.reading.hand_count if self.batches else 1
             self._end(partition, None)
+            unsure = self.table.workers_commit
+            if unsure:
+                partition.position = None
             anything |= in_hand != NO_OFFSET or handled > 0
             if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
                 partition.deaths[in_hand] += 1
-            partition.meet(PartitionEvent.LET_GO, "its worker died")
-            if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self.max_crashes > 0:
+            partition.meet(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
+            if partition.state in _GOING_ON and partition.deaths[in_hand] >= self.max_crashes > 0:
                 self._meet_poison(partition, Poison(in_hand, count, partition.deaths[in_hand], how))
+            if partition.state is PartitionState.RESOLVING:
+                unsettled.append(partition)
         del self._held[worker]
+        if unsettled:
+            self.resolve(unsettled)
         self._after_reports()
         return anything
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules
+from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules, producing_target
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
 
@@ -22,7 +22,14 @@ def preload(settings: Settings) -> Preload:
     )
 
 
-def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None, brokers: int) -> Configure:
+def configure(
+    settings: Settings,
+    worker: int,
+    topics: Sequence[str],
+    token: Token | None,
+    brokers: int,
+    transactional_id: str = "",
+) -> Configure:
     """The first message of the worker of that number, in a cluster of so many brokers. Raises `ConfigError`."""
     kafka, handler = settings.kafka, settings.handler
     return Configure(
@@ -46,6 +53,7 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         dead_letters=dead_letter_target(
             settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
         ),
+        producing=producing_target(settings, f"{kafka.client_id}-worker-{worker}-producer", transactional_id),
         log_level=settings.log.level,
         log_format=settings.log.format,
     )

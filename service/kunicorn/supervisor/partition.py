@@ -32,9 +32,11 @@ class Poison:
         """
         if position > self.offset:
             return {}
+        singly = {"singly_until": self.offset + self.count}
         if self.count > 1:
-            return {"singly_until": self.offset + self.count}
-        return {"poison": str(self), "poison_deaths": self.deaths}
+            return singly
+        # Where outputs are sent, those before it may have to be handled again.
+        return {"poison": str(self), "poison_deaths": self.deaths, "poison_at": self.offset, **singly}
 
     def __str__(self) -> str:
         return f"{self.deaths} workers died ({self.how}) with offset {self.offset} in hand"

@@ -15,6 +15,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.workers_commit = False
+        """Consumed offsets are committed by the workers, in transactions, before their ledgers tell of them."""
         self.topic_id: Callable[[str], UUID | None] = lambda _: None
         """Set by the service: the id of the topic that has this name now, as far as is known."""
 
@@ -57,7 +59,9 @@ class PartitionTable(dict[TopicPartition, Partition]):
         for tp, partition in self.items():
             partition.look()
             position = partition.position
-            if position is not None and not partition.lost and position.offset != partition.committed:
+            if self.workers_commit:
+                partition.committed = position.offset if position is not None else partition.committed
+            elif position is not None and not partition.lost and position.offset != partition.committed:
                 ready[tp] = position
         return ready
 

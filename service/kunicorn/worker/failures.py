@@ -23,6 +23,7 @@ from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.producing import LettersAmongOutputs
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -48,7 +49,9 @@ class _Posted:
 class Failures:
     """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, fetcher: Fetcher, policies: Policies, dead_letters: DeadLetters | None) -> None:
+    def __init__(
+        self, fetcher: Fetcher, policies: Policies, dead_letters: DeadLetters | LettersAmongOutputs | None
+    ) -> None:
         self._fetcher = fetcher
         self._policies = policies
         self._dead_letters = dead_letters
@@ -79,6 +82,15 @@ class Failures:
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
         cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
         return self._end(attempt, self._policies.default.on_failure, cause, text, now)
+
+    def meet_refusal(self, grant: Grant, messages: Sequence[Message], now: int) -> bool:
+        """The brokers refused what the handler returned for the first of these: it has failed by that."""
+        error, grant.refusal = grant.refusal, None
+        assert error is not None
+        # The handler's return had made an end of the failures before.
+        grant.failures = grant.refusals - 1
+        attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
+        return self.meet(attempt, error, now)
 
     def _park(self, attempt: Attempt, verdict: TryAgain, error: BaseException, now: int) -> None:
         grant = attempt.grant

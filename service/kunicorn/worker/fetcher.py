@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -39,6 +39,7 @@ from kunicorn.worker.faults import no_start, refused
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.outbox import Entry, Outbox
 
 _ADVANCE_NS = NANOSECONDS
 """How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
@@ -57,7 +58,9 @@ class Fetcher:
         ledger: Ledger,
         meter: Meter,
         report: Callable[[FromWorker], None],
+        outbox: Outbox | None = None,
     ) -> None:
+        """`outbox`: where outputs wait for their delivery; None: nothing is sent."""
         self.interrupts: list[None] = []
         """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
         self.several_topics = False
@@ -73,6 +76,7 @@ class Fetcher:
         self._cells = ledger.cells
         self._meter = meter
         self._report = report
+        self._outbox = outbox
         self._lock = threading.Lock()
         self._grants: dict[int, Grant] = {}
         self._by_partition: dict[TopicPartition, Grant] = {}
@@ -81,6 +85,7 @@ class Fetcher:
         """To be assigned with the next turn."""
         self._leaving: set[TopicPartition] = set()
         """Assigned to the client, but for a grant that is not fetching any more."""
+        self._rewinding: list[Grant] = []
         self._hand: Grant | None = None
         self._advanced_at = 0
 
@@ -101,7 +106,14 @@ class Fetcher:
                 at = self._ledger.index(start.slot)
                 self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
                 tp = TopicPartition(start.topic, start.partition)
-                grant = Grant(start.grant, tp, at, poison=start.poison, poison_deaths=start.poison_deaths)
+                grant = Grant(
+                    start.grant,
+                    tp,
+                    at,
+                    poison=start.poison,
+                    poison_deaths=start.poison_deaths,
+                    poison_at=start.poison_at,
+                )
                 self._grants[grant.number] = self._by_partition[grant.tp] = grant
                 self._topics.add(start.topic)
                 if start.stop != NO_OFFSET:
@@ -112,13 +124,17 @@ class Fetcher:
                 self._waiting.append(grant)
             self.several_topics = len(self._topics) > 1
 
-    def stop(self, numbers: Iterable[int]) -> None:
+    def stop(self, numbers: Iterable[int], *, lost: bool = False) -> None:
         """Fetch these no more. Reports those with nothing in hand before it returns; the runner reports the others.
 
-        A grant that has ended by itself meanwhile was reported then, and is passed over.
+        A grant that has ended by itself meanwhile was reported then, and is passed over. Of those that are `lost`
+        nothing is delivered any more: their next owner may have begun.
         """
         with self._lock:
-            self._stop([grant for number in numbers if (grant := self._grants.get(number)) is not None])
+            grants = [grant for number in numbers if (grant := self._grants.get(number)) is not None]
+            for grant in grants if lost else ():
+                grant.discarded, grant.handled_to = True, NO_OFFSET
+            self._stop(grants)
 
     def drain(self) -> None:
         """Stop everything; `drained` comes true when the last report is sent."""
@@ -158,13 +174,16 @@ class Fetcher:
     def begin_turn(self, now: int) -> None:
         """The last batch is done with: nothing that the client has given out is unhandled, except what is parked."""
         due = now - self._advanced_at >= _ADVANCE_NS
-        if not (due or self._leaving or self._waiting):
+        if not (due or self._leaving or self._waiting or self._rewinding):
             return
         self._known_topics.learn([grant.tp.topic for grant in self._waiting.copy()], _LEARN_SECONDS)
         with self._lock:
             if due:
                 self._advanced_at = now
                 self._advance()
+            rewinding, self._rewinding = self._rewinding, []
+            for grant in rewinding:
+                self._rewind(grant)
             if self._leaving:
                 self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self._leaving])
                 self._leaving.clear()
@@ -180,7 +199,7 @@ class Fetcher:
         """
         with self._lock:
             grant = self._by_partition.get(tp)
-            if grant is None or grant.state is not GrantState.FETCHING:
+            if grant is None or grant.state is not GrantState.FETCHING or grant.refused_at != NO_OFFSET:
                 return None
             self._take(grant, offset, count, epoch, now)
             self._cells[grant.at + TIMESTAMP] = timestamp
@@ -190,6 +209,8 @@ class Fetcher:
         """Put what a parked grant holds in hand again; False if the grant has ended since."""
         with self._lock:
             if grant.state is not GrantState.PARKED or grant.number not in self._grants:
+                return False
+            if grant.refused_at != NO_OFFSET:
                 return False
             epoch = grant.held[0].leader_epoch()
             self._take(grant, offset, len(grant.held), NO_EPOCH if epoch is None else epoch, now)
@@ -207,7 +228,7 @@ class Fetcher:
         with self._lock:
             self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
             self._meter.passed_over(grant.tp.topic, len(attempt.records), end)
-            self._cells[grant.at + CONSUMED] = attempt.following
+            self._handled(grant, attempt.following, len(attempt.records))
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)
 
@@ -217,7 +238,7 @@ class Fetcher:
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=waits_for == "retry")
-            if self._ended(grant):
+            if self._ended(grant) or grant.rewinds:
                 return False
             grant.state, grant.held = GrantState.PARKED, attempt.records
             grant.waits_for, grant.why = waits_for, why
@@ -242,7 +263,32 @@ class Fetcher:
         with self._lock:
             grant = self._by_partition.get(tp)
             if grant is not None and grant.state is GrantState.FETCHING:
-                self._fail(grant, kind, self._cells[grant.at + CONSUMED], error)
+                self._fail(grant, kind, max(self._cells[grant.at + CONSUMED], grant.handled_to), error)
+
+    # -- sender's thread -----------------------------------------------------------------------------------------------
+
+    def settle(self, reached: Mapping[int, int]) -> None:
+        """By the grant's number: everything before that offset is delivered."""
+        with self._lock:
+            for number, following in reached.items():
+                if (grant := self._grants.get(number)) is not None and not grant.discarded:
+                    at = grant.at + CONSUMED
+                    self._cells[at] = max(self._cells[at], following)
+                    self._close_if_settled(grant)
+
+    def place(self, grant: Grant, offset: int) -> ClientPartition:
+        """As it is committed in a transaction."""
+        return grant.place(self._cells, offset)
+
+    def rewind(self, grants: Iterable[Grant]) -> None:
+        """Their refused record is the next to be delivered now: have it, and what is behind it, fetched again."""
+        with self._lock:
+            for grant in grants:
+                if grant.number in self._grants:
+                    grant.handled_to, grant.rewinds = self._cells[grant.at + CONSUMED], True
+                    self._rewinding.append(grant)
+                    self._close_if_settled(grant)
+        self.interrupt()
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
@@ -253,6 +299,8 @@ class Fetcher:
         self.interrupts.clear()
 
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
+        if self._outbox is not None and finished:
+            self._handled(grant, self._cells[grant.at + HAND_OFFSET], finished)
         grant.put_down(self._cells, finished)
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
@@ -262,7 +310,43 @@ class Fetcher:
         if attempt.calls and failed:
             self._meter.failed(attempt.grant.tp.topic, retried=retried)
 
+    def _handled(self, grant: Grant, following: int, records: int) -> None:
+        """So far; what waits for its delivery goes into the ledger by `settle`."""
+        if self._outbox is None:
+            self._cells[grant.at + CONSUMED] = following
+        else:
+            self._outbox.put(Entry(grant, following - 1, following, ()), records, 0)
+
+    def _close_if_settled(self, grant: Grant) -> None:
+        if grant.state is GrantState.SETTLING and grant.settled(self._cells):
+            self._close(grant)
+
+    def _close(self, grant: Grant) -> None:
+        self._forget(grant)
+        self._report(grant.last_word or FetcherStopped([grant.final(self._cells)]))
+
+    def _settles(self, grant: Grant, last_word: Failed | None = None) -> bool:
+        """Whether it has to wait for its delivery before it can be reported; it does so then."""
+        if grant.settled(self._cells) or self._outbox is None:
+            return False
+        grant.state, grant.last_word, grant.held = GrantState.SETTLING, last_word, ()
+        self._outbox.hurry()
+        return True
+
+    def _rewind(self, grant: Grant) -> None:
+        if grant.number not in self._grants or grant.state not in (GrantState.FETCHING, GrantState.PARKED):
+            return
+        grant.rewinds, grant.refused_at, grant.held = False, NO_OFFSET, ()
+        self.singly[grant.tp] = max(grant.singly_until, self.singly.get(grant.tp, NO_OFFSET))
+        grant.state = GrantState.WAITING
+        self._leave(grant)
+        self._waiting.append(grant)
+
     def _go_on(self, grant: Grant) -> bool:
+        if grant.rewinds:
+            grant.state = GrantState.FETCHING
+            self._rewind(grant)
+            return False
         if grant.held:
             # It was parked: what came behind its record was dropped, and is fetched again.
             grant.held, grant.state = (), GrantState.WAITING
@@ -275,8 +359,8 @@ class Fetcher:
         """Report a grant that was to be given up as soon as the handler returned."""
         if grant.state is not GrantState.STOPPING:
             return False
-        self._forget(grant)
-        self._report(FetcherStopped([grant.final(self._cells)]))
+        if not self._settles(grant):
+            self._close(grant)
         return True
 
     def _stop(self, grants: list[Grant]) -> None:
@@ -286,7 +370,7 @@ class Fetcher:
             if grant.state in (GrantState.IN_HAND, GrantState.STOPPING):
                 grant.state = GrantState.STOPPING
                 self.interrupt()
-            else:
+            elif not self._settles(grant, grant.last_word):
                 self._forget(grant)
                 reports.append(grant.final(self._cells))
         if reports:
@@ -294,11 +378,14 @@ class Fetcher:
 
     def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
         self._leave(grant)
-        self._forget(grant)
-        self._report(Failed(grant.number, kind, offset, self._cells[grant.at + LEADER_EPOCH], error))
+        failed = Failed(grant.number, kind, offset, self._cells[grant.at + LEADER_EPOCH], error)
+        if not self._settles(grant, failed):
+            self._forget(grant)
+            self._report(failed)
 
     def _forget(self, grant: Grant) -> None:
-        grant.held = ()
+        # What a record that was interrupted has left in the outbox must not count under the next grant.
+        grant.held, grant.discarded = (), True
         del self._grants[grant.number]
         if self._by_partition.get(grant.tp) is grant:
             del self._by_partition[grant.tp]
@@ -333,7 +420,7 @@ class Fetcher:
         for grant, now in zip(idle, self._consumer.position([ClientPartition(*g.tp) for g in idle]), strict=True):
             if now.offset < 0 or now.offset == grant.stale_position:
                 continue
-            if now.offset > cells[grant.at + CONSUMED]:
+            if now.offset > max(cells[grant.at + CONSUMED], grant.handled_to):
                 if now.leader_epoch is not None:
                     cells[grant.at + LEADER_EPOCH] = now.leader_epoch
-                cells[grant.at + CONSUMED] = now.offset
+                self._handled(grant, now.offset, 0)

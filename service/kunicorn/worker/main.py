@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.handlers import Handler, load
+from kunicorn.handlers import Handler, load, refuse_yield
 from kunicorn.handling.calls import Calls, calls_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
@@ -38,7 +38,9 @@ from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.producing import LettersAmongOutputs, Outputs
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.sending import Sending, refused_by_producing
 from kunicorn.worker.statistics import ClientStatistics
 
 log = logging.getLogger("kunicorn.worker")
@@ -114,25 +116,28 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
-    handler, calls = _load(configure)
+    sending = Sending(configure.producing) if configure.producing is not None else None
+    handler, calls = _load(configure, sending)
     policies = _policies(configure)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
-    dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
-    failures = Failures(fetcher, policies, dead_letters)
+    outbox, outputs = (sending.outbox, sending.outputs) if sending is not None else (None, None)
+    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send, outbox)
+    failures = Failures(fetcher, policies, _letters(configure, login, outputs))
     batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login, outputs)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
+    if sending is not None:
+        _start_sending(sending, fetcher, login, channel)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped, collecting)
+    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped, collecting, sending)
     control.start()
     runner.run()
     control.say_last()
@@ -140,13 +145,34 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     return ExitCode.CLEAN
 
 
-def _load(configure: Configure) -> tuple[Handler, Calls]:
+def _letters(configure: Configure, login: Login, outputs: Outputs | None) -> DeadLetters | LettersAmongOutputs | None:
+    """Where dead letters go; None where there are none."""
+    if (target := configure.dead_letters) is None:
+        return None
+    if outputs is not None:
+        return LettersAmongOutputs(outputs, target.topic, target.group)
+    return DeadLetters(target, login)
+
+
+def _start_sending(sending: Sending, fetcher: Fetcher, login: Login, channel: Channel) -> None:
+    """Raises `CannotServe`. Blocks until no transaction of a predecessor is open any more."""
+    try:
+        sending.start(fetcher, login, channel.send)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
+
+
+def _load(configure: Configure, sending: Sending | None) -> tuple[Handler, Calls]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     _reseed()
     try:
         handler = load(configure.entrypoint)
+        if sending is None:
+            refuse_yield(handler)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
+    if sending is not None:
+        handler = sending.outputs.of(handler, configure.mode)
     calls = calls_of(handler, configure.mode)
     if handler.setup is None:
         if configure.options:

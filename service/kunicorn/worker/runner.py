@@ -21,7 +21,7 @@ from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.pipes.clock import now_ns
-from kunicorn.pipes.ledger import CONSUMED, Ledger
+from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.failures import Failures
@@ -30,6 +30,7 @@ from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
+from kunicorn.worker.producing import Outputs
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -38,6 +39,7 @@ FETCH_RECORDS = 1000
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
 _LEASE_CHECK_SECONDS = 0.02
+_ROOM_CHECK_SECONDS = 0.5
 
 
 class Runner:
@@ -52,8 +54,10 @@ class Runner:
         failures: Failures,
         batch_max_records: int | None,
         login: Login,
+        outputs: Outputs | None = None,
     ) -> None:
-        """`batch_max_records`: most records of one call; None: the handler takes one record at a time.
+        """`batch_max_records`: most records of one call; None: the handler takes one record at a time. `outputs`: what
+        the handler returns is sent; the ledger's consumed offset then follows the delivery.
 
         Caller: the main thread, as `run`.
         """
@@ -67,6 +71,9 @@ class Runner:
         self._batch_max_records = batch_max_records
         self._fetch_records = max(FETCH_RECORDS, batch_max_records or 0)
         self._login = login
+        self._outputs = outputs
+        self._progress_cell = CONSUMED if outputs is None else HAND_OFFSET
+        """Where it shows how far the handler has come."""
         self._pace = ChunkPace()
         self._interruptible: Grant | None = None
         """The grant whose records the handler has right now."""
@@ -102,8 +109,8 @@ class Runner:
         The supervisor decides from outside; by the time the signal arrives another record may be in hand.
         """
         grant = self._interruptible
-        if grant is None:
-            return
+        if grant is None or grant.handled_to > grant.in_hand(self._ledger.cells):
+            return  # The handler has returned, its outputs are on their way.
         error: BaseException
         if self._timed_out == (grant.number, grant.in_hand(self._ledger.cells)):
             error = HandlerTimeout()
@@ -153,8 +160,8 @@ class Runner:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
             messages = messages[: bisect_right(following, stop)]
         done = 0
-        while done < len(messages) and self._within_lease():
-            end = min(done + self._chunk(tp, following[done]), len(messages))
+        while done < len(messages) and self._within_lease() and (room := self._room()):
+            end = min(done + min(self._chunk(tp, following[done]), room), len(messages))
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
@@ -166,20 +173,24 @@ class Runner:
 
     def _chunk(self, tp: TopicPartition, following: int) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
-        if self._batch_max_records is None:
-            return self._pace.size
-        return 1 if following <= self._fetcher.singly.get(tp, NO_OFFSET) else self._batch_max_records
+        if self._fetcher.singly and following <= self._fetcher.singly.get(tp, NO_OFFSET):
+            return 1
+        return self._pace.size if self._batch_max_records is None else self._batch_max_records
 
     def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
         """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
-        if grant.poison:
+        if self._outputs is not None:
+            self._outputs.grant = grant
+        if grant.poison and following[0] > grant.poison_at:
             return 1 if self._failures.meet_poison(grant, messages, self._now) else None
+        if grant.refusal is not None and following[0] > grant.refused_before:
+            return 1 if self._failures.meet_refusal(grant, messages, self._now) else None
         started = self._now
         error = self._call(grant, messages, following)
         self._now = now_ns()
         self.progress += 1
         duration = self._now - started
-        finished = bisect_right(following, self._ledger.cells[grant.at + CONSUMED])
+        finished = bisect_right(following, self._ledger.cells[grant.at + self._progress_cell])
         self._pace.took(finished, duration)
         if finished:
             grant.failures = 0
@@ -199,7 +210,8 @@ class Runner:
         try:
             try:
                 self._interruptible = grant
-                self._calls(messages, following, self._ledger.cells, grant.at + CONSUMED, self._fetcher.interrupts)
+                progress = grant.at + self._progress_cell
+                self._calls(messages, following, self._ledger.cells, progress, self._fetcher.interrupts)
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
@@ -215,6 +227,15 @@ class Runner:
             following = following_offsets(messages)
             if self._within_lease() and self._fetcher.retake(grant, following[0] - 1, self._now):
                 self._handle_chunk(grant, messages, following)
+
+    def _room(self) -> int:
+        """So many records may be handled now; waits while too much is not delivered. 0: everything was drained."""
+        if self._outputs is None:
+            return self._fetch_records
+        while not (room := self._outputs.room(_ROOM_CHECK_SECONDS)) and not self._fetcher.drained:
+            self.progress += 1
+            self._now = now_ns()
+        return room
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 
