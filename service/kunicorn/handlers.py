@@ -50,11 +50,11 @@ class Handler:
     """`call` returns a generator: its items are records to send."""
 
 
-def load(entrypoint: str) -> Handler:
+def load(entrypoint: str, *, yields: bool = False) -> Handler:
     """Import the handler's module and find the handler in it.
 
     The current directory is importable, like for `python -m`. Blocks for as long as the import takes and runs the
-    user's module. Raises `HandlerLoadError`; its text ends with the user's part of the traceback if the module raised.
+    user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text ends with the user's part of the traceback if the module raised.
     """
     module_name, path = _parse(entrypoint)
     directory = str(Path.cwd())
@@ -62,7 +62,7 @@ def load(entrypoint: str) -> Handler:
         sys.path.insert(0, directory)
     target = _find(entrypoint, _import(entrypoint, module_name), path)
     _check_callable(entrypoint, target)
-    return Handler(
+    handler = Handler(
         entrypoint,
         target,
         _is_async(target),
@@ -70,6 +70,12 @@ def load(entrypoint: str) -> Handler:
         getattr(target, "teardown", None),
         _yields(target),
     )
+    if handler.yields and not yields:
+        raise HandlerLoadError(
+            f"handler.entrypoint = {handler.entrypoint!r} contains 'yield': calling it would handle nothing; remove "
+            f"the yield, or set [producing] delivery to have sent what it yields"
+        )
+    return handler
 
 
 def _parse(entrypoint: str) -> tuple[str, list[str]]:
@@ -165,15 +171,6 @@ def _check_callable(entrypoint: str, target: Any) -> None:
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "
             f'the record (the batch of records with mode = "batch"): {error}'
         ) from error
-
-
-def refuse_yield(handler: Handler) -> None:
-    """Where nothing is sent, calling a handler that yields would handle nothing. Raises `HandlerLoadError`."""
-    if handler.yields:
-        raise HandlerLoadError(
-            f"handler.entrypoint = {handler.entrypoint!r} contains 'yield': calling it would handle nothing; remove "
-            f"the yield, or set [producing] delivery to have sent what it yields"
-        )
 
 
 def _yields(target: Any) -> bool:

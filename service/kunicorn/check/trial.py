@@ -40,6 +40,9 @@ class Order(msgspec.Struct, frozen=True):
     """Topic, partition, first offset, and the end."""
     records: int
     """So many of those, the youngest."""
+    sends: bool = False
+    output_topic: str | None = None
+    """Whether what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -98,6 +101,8 @@ def _order(settings: Settings, records: int) -> Order:
         token,
         ranges,
         records,
+        settings.producing.delivery is not None,
+        settings.producing.topic,
     )
 
 

@@ -17,6 +17,7 @@ from kunicorn.check.trial import Order, Result
 from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.handlers import load, user_traceback
 from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.outputs import sending
 from kunicorn.outcomes import Done, Outcome
 
 _PATIENCE = 30.0
@@ -40,7 +41,9 @@ def main() -> None:
 
 def _try(order: Order) -> tuple[int, bytes]:
     try:
-        handler = load(order.entrypoint)
+        handler = load(order.entrypoint, yields=order.sends)
+        if order.sends:
+            handler = sending(handler, order.output_topic, lambda records, outputs: None)
         calls = calls_of(handler, order.mode)
         if handler.setup is not None:
             calls.run(handler.setup(dict(order.options)))

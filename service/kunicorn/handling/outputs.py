@@ -5,10 +5,12 @@ Everything is collected before anything is sent: of a handler that yields twice 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kunicorn.outcomes import Outcome
+from kunicorn.handlers import Handler
+from kunicorn.outcomes import Done, Outcome
 from kunicorn.producing import NotToBeSent, Send
 
 
@@ -35,6 +37,35 @@ _ROOM = 200
 _BY_KEY = -1
 _NOW = 0
 _LARGEST_PARTITION = 2**31 - 1
+
+
+def sending(handler: Handler, default_topic: str | None, put: Callable[[Any, list[Outgoing]], None]) -> Handler:
+    """The handler with its outputs taken out: `put` gets them with their record (in batch mode: the batch), and what
+    else the handler says is returned.
+
+    A record that is to be skipped or tried again leaves nothing.
+    """
+    handle = handler.call
+
+    def take(records: Any, outputs: list[Outgoing], said: object) -> object:
+        if outputs and (isinstance(said, Done) or not isinstance(said, Outcome)):
+            put(records, outputs)
+        return said
+
+    def call(records: Any) -> object:
+        if (returned := handle(records)) is None:
+            return None
+        return take(records, *outputs_of(returned, default_topic))
+
+    async def call_async(records: Any) -> object:
+        return take(records, *outputs_of(await handle(records), default_topic))
+
+    async def call_yielding(records: Any) -> object:
+        return take(records, await outputs_of_async(handle(records), default_topic), None)
+
+    if not handler.is_async:
+        return replace(handler, call=call)
+    return replace(handler, call=call_yielding if handler.yields else call_async)
 
 
 def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoing], object]:

@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.handlers import Handler, load, refuse_yield
+from kunicorn.handlers import Handler, load
 from kunicorn.handling.calls import Calls, calls_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
@@ -27,7 +29,7 @@ from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.control import Control
@@ -38,7 +40,7 @@ from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.producing import LettersAmongOutputs, Outputs
+from kunicorn.worker.producing import Letters, LettersAmongOutputs, Outputs
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending, refused_by_producing
 from kunicorn.worker.statistics import ClientStatistics
@@ -116,63 +118,100 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
-    sending = Sending(configure.producing) if configure.producing is not None else None
-    handler, calls = _load(configure, sending)
-    policies = _policies(configure)
-    login = Login(configure.token)
-    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
-    consumer = _connect(configure, login, statistics)
-    topics = KnownTopics(consumer)
-    topics.learn(configure.topics, _WARM_UP_SECONDS)
-    outbox, outputs = (sending.outbox, sending.outputs) if sending is not None else (None, None)
-    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send, outbox)
-    failures = Failures(fetcher, policies, _letters(configure, login, outputs))
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login, outputs)
+    _reseed()
+    made = assemble(configure, ledger, channel.send)
+    runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
-    if sending is not None:
-        _start_sending(sending, fetcher, login, channel)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped, collecting, sending)
+    control = Control(
+        channel, ledger, made.fetcher, runner, made.login, lambda: written.dropped, collecting, made.sending
+    )
     control.start()
     runner.run()
     control.say_last()
-    _tear_down(handler, calls)
+    _tear_down(made.handler, made.calls)
     return ExitCode.CLEAN
 
 
-def _letters(configure: Configure, login: Login, outputs: Outputs | None) -> DeadLetters | LettersAmongOutputs | None:
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
+
+    consumer: Callable[..., Consumer] = Consumer
+    producer: Callable[..., Producer] = Producer
+    fetcher: type[Fetcher] = Fetcher
+    failures: type[Failures] = Failures
+    handler: Callable[[Handler], Handler] = lambda loaded: loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A worker's parts, put together; nothing is fetched yet."""
+
+    handler: Handler
+    calls: Calls
+    fetcher: Fetcher
+    runner: Runner
+    login: Login
+    statistics: ClientStatistics | None
+    sending: Sending | None
+
+
+def assemble(
+    configure: Configure, ledger: Ledger, report: Callable[[FromWorker], None], makers: Makers | None = None
+) -> Assembled:
+    """Load the handler, set it up and make everything that handles with it; `report` takes what the supervisor is told.
+
+    Caller: the thread that will run the runner. Raises `CannotServe`.
+    """
+    makers = makers or Makers()
+    sending = Sending(configure.producing, makers.producer) if configure.producing is not None else None
+    outbox, outputs = (sending.outbox, sending.outputs) if sending is not None else (None, None)
+    handler, calls = _load(configure, makers.handler, outputs)
+    policies = _policies(configure)
+    login = Login(configure.token)
+    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
+    consumer = _connect(configure, login, statistics, makers.consumer)
+    topics = KnownTopics(consumer)
+    topics.learn(configure.topics, _WARM_UP_SECONDS)
+    fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report, outbox)
+    failures = makers.failures(fetcher, policies, _letters(configure, login, outputs, makers))
+    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
+    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login, outputs)
+    if sending is not None:
+        _start_sending(sending, fetcher, login, report)
+    return Assembled(handler, calls, fetcher, runner, login, statistics, sending)
+
+
+def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:
     """Where dead letters go; None where there are none."""
     if (target := configure.dead_letters) is None:
         return None
     if outputs is not None:
         return LettersAmongOutputs(outputs, target.topic, target.group)
-    return DeadLetters(target, login)
+    return DeadLetters(target, login, makers.producer)
 
 
-def _start_sending(sending: Sending, fetcher: Fetcher, login: Login, channel: Channel) -> None:
+def _start_sending(sending: Sending, fetcher: Fetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
     """Raises `CannotServe`. Blocks until no transaction of a predecessor is open any more."""
     try:
-        sending.start(fetcher, login, channel.send)
+        sending.start(fetcher, login, tell)
     except (KafkaException, ValueError, TypeError) as error:
         raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
 
 
-def _load(configure: Configure, sending: Sending | None) -> tuple[Handler, Calls]:
+def _load(configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None) -> tuple[Handler, Calls]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
-    _reseed()
     try:
-        handler = load(configure.entrypoint)
-        if sending is None:
-            refuse_yield(handler)
+        handler = made(load(configure.entrypoint, yields=outputs is not None))
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    if sending is not None:
-        handler = sending.outputs.of(handler, configure.mode)
+    if outputs is not None:
+        handler = outputs.of(handler, configure.mode)
     calls = calls_of(handler, configure.mode)
     if handler.setup is None:
         if configure.options:
@@ -213,7 +252,9 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure, login: Login, statistics: ClientStatistics | None) -> Consumer:
+def _connect(
+    configure: Configure, login: Login, statistics: ClientStatistics | None, make: Callable[..., Consumer]
+) -> Consumer:
     """The consumer. Raises `CannotServe`."""
     properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
     if configure.token is not None:
@@ -221,7 +262,7 @@ def _connect(configure: Configure, login: Login, statistics: ClientStatistics | 
     if statistics is not None:
         properties["stats_cb"] = statistics.take
     try:
-        return Consumer(properties, logger=librdkafka)
+        return make(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:
         text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error

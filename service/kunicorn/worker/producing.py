@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from confluent_kafka import Message
@@ -20,10 +19,9 @@ from confluent_kafka import Message
 from kunicorn.errors import ExitCode
 from kunicorn.handlers import Handler
 from kunicorn.handling.deadletters import Cause, letter_of
-from kunicorn.handling.outputs import Outgoing, outputs_of, outputs_of_async
-from kunicorn.outcomes import Done, Outcome
+from kunicorn.handling.outputs import Outgoing, sending
 from kunicorn.records import Record
-from kunicorn.worker.deadletters import Delivery
+from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Outbox
 
@@ -46,27 +44,7 @@ class Outputs:
 
     def of(self, handler: Handler, mode: str) -> Handler:
         """The handler as it is called from here on: its outputs go into the outbox, its outcome is returned."""
-        put = self._put_record if mode == "record" else self._put_batch
-        handle, topic = handler.call, self._topic
-
-        def call(records: Any) -> Any:
-            if (returned := handle(records)) is None:
-                return None
-            outputs, said = outputs_of(returned, topic)
-            if outputs:
-                put(records, outputs, said)
-            return said
-
-        async def call_async(records: Any) -> Any:
-            if handler.yields:
-                outputs, said = await outputs_of_async(handle(records), topic), None
-            else:
-                outputs, said = outputs_of(await handle(records), topic)
-            if outputs:
-                put(records, outputs, said)
-            return said
-
-        return replace(handler, call=call_async if handler.is_async else call)
+        return sending(handler, self._topic, self._put_record if mode == "record" else self._put_batch)
 
     def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
         """Dead letters of these records go the way of outputs."""
@@ -74,23 +52,16 @@ class Outputs:
         assert self.grant is not None
         self._put(Entry(self.grant, first, last + 1, outputs, is_letter=True))
 
-    def _put_record(self, record: Any, outputs: list[Outgoing], said: object) -> None:
+    def _put_record(self, record: Any, outputs: list[Outgoing]) -> None:
         assert self.grant is not None
-        if not _in_the_way(said):
-            self._put(Entry(self.grant, record.offset, record.offset + 1, outputs))
+        self._put(Entry(self.grant, record.offset, record.offset + 1, outputs))
 
-    def _put_batch(self, batch: Any, outputs: list[Outgoing], said: object) -> None:
+    def _put_batch(self, batch: Any, outputs: list[Outgoing]) -> None:
         assert self.grant is not None
-        if not _in_the_way(said):
-            self._put(Entry(self.grant, batch[0].offset, batch[-1].offset + 1, outputs))
+        self._put(Entry(self.grant, batch[0].offset, batch[-1].offset + 1, outputs))
 
     def _put(self, entry: Entry) -> None:
         self._outbox.put(entry, 0, sum(output.size for output in entry.outputs))
-
-
-def _in_the_way(said: object) -> bool:
-    """A record that is to be skipped, or tried again, leaves nothing."""
-    return isinstance(said, Outcome) and not isinstance(said, Done)
 
 
 class LettersAmongOutputs:
@@ -124,6 +95,10 @@ class LettersAmongOutputs:
 
     def start_anew(self) -> None:
         """Nothing is refused here."""
+
+
+Letters = DeadLetters | LettersAmongOutputs
+"""Where the dead letters of a worker go."""
 
 
 class Carrier(Protocol):

@@ -26,12 +26,13 @@ _INIT_SECONDS = 5.0
 class Sending:
     """Made before the handler is loaded; `start` comes when there is a fetcher."""
 
-    def __init__(self, target: ProducingTarget) -> None:
+    def __init__(self, target: ProducingTarget, make: Callable[..., Producer] = Producer) -> None:
         self.outbox = Outbox(Limits(target.max_records, target.max_bytes, target.max_ms / 1000))
         self.outputs = Outputs(self.outbox, target.topic)
         self.tally = Tally()
         self.identities = Identities()
         self._target = target
+        self._make = make
 
     def start(self, fetcher: Fetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
         """Make the producer and begin to send.
@@ -53,7 +54,7 @@ class Sending:
         properties: dict[str, Any] = {**self._target.client, "error_cb": log_client_error}
         if login.is_bearer:
             properties["oauth_cb"] = login.bearer
-        producer = Producer(properties, logger=librdkafka)
+        producer = self._make(properties, logger=librdkafka)
         login.use(producer)
         return producer
 
