@@ -54,7 +54,8 @@ def load(entrypoint: str, *, yields: bool = False) -> Handler:
     """Import the handler's module and find the handler in it.
 
     The current directory is importable, like for `python -m`. Blocks for as long as the import takes and runs the
-    user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text ends with the user's part of the traceback if the module raised.
+    user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text
+    ends with the user's part of the traceback if the module raised.
     """
     module_name, path = _parse(entrypoint)
     directory = str(Path.cwd())

@@ -15,8 +15,8 @@ from kunicorn.errors import ServiceError
 from kunicorn.handling.exceptions import find
 from kunicorn.handlers import load
 try:
-    load(sys.argv[3])
-    for name in sys.argv[4:]:
+    load(sys.argv[3], yields=sys.argv[4] == "yields")
+    for name in sys.argv[5:]:
         find(name)
 except ServiceError as error:
     os.write(int(sys.argv[2]), str(error).encode(errors="backslashreplace"))
@@ -26,9 +26,13 @@ os._exit(0)
 """Run by a Python of its own. Leaves by `_exit`: threads that the handler's module started must not keep it."""
 
 
-def importable(entrypoint: str, exceptions: Collection[str], timeout: float) -> Finding:
-    """Import the handler, and the exceptions that rules name, in a process of its own. Blocks."""
-    ended = children.run(["-c", _IMPORT], [entrypoint, *exceptions], b"", timeout)
+def importable(entrypoint: str, exceptions: Collection[str], timeout: float, *, yields: bool = False) -> Finding:
+    """Import the handler, and the exceptions that rules name, in a process of its own. Blocks.
+
+    `yields`: it may be a generator, as what it yields is sent.
+    """
+    arguments = [entrypoint, "yields" if yields else "returns", *exceptions]
+    ended = children.run(["-c", _IMPORT], arguments, b"", timeout)
     if ended.code is None:
         return no_handler(
             f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
