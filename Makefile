@@ -18,7 +18,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 JOBS ?= 2
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
-.PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape bench-pipeline bench-differential
+.PHONY: bench-quick bench-producing bench-scale bench-memory bench-handover bench-scrape bench-pipeline bench-differential
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -101,6 +101,9 @@ chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter 
 
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
+
+bench-producing: venv  ## what transactions cost beside at least once, in about two minutes
+	$(BIN)/python -m bench.producing
 
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.kafka import KafkaCluster
 from tests.system.members import Members, merged
 from tests.system.outputs import committed_outputs
@@ -57,6 +59,7 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     once_each(committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS))
 
 
+@pytest.mark.long
 def test_a_member_that_was_frozen_past_its_session_commits_nothing_of_what_another_has_taken_over(
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -57,8 +57,8 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
 
 
 def test_a_record_that_is_skipped_leaves_nothing_and_one_that_is_done_does() -> None:
-    def saying(outcome: object) -> Callable[[object], Iterator[Send]]:
-        def handle(_: object) -> Iterator[Send]:
+    def saying(outcome: object) -> Callable[[object], Generator[Send, None, object]]:
+        def handle(_: object) -> Generator[Send, None, object]:
             yield Send(value=b"1")
             return outcome
 
