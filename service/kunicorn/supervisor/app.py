@@ -219,6 +219,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.stop()
+        self._transactional_ids.close()
         with contextlib.suppress(PeerError):
             await self._cluster.close()
 

@@ -31,6 +31,11 @@ class TransactionalIds:
             self._prefix = f"{self._group}-{self._name or self._own_name()}"
         return f"{self._prefix}-{place}-{turn % 2}"
 
+    def close(self) -> None:
+        """Another process may have the name from now on."""
+        if self._mark is not None:
+            self._mark.close()
+
     def _own_name(self) -> str:
         """The host's name, with a number where several members of the group run on it.
 
