@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer
-
 from kunicorn.clients import failure_rules
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handlers import Handler, load
@@ -25,6 +23,7 @@ from kunicorn.handling.calls import Calls, calls_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.reading import RangeReader
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown
@@ -64,16 +63,16 @@ class SettingsFile:
             )
         return settings
 
-    def consumer(self) -> Consumer:
-        """This process's consumer; connected once, as tasks follow one another."""
-        if (known := _consumers.get(self)) is None:
+    def reader(self) -> RangeReader:
+        """This process's reader; its client is connected once, as tasks follow one another."""
+        if (known := _readers.get(self)) is None:
             _settle()
-            known = _consumers[self] = Access(self.settings()).consumer()
+            known = _readers[self] = RangeReader(Access(self.settings()).consumer())
         return known
 
 
 _read: dict[SettingsFile, Settings] = {}
-_consumers: dict[SettingsFile, Consumer] = {}
+_readers: dict[SettingsFile, RangeReader] = {}
 
 
 def settings_file(path: Path, settings: Settings) -> SettingsFile:

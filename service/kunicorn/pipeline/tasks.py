@@ -21,7 +21,6 @@ from kunicorn.pipeline.executors import SettingsFile, set_up
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.reading import RangeReader
 from kunicorn.pipeline.storage import Directory
 
 SUMMARY = (
@@ -127,7 +126,7 @@ class HandleRanges:
             handler = handler or set_up(settings)
             most = settings.handler.batch_max_records if settings.handler.mode == "batch" else None
             rows = RangeHandler(handler.calls, handler.policies, most, settings.handler.handler_timeout_ms)
-            yield self._one(whole, rows.handle(whole, RangeReader(self.file.consumer()).read(whole)))
+            yield self._one(whole, rows.handle(whole, self.file.reader().read(whole)))
         if handler is not None:
             handler.tear_down()
 

@@ -125,6 +125,12 @@ class Configure(_Message, frozen=True):
     """Other rules for some exceptions; the first match counts."""
     dead_letters: DeadLetterTarget | None = None
     """None: no setting asks for any."""
+    ordering: str = "partition"
+    """"partition", "key" or "none": what is handled in order."""
+    concurrency: int | None = None
+    """Most records in hand at a time; None: what suits the handler."""
+    ahead_bytes: int = 16 * 1024 * 1024
+    """With several records in hand: so much is kept in memory for when there is a free hand."""
     producing: ProducingTarget | None = None
     """None: what handlers return is not sent."""
 
@@ -146,10 +152,14 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison: str = ""
     """Why the first record is not to be handled: workers died with it. It ends as `on_failure` says."""
     poison_deaths: int = 0
-    poison_at: int = NO_OFFSET
-    """Its offset, where records before it are to be handled again; `NO_OFFSET`: it is the first one."""
     singly_until: int = NO_OFFSET
     """Workers died with records before this offset in hand: they are handled one at a time."""
+    done: str = ""
+    """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
+    poison_offset: int = NO_OFFSET
+    """Which record `poison` speaks of, if not of the first one."""
+    suspects: list[int] = []
+    """Workers died with these records and others in hand: each is handled with nothing beside it."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -211,11 +221,12 @@ class Ready(_Message, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The final word under one grant: the next offset to handle."""
+    """The final word under one grant: the next offset to handle, and what is done beyond it."""
 
     grant: int
     offset: int
     leader_epoch: int
+    done: str = ""
 
 
 class FetcherStopped(_Message, frozen=True):
@@ -286,6 +297,8 @@ class Pong(_Message, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
+    in_flight: int = 0
+    """Records that calls of the handler have right now."""
     sent: dict[str, int] = {}
     """By topic: outputs acknowledged (in transactions: committed) since the last Pong."""
     committed_seconds: list[float] = []
@@ -317,6 +330,7 @@ class Failed(_Message, frozen=True):
     offset: int
     leader_epoch: int
     error: str
+    done: str = ""
 
 
 class WorkerFailed(_Message, frozen=True):

@@ -98,6 +98,18 @@ PRODUCING_RULES = (
         'below "all", which transactions need; remove it, or use delivery = "at_least_once"',
     ),
     Rule(
+        "producing.delivery",
+        lambda s: s.producing.delivery is None or s.handler.ordering == "partition",
+        'set beside handler.ordering = "{s.handler.ordering}": outputs keep their partition\'s order; remove one of '
+        "them",
+    ),
+    Rule(
+        "producing.delivery",
+        lambda s: s.producing.delivery is None or s.handler.concurrency in (None, 1),
+        "set beside handler.concurrency = {s.handler.concurrency}: where outputs are sent a worker has one record (or "
+        "batch) in hand; remove one of them, and have more workers or batches",
+    ),
+    Rule(
         "producing.topic",
         lambda s: s.producing.topic is None or not _consumed(s.producing.topic, s),
         "what is sent there would be consumed again, as group.topics (assign.partitions) has it, too; name another "

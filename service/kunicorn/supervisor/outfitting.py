@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules, producing_target
+from kunicorn.pipes.client import ahead_bytes
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
 
@@ -44,6 +45,9 @@ def configure(
         token=token,
         topics=list(topics),
         batch_max_records=handler.batch_max_records,
+        ordering=handler.ordering,
+        concurrency=handler.concurrency,
+        ahead_bytes=ahead_bytes(settings.workers.memory_per_worker_mb),
         retry_attempts=handler.max_attempts,
         retry_backoff_ms=handler.retry_backoff_ms,
         retry_backoff_max_ms=handler.retry_backoff_max_ms,

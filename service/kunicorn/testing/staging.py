@@ -13,8 +13,9 @@ from kunicorn.records import Batch, Record
 from kunicorn.testing.killing import then_killed
 from kunicorn.testing.stages import Kill, LoseSession, Revoke, Stage
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.table import GrantTable
 
 
 class Staging:
@@ -33,8 +34,8 @@ class Staging:
 
         `in_hand`: grant and offset that the ledger has in hand, in the partition of the record with that index.
         """
-        self.fetcher: Fetcher
-        self.runner: Runner
+        self.fetcher: GrantTable
+        self.runner: Runner | ConcurrentRunner
         self.needs_signals = handler_timeout_ms is not None or isinstance(stage, Revoke)
         self._stage = stage
         self._index = index

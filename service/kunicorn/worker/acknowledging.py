@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.handling.outputs import Outgoing
-from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Outbox
 from kunicorn.worker.refusals import refusal
+from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.tally import Tally
 
 log = logging.getLogger("kunicorn.worker")
@@ -82,7 +82,7 @@ def put(producer: Producer, parcel: Parcel, failed: Callable[[Parcel, KafkaError
 class Acknowledging:
     """A `Carrier`. Caller: the sender's thread."""
 
-    def __init__(self, make: Callable[[], Producer], outbox: Outbox, fetcher: Fetcher, tally: Tally) -> None:
+    def __init__(self, make: Callable[[], Producer], outbox: Outbox, fetcher: SettlingFetcher, tally: Tally) -> None:
         """`make` makes the producer, and a new one after a fatal error."""
         self._make = make
         self._producer = make()

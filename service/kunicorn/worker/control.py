@@ -32,11 +32,12 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.collecting import Collecting
-from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending
+from kunicorn.worker.table import GrantTable
 from kunicorn.worker.tally import NOTHING_SENT
 
 _LEASE_RECHECK_SECONDS = 0.25
@@ -52,8 +53,8 @@ class Control(threading.Thread):
         self,
         channel: Channel,
         ledger: Ledger,
-        fetcher: Fetcher,
-        runner: Runner,
+        fetcher: GrantTable,
+        runner: Runner | ConcurrentRunner,
         login: Login,
         logs_dropped: Callable[[], int],
         collecting: Collecting,
@@ -136,6 +137,7 @@ class Control(threading.Thread):
             parked_count=parked_count,
             families=families[0],
             client_families=families[1],
+            in_flight=self._fetcher.in_flight(),
             sent=sent.sent,
             committed_seconds=sent.committed_seconds,
             aborted=sent.aborted,

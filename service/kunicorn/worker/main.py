@@ -23,6 +23,7 @@ from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
 from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
@@ -32,10 +33,14 @@ from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
@@ -43,7 +48,11 @@ from kunicorn.worker.meter import Meter
 from kunicorn.worker.producing import Letters, LettersAmongOutputs, Outputs
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending, refused_by_producing
+from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.table import GrantTable
+from kunicorn.worker.tasks import Tasks
+from kunicorn.worker.threads import Threads
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -60,6 +69,10 @@ class CannotServe(Exception):
         super().__init__(error)
         self.report = WorkerFailed(stage, error)
         self.status = status
+
+
+Form = Calls | Threads | Tasks
+"""How the handler is called: with one record (or batch) at a time, or with several."""
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -139,12 +152,13 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
+    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on; what it
+    tests has one record (or batch) in hand at a time."""
 
     consumer: Callable[..., Consumer] = Consumer
     producer: Callable[..., Producer] = Producer
     fetcher: type[Fetcher] = Fetcher
-    failures: type[Failures] = Failures
+    failures: type[Failures[Grant]] = Failures
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
 
 
@@ -153,12 +167,12 @@ class Assembled:
     """A worker's parts, put together; nothing is fetched yet."""
 
     handler: Handler
-    calls: Calls
-    fetcher: Fetcher
-    runner: Runner
+    calls: Form
+    fetcher: GrantTable
+    runner: Runner | ConcurrentRunner
     login: Login
     statistics: ClientStatistics | None
-    sending: Sending | None
+    sending: Sending | None = None
 
 
 def assemble(
@@ -170,20 +184,30 @@ def assemble(
     """
     makers = makers or Makers()
     sending = Sending(configure.producing, makers.producer) if configure.producing is not None else None
-    outbox, outputs = (sending.outbox, sending.outputs) if sending is not None else (None, None)
-    handler, calls = _load(configure, makers.handler, outputs)
+    outputs = sending.outputs if sending is not None else None
+    handler, calls, concurrency = _load(configure, makers.handler, outputs)
     policies = _policies(configure)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report, outbox)
-    failures = makers.failures(fetcher, policies, _letters(configure, login, outputs, makers))
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login, outputs)
+    dead_letters = _letters(configure, login, outputs, makers)
+    if isinstance(calls, Threads | Tasks):
+        lanes = Lanes(configure.ordering, concurrency)
+        flights = Flights(consumer, topics, ledger, Meter(), report, lanes, configure.ahead_bytes)
+        several = ConcurrentRunner(consumer, flights, ledger, calls, Failures(flights, policies, dead_letters), login)
+        return Assembled(handler, calls, flights, several, login, statistics)
+    fetcher: Fetcher
     if sending is not None:
-        _start_sending(sending, fetcher, login, report)
+        fetcher = settling = SettlingFetcher(consumer, topics, ledger, Meter(), report, sending.outbox)
+        _start_sending(sending, settling, login, report)
+    else:
+        fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
+    fetcher.batches = configure.mode == "batch"
+    failures = makers.failures(fetcher, policies, dead_letters)
+    batch_max_records = configure.batch_max_records if fetcher.batches else None
+    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login, outputs)
     return Assembled(handler, calls, fetcher, runner, login, statistics, sending)
 
 
@@ -196,7 +220,9 @@ def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers
     return DeadLetters(target, login, makers.producer)
 
 
-def _start_sending(sending: Sending, fetcher: Fetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
+def _start_sending(
+    sending: Sending, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]
+) -> None:
     """Raises `CannotServe`. Blocks until no transaction of a predecessor is open any more."""
     try:
         sending.start(fetcher, login, tell)
@@ -204,7 +230,9 @@ def _start_sending(sending: Sending, fetcher: Fetcher, login: Login, tell: Calla
         raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
 
 
-def _load(configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None) -> tuple[Handler, Calls]:
+def _load(
+    configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None
+) -> tuple[Handler, Form, int]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     try:
         handler = made(load(configure.entrypoint, yields=outputs is not None))
@@ -212,7 +240,7 @@ def _load(configure: Configure, made: Callable[[Handler], Handler], outputs: Out
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
     if outputs is not None:
         handler = outputs.of(handler, configure.mode)
-    calls = calls_of(handler, configure.mode)
+    calls, concurrency = _form(handler, configure)
     if handler.setup is None:
         if configure.options:
             raise CannotServe(
@@ -221,13 +249,25 @@ def _load(configure: Configure, made: Callable[[Handler], Handler], outputs: Out
                 f"remove the options, or give the handler a 'setup' attribute",
                 ExitCode.HANDLER,
             )
-        return handler, calls
+        return handler, calls, concurrency
     try:
         calls.run(handler.setup(configure.options))
     except BaseException as error:
         text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
         raise CannotServe("handler", text, ExitCode.HANDLER) from error
-    return handler, calls
+    return handler, calls, concurrency
+
+
+def _form(handler: Handler, configure: Configure) -> tuple[Form, int]:
+    """And with how many records at a time. Raises `CannotServe`."""
+    try:
+        concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
+    except ConfigError as error:
+        raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+    if concurrency == 1 or configure.producing is not None:
+        # An async handler may have several records in hand by default; where outputs are sent, it has one.
+        return calls_of(handler, configure.mode), 1
+    return (Tasks(handler.call) if handler.is_async else Threads(handler.call, concurrency)), concurrency
 
 
 def _policies(configure: Configure) -> Policies:
@@ -268,7 +308,7 @@ def _connect(
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handler: Handler, calls: Calls) -> None:
+def _tear_down(handler: Handler, calls: Form) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
     try:
         if handler.teardown is not None:

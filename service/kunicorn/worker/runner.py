@@ -17,15 +17,15 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
-from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import explained, kind_of
+from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.login import Login
@@ -51,7 +51,7 @@ class Runner:
         fetcher: Fetcher,
         ledger: Ledger,
         calls: Calls,
-        failures: Failures,
+        failures: Failures[Grant],
         batch_max_records: int | None,
         login: Login,
         outputs: Outputs | None = None,
@@ -139,22 +139,15 @@ class Runner:
         for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
             self._handle_run(tp, epoch, messages)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
-        for message in errors:
-            self._meet_error(message)
-
-    def _meet_error(self, message: Message) -> None:
-        error, topic, partition = message.error(), message.topic(), message.partition()
-        if error is None or (kind := kind_of(error.code(), error.str())) is None:
-            return
-        if topic is None or partition is None or partition < 0:
-            log_client_error(error)
-            return
-        tp = TopicPartition(topic, partition)
-        self._fetcher.broken(tp, kind, explained(tp, error.code(), error.str()))
+        meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+        if (done_before := self._fetcher.done_before.get(tp)) is not None:
+            messages = [message for message in messages if message.offset() not in done_before]
+            if not messages:
+                return
         following = following_offsets(messages)
         if (stop := self._fetcher.stops.get(tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
@@ -184,7 +177,9 @@ class Runner:
         if grant.poison and following[0] > grant.poison_at:
             return 1 if self._failures.meet_poison(grant, messages, self._now) else None
         if grant.refusal is not None and following[0] > grant.refused_before:
-            return 1 if self._failures.meet_refusal(grant, messages, self._now) else None
+            refusal, grant.refusal = grant.refusal, None
+            refused = Attempt(grant, messages[:1], following[0], calls=0)
+            return 1 if self._failures.meet_refusal(refused, refusal, grant.refusals, self._now) else None
         started = self._now
         error = self._call(grant, messages, following)
         self._now = now_ns()
@@ -215,10 +210,7 @@ class Runner:
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
-            # A failure like others that may pass: worth another try.
-            error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
-            error.__cause__ = timeout
-            return error
+            return timed_out(timeout)
         except BaseException as error:
             return error
         return None

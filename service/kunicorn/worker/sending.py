@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.pipes.messages import FromWorker, ProducingTarget
 from kunicorn.worker.acknowledging import Acknowledging
-from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.login import Login
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.producing import Carrier, Outputs, Sender
+from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.tally import Tally
 from kunicorn.worker.transactions import Identities, Transactions
 
@@ -34,7 +34,7 @@ class Sending:
         self._target = target
         self._make = make
 
-    def start(self, fetcher: Fetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
+    def start(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
         """Make the producer and begin to send.
 
         Raises `KafkaException` (or what the client says of properties that it refuses). With transactions it blocks
@@ -42,7 +42,7 @@ class Sending:
         """
         Sender(self.outbox, self._carrier(fetcher, login, tell)).start()
 
-    def _carrier(self, fetcher: Fetcher, login: Login, tell: Callable[[FromWorker], None]) -> Carrier:
+    def _carrier(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> Carrier:
         target = self._target
         if target.delivery != "transactions":
             return Acknowledging(lambda: self._producer(login), self.outbox, fetcher, self.tally)

@@ -21,11 +21,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, FromWorker
 from kunicorn.worker.acknowledging import Parcel, backoff, parcels_of, put, reached
-from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Outbox
 from kunicorn.worker.producing import Fenced
 from kunicorn.worker.refusals import refusal
+from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.tally import Tally
 
 log = logging.getLogger("kunicorn.worker")
@@ -146,7 +146,7 @@ class Transactions:
         producer: Producer,
         group: str,
         outbox: Outbox,
-        fetcher: Fetcher,
+        fetcher: SettlingFetcher,
         tally: Tally,
         identities: Identities,
         tell: Callable[[FromWorker], None],

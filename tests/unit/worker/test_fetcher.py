@@ -9,14 +9,13 @@ from confluent_kafka import Consumer, Message
 
 from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
-from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
+from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.outbox import Limits, Outbox
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000
@@ -35,11 +34,11 @@ class NoTopics(KnownTopics):
 class Table:
     """A fetcher and what it reported."""
 
-    def __init__(self, outbox: Outbox | None = None) -> None:
+    def __init__(self) -> None:
         self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, outbox)
+        self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
 
     def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
         self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
@@ -57,7 +56,7 @@ class Table:
         return sorted((p.topic, p.partition, p.offset) for p in self.consumer.assignment())
 
 
-def failed(grant: Grant) -> Attempt:
+def failed(grant: Grant) -> Attempt[Grant]:
     """The handler raised on offset 0."""
     return Attempt(grant, [Message(topic="t", partition=0, offset=0)], 1, nanoseconds=10)
 
@@ -260,76 +259,3 @@ def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
     hand = table.fetcher.in_hand(3_500_000_000)
     assert hand is not None
     assert (hand.offset, hand.count, hand.age) == (0, 3, 2.5)
-
-
-# -- where outputs are sent --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def sending() -> Iterator[Table]:
-    made = Table(Outbox(Limits(1000, 1000, 0.0)))
-    yield made
-    made.consumer.close()
-    made.ledger.close()
-
-
-def handle(table: Table, grant: Grant, count: int) -> bool:
-    """The handler has returned for so many records."""
-    table.ledger.cells[grant.at + HAND_OFFSET] += count
-    return table.fetcher.release(grant, count, 10, count)
-
-
-def test_invariant_1_what_is_handled_counts_as_consumed_only_when_it_is_delivered(sending: Table) -> None:
-    sending.fetch(P0, 1)
-    grant = sending.take(P0, 0, 5)
-    assert handle(sending, grant, 5)
-    assert sending.ledger.read(1, 1).consumed.offset == 0
-    sending.fetcher.settle({1: 5})
-    assert sending.ledger.read(1, 1).consumed.offset == 5
-
-
-@pytest.mark.parametrize("when", ["before the stop", "after the stop"])
-def test_a_stopped_partition_is_reported_when_all_it_handled_is_delivered(sending: Table, when: str) -> None:
-    sending.fetch(P0, 1)
-    handle(sending, sending.take(P0, 0, 5), 5)
-    for step in (1, 2):
-        if (step == 1) == (when == "before the stop"):
-            sending.fetcher.settle({1: 5})
-        else:
-            sending.fetcher.stop([1])
-    assert sending.reports == [FetcherStopped([Stopped(1, 5, 0)])]
-
-
-def test_a_lost_partition_is_reported_at_once_and_what_it_left_is_not_delivered(sending: Table) -> None:
-    sending.fetch(P0, 1)
-    grant = sending.take(P0, 0, 5)
-    handle(sending, grant, 5)
-    sending.fetcher.stop([1], lost=True)
-    assert sending.reports == [FetcherStopped([Stopped(1, 0, 0)])]
-    assert not grant.takes_output_at(0)
-
-
-def test_a_partition_that_halts_says_so_when_what_came_before_is_delivered(sending: Table) -> None:
-    sending.fetch(P0, 1)
-    grant = sending.take(P0, 0, 5)
-    sending.ledger.cells[grant.at + HAND_OFFSET] = 2
-    attempt = Attempt(grant, [Message(topic="t", partition=0, offset=2)], 3, finished=2, nanoseconds=10)
-    sending.fetcher.give_up(attempt, "no")
-    assert sending.reports == []
-    sending.fetcher.settle({1: 2})
-    (report,) = sending.reports
-    assert isinstance(report, Failed)
-    assert report.offset == 2
-
-
-def test_a_refused_record_is_fetched_again_once_everything_before_it_is_delivered(sending: Table) -> None:
-    sending.fetch(P0, 1)
-    grant = sending.take(P0, 0, 5)
-    handle(sending, grant, 5)
-    grant.refuse(3, 4, ValueError("too large"))
-    assert sending.fetcher.take(P0, 5, 1, 0, 0) is None, "what is behind it would be handled for nothing"
-    sending.fetcher.settle({1: 3})
-    sending.fetcher.rewind([grant])
-    sending.fetcher.begin_turn(0)
-    assert sending.assigned() == [("t", 0, 3)]
-    assert sending.fetcher.singly == {P0: 4}
