@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kunicorn import __version__
+from kunicorn.completion import prepare as prepare_completion
+from kunicorn.completion import register as add_completion
 from kunicorn.config import app as config_commands
 from kunicorn.confirming import check_confirmable
 from kunicorn.control.commands import register as add_control
+from kunicorn.desk.commands import register as add_desk
 from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ServiceError
 from kunicorn.offsets.commands import app as offsets
@@ -31,6 +34,7 @@ Examples:
   kunicorn lag                          how far behind is the group?
   kunicorn offsets reset --to-datetime 2h    what would it mean to go back two hours?
   kunicorn seek orders:7 --to-offset 1234    what would it mean to go on there, while it runs?
+  kunicorn replay-one orders 7 1234     that record through the handler, here; --pdb debugs it
   kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
   kunicorn pipeline backfill --from 2h  handle history again, on Spark
@@ -44,7 +48,7 @@ Exit codes:
   4 the group refuses this member for good
   5 workers die again and again with nothing in hand
   6 stopped, but something handled is not committed and will be handled again;
-    with [assign]: not all that was to be handled is finished
+    with [assign] or --until-end: not all that was to be handled is finished
 """
 
 app = typer.Typer(
@@ -64,7 +68,6 @@ app.add_typer(dlq, name="dlq")
 app.add_typer(offsets, name="offsets")
 app.add_typer(config_commands, name="config")
 app.add_typer(pipeline, name="pipeline")
-add_control(app)
 
 Config = Annotated[
     Path,
@@ -73,18 +76,7 @@ Config = Annotated[
     ),
 ]
 
-_COMPLETING = "_KUNICORN_COMPLETE"
-"""Set by the shell's script when it asks what may follow."""
-
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
-
-
-class Shell(StrEnum):
-    """Those for which there is a script."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
 
 
 def _say_version(wanted: bool) -> None:
@@ -108,8 +100,20 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: reload when the handler's files or the settings change.")
     ] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="For jobs: exit when all is handled that there is at the start.")
+    ] = False,
+    max_records: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Exit when about so many records are handled.")
+    ] = None,
+    run_for: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Exit after so long: 90s, 2h.")] = None,
+    stop_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Exit at this time, such as 2026-01-31T06:00:00Z.")
+    ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
+
+    Or until one of the ends that options name, for jobs; the exit code is 0 if all of that is handled and committed.
 
     Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
     A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the
@@ -118,14 +122,19 @@ def run(
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
+    # Imports leave nothing to collect, and looking for it again and again takes a tenth of the start.
+    gc.disable()
     from kunicorn.supervisor.app import run as run_service
+    from kunicorn.supervisor.ending import until_of
 
+    gc.enable()
+    until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
     watched: Sequence[Path] = ()
     if reload:
         from kunicorn.supervisor.watching import places_of
 
         watched = places_of(settings.handler.entrypoint, config)
-    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched))
+    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched, until))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")
@@ -230,21 +239,6 @@ def leave(
     leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"), as_json=as_json)
 
 
-@app.command(short_help="Print what makes a shell complete kunicorn's commands.")
-def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
-    """Print a script that makes the shell complete commands and options.
-
-    \b
-    Examples:
-      source <(kunicorn completion bash)                                    now
-      kunicorn completion bash > ~/.local/share/bash-completion/completions/kunicorn
-      kunicorn completion fish > ~/.config/fish/completions/kunicorn.fish
-    """
-    from typer._completion_shared import get_completion_script
-
-    typer.echo(get_completion_script(prog_name="kunicorn", complete_var=_COMPLETING, shell=shell.value))
-
-
 @app.command(short_help="See it work, without a Kafka of your own.")
 def demo(
     bootstrap: Annotated[
@@ -252,10 +246,12 @@ def demo(
         typer.Option(metavar="HOST:PORT", help="A broker of yours; without it a mock cluster is started and removed."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=5.0, max=3600.0, help="How long it lasts, about.")] = 25.0,
+    as_json: Json = False,
 ) -> None:
     """Watch a group of two members lose a worker, rebalance and stop, and an audit of every record.
 
-    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice.
+    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice. With --json the audit's
+    result is printed for a program, and what happens meanwhile goes to standard error.
 
     \b
     Examples:
@@ -264,16 +260,18 @@ def demo(
     """
     from kunicorn.demo.scenario import run_demo
 
-    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds))
+    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds, as_json=as_json))
+
+
+# In the order in which --help lists them, behind those above.
+add_control(app)
+add_desk(app)
+add_completion(app)
 
 
 def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
-    if _COMPLETING in os.environ:
-        # Typer's own way in would add options that write into the user's shell profile.
-        from typer._completion_classes import completion_init
-
-        completion_init()
+    prepare_completion()
     try:
         app(prog_name="kunicorn")
     except ServiceError as error:

@@ -9,7 +9,15 @@ import sys
 from collections.abc import Callable, Mapping
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import DeadLetterTarget, FailureRule, FetchToken, ProducingTarget
+from kunicorn.pipes.messages import (
+    Batching,
+    DeadLetterTarget,
+    Decoding,
+    FailureRule,
+    FetchToken,
+    ProducingTarget,
+    Tracing,
+)
 from kunicorn.pipes.producer import producer_properties
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
 from kunicorn.settings.handling import completed
@@ -19,6 +27,9 @@ from kunicorn.wire.tls import Tls
 
 _TOKEN_TIMEOUT = 30.0
 """Seconds that a token's provider may take."""
+_BYTES_PER_MB = 1024 * 1024
+_WAITING_SHARE = 8
+"""One eighth of a worker's memory for records that wait for a fuller batch; the client's queue has as much."""
 
 
 def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) -> Mapping[str, str | int | float | bool]:
@@ -103,6 +114,35 @@ def failure_rules(handler: HandlerSettings) -> list[FailureRule]:
         )
         for rule in rules
     ]
+
+
+def decoding_of(settings: Settings) -> Decoding:
+    """How values and keys are decoded, secrets included. Raises `ConfigError` for the registry's password."""
+    handler, registry = settings.handler, settings.schema_registry
+    given: dict[str, str | None] = {
+        "url": registry.url,
+        "ssl.ca.location": registry.ssl_ca_location,
+        "ssl.certificate.location": registry.ssl_certificate_location,
+        "ssl.key.location": registry.ssl_key_location,
+        "basic.auth.user.info": f"{registry.username}:{registry.secret()}" if registry.username else None,
+    }
+    properties: dict[str, str | int | float | bool] = {k: v for k, v in given.items() if v is not None}
+    if properties:
+        # The record waits and asks again, so that the other partitions go on; the client itself would block them.
+        properties |= {"timeout": registry.timeout_ms / 1000, "max.retries": 0}
+    return Decoding(handler.value, handler.key, properties, handler.on_undecodable)
+
+
+def batching_of(settings: Settings) -> Batching:
+    """What bounds a worker's batches beside their number of records."""
+    handler = settings.handler
+    memory = settings.workers.memory_per_worker_mb * _BYTES_PER_MB // _WAITING_SHARE
+    return Batching(handler.batch_max_bytes, handler.batch_max_ms, memory)
+
+
+def tracing_of(settings: Settings) -> Tracing | None:
+    """Spans around the handler's calls, where they are wanted."""
+    return Tracing(settings.group.id) if settings.tracing.enabled else None
 
 
 def security_properties(kafka: KafkaSettings) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Loading the user's handler from its entry point, `package.module:attribute.path`.
 
-A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them. It may
-carry two more callables as attributes: `setup(options)`, called once in every worker before the first record, with the
-settings of `[handler.options]`; and `teardown()`, called before a worker leaves in order.
+A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them; or
+what is in them as a model, and then the record may be a second one (`decoding.models`). It may carry two more
+callables as attributes: `setup(options)`, called once in every worker before the first record, with the settings of
+`[handler.options]`; and `teardown()`, called before a worker leaves in order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kunicorn.decoding.models import takes_model_and_record
 from kunicorn.errors import HandlerLoadError
 
 
@@ -166,7 +168,7 @@ def _check_callable(entrypoint: str, target: Any) -> None:
     except (TypeError, ValueError):
         return  # Written in C and silent about its arguments: the first record will tell.
     try:
-        signature.bind(None)
+        signature.bind(*[None] * (2 if takes_model_and_record(target) else 1))
     except TypeError as error:
         raise HandlerLoadError(
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "

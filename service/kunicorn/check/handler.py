@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
 from kunicorn.check import children
 from kunicorn.check.findings import Finding
 from kunicorn.errors import ExitCode
+from kunicorn.handling.calls import AS_BYTES
+from kunicorn.pipes.messages import Decoding
 
 _IMPORT = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
+import msgspec
 from kunicorn.errors import ServiceError
+from kunicorn.handling.calls import arguments_of
 from kunicorn.handling.exceptions import find
 from kunicorn.handlers import load
+from kunicorn.pipes.messages import Decoding
 try:
-    load(sys.argv[3], yields=sys.argv[4] == "yields")
+    mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
+    arguments_of(load(sys.argv[3], yields=sys.argv[4] == "yields"), mode, decoding)
     for name in sys.argv[5:]:
         find(name)
 except ServiceError as error:
@@ -26,13 +34,18 @@ os._exit(0)
 """Run by a Python of its own. Leaves by `_exit`: threads that the handler's module started must not keep it."""
 
 
-def importable(entrypoint: str, exceptions: Collection[str], timeout: float, *, yields: bool = False) -> Finding:
-    """Import the handler, and the exceptions that rules name, in a process of its own. Blocks.
-
-    `yields`: it may be a generator, as what it yields is sent.
-    """
-    arguments = [entrypoint, "yields" if yields else "returns", *exceptions]
-    ended = children.run(["-c", _IMPORT], arguments, b"", timeout)
+def importable(
+    entrypoint: str,
+    exceptions: Collection[str],
+    timeout: float,
+    mode: str = "record",
+    decoding: Decoding = AS_BYTES,
+    *,
+    yields: bool = False,
+) -> Finding:
+    """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks."""
+    order = msgspec.json.encode((mode, decoding))
+    ended = children.run(["-c", _IMPORT], [entrypoint, "yields" if yields else "returns", *exceptions], order, timeout)
     if ended.code is None:
         return no_handler(
             f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"

@@ -9,7 +9,7 @@ from kunicorn.check import cluster
 from kunicorn.check.findings import Finding
 from kunicorn.check.handler import importable
 from kunicorn.check.trial import tried
-from kunicorn.clients import consumer_properties
+from kunicorn.clients import consumer_properties, decoding_of
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.settings import Settings
 
@@ -42,8 +42,15 @@ def check(
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
-    handler, sends = settings.handler, settings.producing.delivery is not None
-    yield importable(handler.entrypoint, handler.exception_names, import_timeout, yields=sends)
+    handler = settings.handler
+    yield importable(
+        handler.entrypoint,
+        handler.exception_names,
+        import_timeout,
+        handler.mode,
+        decoding_of(settings),
+        yields=settings.producing.delivery is not None,
+    )
     yield _client(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)

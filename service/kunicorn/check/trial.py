@@ -9,9 +9,9 @@ import msgspec
 from kunicorn.check import children
 from kunicorn.check.findings import Finding
 from kunicorn.check.handler import no_handler
-from kunicorn.clients import consumer_properties
+from kunicorn.clients import consumer_properties, decoding_of
 from kunicorn.errors import ConfigError, ExitCode, PeerError
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.messages import Decoding, Token
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
@@ -40,6 +40,7 @@ class Order(msgspec.Struct, frozen=True):
     """Topic, partition, first offset, and the end."""
     records: int
     """So many of those, the youngest."""
+    decoding: Decoding
     sends: bool = False
     output_topic: str | None = None
     """Whether what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
@@ -101,6 +102,7 @@ def _order(settings: Settings, records: int) -> Order:
         token,
         ranges,
         records,
+        decoding_of(settings),
         settings.producing.delivery is not None,
         settings.producing.topic,
     )

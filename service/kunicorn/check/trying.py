@@ -8,16 +8,19 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import msgspec
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from kunicorn.check.trial import Order, Result
 from kunicorn.errors import ExitCode, HandlerLoadError
+from kunicorn.fetching import fetch
 from kunicorn.handlers import load, user_traceback
-from kunicorn.handling.calls import Calls, calls_of
-from kunicorn.handling.outputs import sending
+from kunicorn.handling.calls import Calls, arguments_of, calls_of, calls_with
+from kunicorn.handling.outputs import Noted, sending
+from kunicorn.handling.partial import OfOne
 from kunicorn.outcomes import Done, Outcome
 
 _PATIENCE = 30.0
@@ -43,8 +46,13 @@ def _try(order: Order) -> tuple[int, bytes]:
     try:
         handler = load(order.entrypoint, yields=order.sends)
         if order.sends:
-            handler = sending(handler, order.output_topic, lambda records, outputs: None)
-        calls = calls_of(handler, order.mode)
+            form = Noted(arguments_of(handler, order.mode, order.decoding), lambda first, following: None)
+            handle = sending(
+                replace(handler, call=form.adapted(handler.call)), order.output_topic, lambda outputs: None
+            )
+            calls = calls_with(handle, form, order.mode)
+        else:
+            calls = calls_of(handler, order.mode, order.decoding)
         if handler.setup is not None:
             calls.run(handler.setup(dict(order.options)))
         result = _called(calls, list(_chunks(order, _fetched(order))))
@@ -60,27 +68,7 @@ def _try(order: Order) -> tuple[int, bytes]:
 
 def _fetched(order: Order) -> list[Message]:
     """The youngest of what the ranges hold, by partition and offset."""
-    login = {}
-    if (token := order.token) is not None:
-        login["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
-    consumer = Consumer({**order.client, **login})
-    found: list[Message] = []
-    try:
-        ends = {(topic, number): end for topic, number, _, end in order.ranges}
-        consumer.assign([TopicPartition(topic, number, first) for topic, number, first, _ in order.ranges])
-        heard = time.monotonic()
-        while ends and time.monotonic() - heard < _PATIENCE:
-            for message in consumer.consume(500, 0.2):
-                heard = time.monotonic()
-                if message.error() is None:
-                    found.append(message)
-            # By position: an end may be a transaction's marker, which is no record.
-            places = consumer.position([TopicPartition(*each) for each in ends])
-            for place in places:
-                if place.offset >= ends[place.topic, place.partition]:
-                    del ends[place.topic, place.partition]
-    finally:
-        consumer.close()
+    found = fetch(order.client, order.token, order.ranges, _PATIENCE)
     youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
     return sorted(youngest, key=_place)
 
@@ -108,7 +96,9 @@ def _called(calls: Calls, chunks: Sequence[Sequence[Message]]) -> Result:
         except Outcome as outcome:
             outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)
             handled += len(chunk)
-        except BaseException as error:
+        except BaseException as raised:
+            # Of a batch in which one record failed the rest is not tried, either: it counts as failed.
+            error = raised.error if isinstance(raised, OfOne) else raised
             failed += len(chunk)
             topic, partition, offset = _place(chunk[0])
             place = f"{topic}-{partition}@{offset}"

@@ -5,10 +5,13 @@ Everything is collected before anything is sent: of a handler that yields twice 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from confluent_kafka import Message
+
+from kunicorn.decoding.forms import Form, Gathered
 from kunicorn.handlers import Handler
 from kunicorn.outcomes import Done, Outcome
 from kunicorn.producing import NotToBeSent, Send
@@ -39,29 +42,60 @@ _NOW = 0
 _LARGEST_PARTITION = 2**31 - 1
 
 
-def sending(handler: Handler, default_topic: str | None, put: Callable[[Any, list[Outgoing]], None]) -> Handler:
-    """The handler with its outputs taken out: `put` gets them with their record (in batch mode: the batch), and what
-    else the handler says is returned.
+class Noted:
+    """A `Form` that tells whose argument the handler gets: a model does not know its record."""
+
+    def __init__(self, form: Form, note: Callable[[int, int], None]) -> None:
+        """`note` takes the first offset of a call, and the one to go on from behind it."""
+        self._form = form
+        self._note = note
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """See `Form`."""
+        return self._form.adapted(handle)
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """See `Form`."""
+        for message, argument in zip(messages, self._form.each(messages), strict=True):
+            offset = message.offset() or 0
+            self._note(offset, offset + 1)
+            yield argument
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """See `Form`."""
+        gathered = self._form.batch(messages)
+        if gathered.records:
+            self._note(messages[0].offset() or 0, (messages[gathered.records - 1].offset() or 0) + 1)
+        return gathered
+
+    def blame(self, message: Message) -> None:
+        """See `Form`."""
+        self._form.blame(message)
+
+
+def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Outgoing]], None]) -> Handler:
+    """The handler with its outputs taken out: `put` gets those of one call, and what else the handler says is
+    returned.
 
     A record that is to be skipped or tried again leaves nothing.
     """
     handle = handler.call
 
-    def take(records: Any, outputs: list[Outgoing], said: object) -> object:
+    def take(outputs: list[Outgoing], said: object) -> object:
         if outputs and (isinstance(said, Done) or not isinstance(said, Outcome)):
-            put(records, outputs)
+            put(outputs)
         return said
 
     def call(records: Any) -> object:
         if (returned := handle(records)) is None:
             return None
-        return take(records, *outputs_of(returned, default_topic))
+        return take(*outputs_of(returned, default_topic))
 
     async def call_async(records: Any) -> object:
-        return take(records, *outputs_of(await handle(records), default_topic))
+        return take(*outputs_of(await handle(records), default_topic))
 
     async def call_yielding(records: Any) -> object:
-        return take(records, await outputs_of_async(handle(records), default_topic), None)
+        return take(await outputs_of_async(handle(records), default_topic), None)
 
     if not handler.is_async:
         return replace(handler, call=call)

@@ -63,8 +63,8 @@ HANDLER_TIMEOUTS = Declared(
 )  # fmt: skip
 DEAD_LETTERS = Declared(
     "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged, by what led there: handler (it said "
-    "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), poison (workers "
-    "died with it in hand).",
+    "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), undecodable, "
+    "poison (workers died with it in hand).",
     "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic", "reason"),
 )  # fmt: skip
 SKIPPED = Declared(
@@ -78,8 +78,9 @@ WAITING = Declared(
     ("group", "waits_for"),
 )  # fmt: skip
 INFLIGHT = Declared(
-    "kunicorn_inflight_records", G, "Partitions whose record (or batch) the handler has in hand.",
-    "0 while lag grows: nothing is being handled; look at partitions by state.", ("group",),
+    "kunicorn_inflight_records", G, "Records that calls of the handler have in hand; all of a batch.",
+    "At workers × concurrency while lag grows: raise handler.concurrency, or add workers. 0 while it grows: nothing is "
+    "being handled; look at partitions by state.", ("group",),
 )  # fmt: skip
 INFLIGHT_AGE = Declared(
     "kunicorn_inflight_oldest_seconds", G, "Age of the longest handler call now; absent with nothing in hand.",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kunicorn.clients import failure_rules
+from kunicorn.clients import decoding_of, failure_rules, tracing_of
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handlers import Handler, load
 from kunicorn.handling.calls import Calls, calls_of
@@ -111,8 +111,9 @@ class SetUp:
 def set_up(settings: Settings) -> SetUp:
     """Load the handler and call its `setup`. Raises `HandlerLoadError`, `ConfigError`."""
     handler = loaded(settings)
-    calls = calls_of(handler, settings.handler.mode)
-    policies = policies_of(_default_policy(settings), failure_rules(settings.handler))
+    decoding = decoding_of(settings)
+    calls = calls_of(handler, settings.handler.mode, decoding, tracing_of(settings))
+    policies = policies_of(_default_policy(settings), failure_rules(settings.handler), decoding.on_undecodable)
     options: dict[str, Any] = dict(settings.handler.options)
     try:
         if handler.setup is not None:

@@ -15,13 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import Message
 
 from kunicorn.handling.retry import End
-from kunicorn.pipeline.executors import SettingsFile, set_up
+from kunicorn.pipeline.executors import SettingsFile, SetUp, set_up
 from kunicorn.pipeline.handling import RangeHandler
+from kunicorn.pipeline.hands import InHand, take_up
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.suspects import Suspects
+from kunicorn.settings import Settings
 
 SUMMARY = (
     "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "
@@ -124,11 +128,27 @@ class HandleRanges:
         for whole in ranges:
             settings = self.file.settings()
             handler = handler or set_up(settings)
-            most = settings.handler.batch_max_records if settings.handler.mode == "batch" else None
-            rows = RangeHandler(handler.calls, handler.policies, most, settings.handler.handler_timeout_ms)
-            yield self._one(whole, rows.handle(whole, self.file.reader().read(whole)))
+            hand = take_up(whole, self.outcomes)
+            summary = self._one(whole, self._handler(settings, handler, hand).handle(whole, self._records(whole)))
+            hand.over()
+            yield summary
         if handler is not None:
             handler.tear_down()
+
+    def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
+        return self.file.reader().read(whole)
+
+    def _handler(self, settings: Settings, handler: SetUp, hand: InHand) -> RangeHandler:
+        own = settings.handler
+        return RangeHandler(
+            handler.calls,
+            handler.policies,
+            own.batch_max_records if own.mode == "batch" else None,
+            own.handler_timeout_ms,
+            cells=hand.cells,
+            suspects=Suspects(hand.died_with, settings.workers.max_crashes),
+            batch_max_bytes=own.batch_max_bytes,
+        )
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
         began = time.monotonic()

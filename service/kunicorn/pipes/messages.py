@@ -96,6 +96,37 @@ class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"ProducingTarget(delivery={self.delivery!r}, topic={self.topic!r}, …)"
 
 
+class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
+    secrets."""
+
+    value: str = "bytes"
+    key: str = "bytes"
+    schema_registry: dict[str, str | int | float | bool] = {}
+    """confluent-kafka's configuration of the registry's client, complete; empty without a registry."""
+    on_undecodable: str | None = None
+    """None: as on_failure says."""
+
+    def __repr__(self) -> str:
+        return f"Decoding(value={self.value!r}, key={self.key!r}, …)"
+
+
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What bounds the batches of one handler beside their number of records."""
+
+    max_bytes: int | None = None
+    max_ms: int = 0
+    """How long records may wait for a fuller batch; 0: not at all."""
+    memory: int = 0
+    """Bytes that may wait so, of all partitions together."""
+
+
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of the handler are within spans."""
+
+    group: str
+
+
 class Configure(_Message, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
@@ -125,6 +156,10 @@ class Configure(_Message, frozen=True):
     """Other rules for some exceptions; the first match counts."""
     dead_letters: DeadLetterTarget | None = None
     """None: no setting asks for any."""
+    decoding: Decoding = Decoding()
+    batching: Batching = Batching()
+    tracing: Tracing | None = None
+    """None: no spans."""
     ordering: str = "partition"
     """"partition", "key" or "none": what is handled in order."""
     concurrency: int | None = None

@@ -9,6 +9,7 @@ from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.loading import load, shown
 from kunicorn.settings.pipeline import PipelineSettings
 from kunicorn.settings.producing import ProducingSettings
+from kunicorn.settings.schema_registry import SchemaRegistrySettings
 from kunicorn.settings.sections import (
     GroupSettings,
     KafkaSettings,
@@ -28,6 +29,7 @@ __all__ = [
     "LogSettings",
     "PipelineSettings",
     "ProducingSettings",
+    "SchemaRegistrySettings",
     "Settings",
     "WorkerSettings",
     "load",

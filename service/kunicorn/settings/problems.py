@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,10 @@ class Contradictions(ValueError):
         self.problems = tuple(problems)
 
 
+_CREDENTIALS = re.compile(r"//[^/@\s\"]*@")
+"""In an address, where they are refused: the refusal must not show them."""
+
+
 def is_secret(name: str) -> bool:
     """Whether a property or setting of this name may hold something that must not be shown."""
     return name == _USERS_OWN or any(word in name.lower() for word in _SECRET_WORDS)
@@ -61,6 +66,7 @@ def show(key: str, value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         text = str(value)
+    text = _CREDENTIALS.sub("//…@", text)
     return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
 
 

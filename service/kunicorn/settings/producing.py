@@ -110,6 +110,12 @@ PRODUCING_RULES = (
         "batch) in hand; remove one of them, and have more workers or batches",
     ),
     Rule(
+        "producing.delivery",
+        lambda s: s.producing.delivery is None or not s.handler.batch_max_ms,
+        "set beside handler.batch_max_ms = {s.handler.batch_max_ms}: where outputs are sent, batches do not wait for "
+        "more records; remove one of them",
+    ),
+    Rule(
         "producing.topic",
         lambda s: s.producing.topic is None or not _consumed(s.producing.topic, s),
         "what is sent there would be consumed again, as group.topics (assign.partitions) has it, too; name another "

@@ -10,7 +10,7 @@ from kunicorn.settings.sections import Settings
 
 RESTART_ONLY = frozenset({"workers.count"})
 """Settings within the sections below that the supervisor has built upon."""
-RELOADED_SECTIONS = frozenset({"handler", "workers", "log", "pipeline"})
+RELOADED_SECTIONS = frozenset({"handler", "schema_registry", "workers", "log", "tracing", "pipeline"})
 RELOADED_SETTINGS = frozenset({"kafka.librdkafka"})
 """Settings of other sections: all that only workers read."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.observe import logs
-from kunicorn.observe.actions import Done, Goal
+from kunicorn.observe.asked import Done, Goal
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings.assign import partitions_named
 from kunicorn.supervisor.fetchers import WHENEVER, Fetchers
@@ -122,6 +122,7 @@ class Actions:
     def _resume(self, partition: Partition) -> None:
         partition.deaths.clear()
         partition.poison = None
+        partition.suspects = frozenset()
         if partition.position is None:
             # Halted before it had begun: where to begin may be known by now.
             partition.meet(PartitionEvent.LOOK_UP)

@@ -7,9 +7,10 @@ import contextlib
 import random
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -17,7 +18,6 @@ from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
-from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
@@ -27,10 +27,12 @@ from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
+from kunicorn.supervisor.ending import Ending, Until
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.outfitting import configure, preload
+from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.passwords import watch_password
 from kunicorn.supervisor.pool import Blueprint, Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
@@ -52,6 +54,9 @@ from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import describe
 from kunicorn.wire.errors import AuthenticationFailed
 
+if TYPE_CHECKING:
+    from kunicorn.observe.http import Server
+
 log = logs.get("kunicorn")
 
 _SWEEP_INTERVAL = 1.0
@@ -60,16 +65,18 @@ _EXIT_GRACE = 5.0
 _CONNECT_TIMEOUT = 5.0
 
 
-def run(settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = ()) -> int:
+def run(
+    settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = (), until: Until | None = None
+) -> int:
     """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
 
     `reread` loads the settings again, for a reload; it raises `ConfigError`. A change of the files in `watched` is a
-    reload, too.
+    reload, too. `until`: what ends the service by itself.
     """
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings, reread, watched).run()))
+            return int(runner.run(Service(settings, reread, watched, until or Until()).run()))
     except ServiceError as error:
         log.error(str(error))
         return int(error.exit_code)
@@ -80,7 +87,9 @@ def run(settings: Settings, reread: Callable[[], Settings], watched: Sequence[Pa
 class Service:
     """One supervisor. `run` is its whole life."""
 
-    def __init__(self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path]) -> None:
+    def __init__(
+        self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path], until: Until
+    ) -> None:
         """Only puts the parts together; nothing starts before `run`."""
         self._settings = settings
         self._watched = watched
@@ -141,13 +150,22 @@ class Service:
         self._fetchers.pool, self._fetchers.table.topic_id = self._pool, self._topics.topic_id
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
-        self._fetchers.resolve = self._resolver.resolve
+        self._ending = Ending(
+            until,
+            self._source,
+            self._fetchers,
+            self._brokers,
+            lambda: self._metrics.totals["records"],
+            group.session_timeout_ms / 1000,
+        )
+        self._ending.resolve = self._resolver.resolve
+        self._fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
         self._snapshot = Snapshot(
             settings, self._source, self._fetchers, self._pool, self._templates, self._reloader, self._metrics.totals
         )
         seeker = Seeker(settings, self._fetchers, self._source.commits, self._brokers)
-        actions = Actions(self._fetchers, self._pool, self._replacer, seeker, self._asked_to_drain)
-        self._http = Server(settings.http, self.status, self._metrics, actions)
+        self._actions = Actions(self._fetchers, self._pool, self._replacer, seeker, self._asked_to_drain)
+        self._http: Server | None = None
 
     def _source_of_partitions(self, coordinator: Coordinator) -> Source:
         settings, topics, lease = self._settings, self._topics, self._pool.extend_lease
@@ -174,15 +192,27 @@ class Service:
             self._start(watch_password(self._settings.kafka, self._tell_workers))
         try:
             if self._settings.http.enabled:
-                await self._http.start()
+                await self._serve_http()
             await self._until_ended(self._serve())
         finally:
             await self._shut_down()
         if self._source.unfinished:
             log.error(f"stopped, but {self._source.words.unclean}")
             return ExitCode.NOT_ALL_COMMITTED
+        if self._ending.unfinished:
+            log.error("stopped, but not everything is handled up to its end; what is handled is committed")
+            return ExitCode.NOT_ALL_COMMITTED
         log.info(f"stopped; {self._source.words.clean}")
         return ExitCode.CLEAN
+
+    async def _serve_http(self) -> None:
+        """Listen; the first turn of the loop has started the template, which imports the handler meanwhile: importing
+        the server takes as long."""
+        await asyncio.sleep(0)
+        from kunicorn.observe.http import Server
+
+        self._http = Server(self._settings.http, self.status, self._metrics, self._actions)
+        await self._http.start()
 
     async def _serve(self) -> None:
         if self._tokens is not None:
@@ -197,6 +227,7 @@ class Service:
             self._recycler.watch(),
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
+            self._end_by_itself(),
             ages.watch(self._brokers, self._fetchers),
             *self._source.works(),
             *([watching.watch(self._watched, self._reloader.ask)] if self._watched else []),
@@ -221,7 +252,8 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._http.stop()
+        if self._http is not None:
+            await self._http.stop()
         self._transactional_ids.close()
         with contextlib.suppress(PeerError):
             await self._cluster.close()
@@ -345,6 +377,14 @@ class Service:
             asyncio.get_running_loop().call_later(
                 budget, self._stop_at_once, f"{self._source.words.overdue} after {budget:.0f} s: stopping nevertheless"
             )
+
+    def _learn_ends(self, partitions: Collection[Partition]) -> None:
+        self._start(self._ending.learn(list(partitions)))
+
+    async def _end_by_itself(self) -> None:
+        why = await self._ending.wait()
+        if not self._stopping:
+            self._asked_to_stop(why)
 
     def _stop_at_once(self, why: str) -> None:
         if self._source.over:

@@ -6,7 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules, producing_target
+from kunicorn.clients import (
+    batching_of,
+    consumer_properties,
+    dead_letter_target,
+    decoding_of,
+    failure_rules,
+    producing_target,
+    tracing_of,
+)
 from kunicorn.pipes.client import ahead_bytes
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
@@ -58,6 +66,9 @@ def configure(
             settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
         ),
         producing=producing_target(settings, f"{kafka.client_id}-worker-{worker}-producer", transactional_id),
+        decoding=decoding_of(settings),
+        batching=batching_of(settings),
+        tracing=tracing_of(settings),
         log_level=settings.log.level,
         log_format=settings.log.format,
     )

@@ -58,10 +58,16 @@ class PartitionTable(dict[TopicPartition, Partition]):
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
             partition.look()
-            position = partition.position
             if self.workers_commit:
-                partition.committed = position.offset if position is not None else partition.committed
-            elif position is not None and not partition.lost and position.offset != partition.committed:
+                partition.committed = (
+                    partition.position.offset if partition.position is not None else partition.committed
+                )
+                continue
+            position = partition.reached() if not partition.lost else None
+            if position is not None and (position.offset, position.done) != (
+                partition.committed,
+                partition.committed_done,
+            ):
                 ready[tp] = position
         return ready
 
@@ -70,10 +76,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
         known = ((tp.topic, self[tp].topic_id) for tp in partitions if tp in self)
         return {topic: topic_id for topic, topic_id in known if topic_id is not None}
 
-    def committed(self, tp: TopicPartition, offset: int) -> None:
+    def committed(self, tp: TopicPartition, position: Position) -> None:
         """The broker has it."""
         if (partition := self.get(tp)) is not None:
-            partition.committed = offset
+            partition.committed, partition.committed_done = position.offset, position.done
 
 
 def _other(before: UUID | None, now: UUID | None) -> bool:

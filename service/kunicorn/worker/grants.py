@@ -34,7 +34,7 @@ class GrantState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """Changed only under the fetcher's lock, except what is about failures, which is the runner's."""
+    """Changed only under the fetcher's lock, except what is about failures and batches, which is the runner's."""
 
     number: int
     tp: TopicPartition
@@ -70,6 +70,10 @@ class Grant:
     """The grant is over: what it has left in the outbox is not to be delivered."""
     last_word: Failed | None = None
     """While settling: how it ends, where it is not by `FetcherStopped`."""
+    ahead: frozenset[int] = frozenset()
+    """Offsets that are done, though one before them is not."""
+    gathering: bool = False
+    """While fetching: some of its records wait for a fuller batch, so that the client's position is ahead of us."""
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
     waits_for: str = ""
@@ -81,7 +85,9 @@ class Grant:
 
     def from_where(self, cells: memoryview) -> ClientPartition:
         """The partition as the client takes it, from the next offset to handle on."""
-        return self._place(*(self.resume_at or (cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH])))
+        if self.resume_at is not None:
+            return self._place(self.resume_at.offset, self.resume_at.leader_epoch)
+        return self.place(cells, cells[self.at + CONSUMED])
 
     def place(self, cells: memoryview, offset: int) -> ClientPartition:
         """That offset of it as the client takes it."""

@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -22,12 +22,14 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
-from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.calls import Calls, arguments_of, calls_of, calls_with
 from kunicorn.handling.concurrency import concurrency_of
+from kunicorn.handling.outputs import Noted
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
+from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
@@ -39,6 +41,7 @@ from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.flights import Flights
+from kunicorn.worker.gathering import Bounds
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
@@ -206,8 +209,7 @@ def assemble(
         fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
     fetcher.batches = configure.mode == "batch"
     failures = makers.failures(fetcher, policies, dead_letters)
-    batch_max_records = configure.batch_max_records if fetcher.batches else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login, outputs)
+    runner = Runner(consumer, fetcher, ledger, calls, failures, _bounds(configure), login, outputs)
     return Assembled(handler, calls, fetcher, runner, login, statistics, sending)
 
 
@@ -236,11 +238,9 @@ def _load(
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     try:
         handler = made(load(configure.entrypoint, yields=outputs is not None))
+        calls, concurrency = _form(handler, configure, outputs)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    if outputs is not None:
-        handler = outputs.of(handler, configure.mode)
-    calls, concurrency = _form(handler, configure)
     if handler.setup is None:
         if configure.options:
             raise CannotServe(
@@ -258,16 +258,30 @@ def _load(
     return handler, calls, concurrency
 
 
-def _form(handler: Handler, configure: Configure) -> tuple[Form, int]:
-    """And with how many records at a time. Raises `CannotServe`."""
+def _form(handler: Handler, configure: Configure, outputs: Outputs | None) -> tuple[Form, int]:
+    """And with how many records at a time. Raises `CannotServe`, `HandlerLoadError`."""
     try:
         concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
-    if concurrency == 1 or configure.producing is not None:
+    if outputs is not None:
         # An async handler may have several records in hand by default; where outputs are sent, it has one.
-        return calls_of(handler, configure.mode), 1
-    return (Tasks(handler.call) if handler.is_async else Threads(handler.call, concurrency)), concurrency
+        sent = Noted(arguments_of(handler, configure.mode, configure.decoding, configure.tracing), outputs.note)
+        return calls_with(outputs.of(replace(handler, call=sent.adapted(handler.call))), sent, configure.mode), 1
+    if concurrency == 1:
+        return calls_of(handler, configure.mode, configure.decoding, configure.tracing), 1
+    form = arguments_of(handler, configure.mode, configure.decoding, configure.tracing)
+    handle = form.adapted(handler.call)
+    return (Tasks(handle, form) if handler.is_async else Threads(handle, form, concurrency)), concurrency
+
+
+def _bounds(configure: Configure) -> Bounds | None:
+    """Of batches; None: the handler takes one record at a time."""
+    if configure.mode != "batch":
+        return None
+    batching = configure.batching
+    wait_ns = batching.max_ms * NANOSECONDS // 1000
+    return Bounds(configure.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
 
 
 def _policies(configure: Configure) -> Policies:
@@ -280,7 +294,7 @@ def _policies(configure: Configure) -> Policies:
         End(configure.on_failure),
     )
     try:
-        return policies_of(default, configure.failures)
+        return policies_of(default, configure.failures, configure.decoding.on_undecodable)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
 

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from confluent_kafka import Message
 
@@ -21,6 +21,7 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.deadletters import Cause, letter_of
 from kunicorn.handling.outputs import Outgoing, sending
 from kunicorn.records import Record
+from kunicorn.topics import NO_OFFSET
 from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Outbox
@@ -37,14 +38,19 @@ class Outputs:
         """Whose records the handler has."""
         self._outbox = outbox
         self._topic = topic
+        self._offset = self._following = NO_OFFSET
 
     def room(self, seconds: float) -> int:
         """So many more records may be handled; waits so long for some."""
         return self._outbox.room() or (self._outbox.room() if self._outbox.wait_for_room(seconds) else 0)
 
-    def of(self, handler: Handler, mode: str) -> Handler:
+    def of(self, handler: Handler) -> Handler:
         """The handler as it is called from here on: its outputs go into the outbox, its outcome is returned."""
-        return sending(handler, self._topic, self._put_record if mode == "record" else self._put_batch)
+        return sending(handler, self._topic, self._put_outputs)
+
+    def note(self, offset: int, following: int) -> None:
+        """Which records the handler gets now."""
+        self._offset, self._following = offset, following
 
     def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
         """Dead letters of these records go the way of outputs."""
@@ -52,13 +58,9 @@ class Outputs:
         assert self.grant is not None
         self._put(Entry(self.grant, first, last + 1, outputs, is_letter=True))
 
-    def _put_record(self, record: Any, outputs: list[Outgoing]) -> None:
+    def _put_outputs(self, outputs: list[Outgoing]) -> None:
         assert self.grant is not None
-        self._put(Entry(self.grant, record.offset, record.offset + 1, outputs))
-
-    def _put_batch(self, batch: Any, outputs: list[Outgoing]) -> None:
-        assert self.grant is not None
-        self._put(Entry(self.grant, batch[0].offset, batch[-1].offset + 1, outputs))
+        self._put(Entry(self.grant, self._offset, self._following, outputs))
 
     def _put(self, entry: Entry) -> None:
         self._outbox.put(entry, 0, sum(output.size for output in entry.outputs))

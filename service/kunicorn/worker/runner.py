@@ -12,21 +12,23 @@ import logging
 import signal
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker.batches import gathered_runs, runs
+from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.gathering import Bounds, Gathering
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
@@ -52,12 +54,12 @@ class Runner:
         ledger: Ledger,
         calls: Calls,
         failures: Failures[Grant],
-        batch_max_records: int | None,
+        batch: Bounds | None,
         login: Login,
         outputs: Outputs | None = None,
     ) -> None:
-        """`batch_max_records`: most records of one call; None: the handler takes one record at a time. `outputs`: what
-        the handler returns is sent; the ledger's consumed offset then follows the delivery.
+        """`batch` bounds the records of one call; None: the handler takes one record at a time. `outputs`: what the
+        handler returns is sent; the ledger's consumed offset then follows the delivery.
 
         Caller: the main thread, as `run`.
         """
@@ -68,8 +70,9 @@ class Runner:
         self._ledger = ledger
         self._calls = calls
         self._failures = failures
-        self._batch_max_records = batch_max_records
-        self._fetch_records = max(FETCH_RECORDS, batch_max_records or 0)
+        self._batch = batch
+        self._gathering = Gathering(batch, fetcher) if batch is not None and batch.wait_ns else None
+        self._fetch_records = max(FETCH_RECORDS, batch.records if batch is not None else 0)
         self._login = login
         self._outputs = outputs
         self._progress_cell = CONSUMED if outputs is None else HAND_OFFSET
@@ -90,6 +93,7 @@ class Runner:
             self._failures.look_after_letters(self._now)
             self._try_again()
             self._fetcher.begin_turn(self._now)
+            self._handle_gathered()
             if batch := self._fetch():
                 self._now = now_ns()
                 self._handle(batch)
@@ -125,7 +129,10 @@ class Runner:
 
     def _fetch(self) -> list[Message]:
         """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
-        first = self._consumer.poll(self._failures.patience(self._now, _IDLE_SECONDS))
+        patience = self._failures.patience(self._now, _IDLE_SECONDS)
+        if self._gathering is not None:
+            patience = self._gathering.patience(self._now, patience)
+        first = self._consumer.poll(patience)
         if first is None:
             return []
         return [first, *self._consumer.consume(self._fetch_records - 1, 0)]
@@ -135,26 +142,35 @@ class Runner:
         if any(map(Message.error, batch)):
             errors = [message for message in batch if message.error() is not None]
             batch = [message for message in batch if message.error() is None]
-        cut = runs if self._batch_max_records is None else gathered_runs
-        for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
-            self._handle_run(tp, epoch, messages)
+        cut = runs if self._batch is None else gathered_runs
+        for run in cut(batch, self._fetcher.several_topics):
+            self._handle_or_gather(run)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
         meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
-    def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
-        if (done_before := self._fetcher.done_before.get(tp)) is not None:
-            messages = [message for message in messages if message.offset() not in done_before]
-            if not messages:
-                return
-        following = following_offsets(messages)
-        if (stop := self._fetcher.stops.get(tp)) is not None:
+    def _handle_or_gather(self, run: Run) -> None:
+        messages = self._fetcher.unhandled(run.tp, run.messages)
+        if (stop := self._fetcher.stops.get(run.tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
-            messages = messages[: bisect_right(following, stop)]
+            messages = messages[: bisect_left([message.offset() or 0 for message in messages], stop)]
+        if not messages:
+            return
+        wanted = Run(run.tp, run.leader_epoch, messages)
+        for ready in [wanted] if self._gathering is None else self._gathering.add(wanted, self._now):
+            self._handle_run(*ready)
+
+    def _handle_gathered(self) -> None:
+        """What has waited for a fuller batch for long enough."""
+        for run in () if self._gathering is None else self._gathering.due(self._now):
+            self._handle_run(*run)
+
+    def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+        following = following_offsets(messages)
         done = 0
         while done < len(messages) and self._within_lease() and (room := self._room()):
-            end = min(done + min(self._chunk(tp, following[done]), room), len(messages))
+            end = done + min(self._chunk(tp, following[done], messages, done), room)
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
@@ -163,12 +179,17 @@ class Runner:
             if finished is None:
                 return
             done += finished
+            if grant.ahead:
+                messages, done = self._fetcher.unhandled(tp, messages[done:]), 0
+                following = following_offsets(messages) if messages else ()
 
-    def _chunk(self, tp: TopicPartition, following: int) -> int:
+    def _chunk(self, tp: TopicPartition, following: int, messages: list[Message], done: int) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
         if self._fetcher.singly and following <= self._fetcher.singly.get(tp, NO_OFFSET):
             return 1
-        return self._pace.size if self._batch_max_records is None else self._batch_max_records
+        if self._batch is None:
+            return min(self._pace.size, len(messages) - done)
+        return fitting(messages[done : done + self._batch.records], self._batch.bytes)
 
     def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
         """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
@@ -190,9 +211,12 @@ class Runner:
         if finished:
             grant.failures = 0
         if error is None or isinstance(error, DrainDeadline) or finished == len(messages):
-            calls = finished if self._batch_max_records is None else min(finished, 1)
+            calls = finished if self._batch is None else min(finished, 1)
             return finished if self._fetcher.release(grant, finished, duration, calls) else None
-        count = 1 if self._batch_max_records is None else len(messages) - finished
+        count = 1 if self._batch is None else len(messages) - finished
+        if isinstance(error, OfOne):
+            self._fetcher.spare(grant, error.ahead)
+            count, error = 1, error.error
         end = finished + count
         failed = Attempt(grant, messages[finished:end], following[end - 1], finished, duration, finished + 1)
         return end if self._failures.meet(failed, error, self._now) else None

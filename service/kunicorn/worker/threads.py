@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kunicorn.decoding.forms import Form, argument_of
 from kunicorn.outcomes import heed
-from kunicorn.pipes.clock import now_ns
-from kunicorn.records import Record
 from kunicorn.worker.crew import Poisoned, Work, die, raise_in
 from kunicorn.worker.flight import Flight
 
@@ -17,8 +16,9 @@ from kunicorn.worker.flight import Flight
 class Threads:
     """See `Crew`."""
 
-    def __init__(self, handle: Callable[[Any], Any], most: int) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, most: int) -> None:
         self._handle = handle
+        self._form = form
         self._most = most
         self._work: Work
         self._stirred = threading.Condition()
@@ -64,12 +64,14 @@ class Threads:
     def _serve(self) -> None:
         """One thread's life."""
         try:
-            while (flight := self._next()) is not None:
+            flight = self._next()
+            while flight is not None:
                 error = self._call(flight)
                 if error is None:
-                    self._work.finish(flight, now_ns())
+                    flight = self._work.finish(flight) or self._next()
                 else:
                     self._work.fail(flight, error)
+                    flight = self._next()
         except BaseException:
             die()
 
@@ -99,7 +101,7 @@ class Threads:
         try:
             try:
                 self._calling[flight] = threading.get_ident()
-                heed(self._handle(Record.of(flight.message)))
+                heed(self._handle(argument_of(self._form, flight.message)))
             finally:
                 with self._interrupting:
                     self._calling.pop(flight, None)
