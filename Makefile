@@ -112,6 +112,9 @@ bench-concurrency: venv  ## several records in hand, in about a minute
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
 
+bench-producing: venv  ## what transactions cost beside at least once, in about two minutes
+	$(BIN)/python -m bench.producing
+
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
 

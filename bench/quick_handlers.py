@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from kunicorn.producing import Send
 from kunicorn.records import Batch, Record
 
 WAIT_SECONDS = 0.005
@@ -15,6 +16,19 @@ delays: list[int] = []
 def count(record: Record) -> None:
     """Touch the value, as every handler does."""
     len(record.value or b"")
+
+
+def copy(record: Record) -> Send:
+    """One output for each input."""
+    return Send(value=record.value, key=record.key)
+
+
+def copy_with_work(record: Record) -> Send:
+    """Likewise, after 100 µs of Python, such as parsing what is in it takes."""
+    until = time.perf_counter_ns() + 100_000
+    while time.perf_counter_ns() < until:
+        pass
+    return Send(value=record.value, key=record.key)
 
 
 def count_batch(records: Batch) -> None:

@@ -9,7 +9,16 @@ import sys
 from collections.abc import Callable, Mapping
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import Batching, DeadLetterTarget, Decoding, FailureRule, FetchToken, Tracing
+from kunicorn.pipes.messages import (
+    Batching,
+    DeadLetterTarget,
+    Decoding,
+    FailureRule,
+    FetchToken,
+    ProducingTarget,
+    Tracing,
+)
+from kunicorn.pipes.producer import producer_properties
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
 from kunicorn.settings.handling import completed
 from kunicorn.wire.auth import Security
@@ -55,6 +64,40 @@ def dead_letter_target(settings: Settings, client_id: str, topic: str | None) ->
         delivery_timeout_ms=settings.dead_letters.delivery_timeout_ms,
     )
     return DeadLetterTarget(topic, settings.group.id, dict(properties))
+
+
+def producing_target(settings: Settings, client_id: str, transactional_id: str) -> ProducingTarget | None:
+    """How what handlers return is sent, secrets included; None where it is not."""
+    producing, kafka = settings.producing, settings.kafka
+    if producing.delivery is None:
+        return None
+    properties = producer_properties(
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id=client_id,
+        security=security_properties(kafka),
+        consumers_extra=dict(kafka.librdkafka),
+        extra=dict(producing.librdkafka),
+        transactional_id=transactional_id if producing.in_transactions else None,
+        transaction_timeout_ms=producing.transaction_timeout_ms,
+        delivery_timeout_ms=producing.delivery_timeout_ms,
+        linger_ms=producing.linger_ms,
+        compression_type=producing.compression_type,
+        acks=producing.acks,
+        buffer_memory=producing.buffer_memory,
+    )
+    return ProducingTarget(
+        delivery=producing.delivery,
+        topic=producing.topic,
+        group=settings.group.id,
+        client=properties,
+        max_records=producing.transaction_max_records if producing.in_transactions else _MOST_RECORDS,
+        max_bytes=producing.buffer_memory,
+        max_ms=producing.transaction_max_ms if producing.in_transactions else producing.linger_ms,
+    )
+
+
+_MOST_RECORDS = 100_000
+"""Handled and not acknowledged, at least once: so many are handled again if the worker is killed."""
 
 
 def failure_rules(handler: HandlerSettings) -> list[FailureRule]:

@@ -48,13 +48,16 @@ class Handler:
     """`call` returns an awaitable."""
     setup: Callable[[dict[str, Any]], Any] | None
     teardown: Callable[[], Any] | None
+    yields: bool = False
+    """`call` returns a generator: its items are records to send."""
 
 
-def load(entrypoint: str) -> Handler:
+def load(entrypoint: str, *, yields: bool = False) -> Handler:
     """Import the handler's module and find the handler in it.
 
     The current directory is importable, like for `python -m`. Blocks for as long as the import takes and runs the
-    user's module. Raises `HandlerLoadError`; its text ends with the user's part of the traceback if the module raised.
+    user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text
+    ends with the user's part of the traceback if the module raised.
     """
     module_name, path = _parse(entrypoint)
     directory = str(Path.cwd())
@@ -62,13 +65,20 @@ def load(entrypoint: str) -> Handler:
         sys.path.insert(0, directory)
     target = _find(entrypoint, _import(entrypoint, module_name), path)
     _check_callable(entrypoint, target)
-    return Handler(
+    handler = Handler(
         entrypoint,
         target,
         _is_async(target),
         getattr(target, "setup", None),
         getattr(target, "teardown", None),
+        _yields(target),
     )
+    if handler.yields and not yields:
+        raise HandlerLoadError(
+            f"handler.entrypoint = {handler.entrypoint!r} contains 'yield': calling it would handle nothing; remove "
+            f"the yield, or set [producing] delivery to have sent what it yields"
+        )
+    return handler
 
 
 def _parse(entrypoint: str) -> tuple[str, list[str]]:
@@ -164,11 +174,13 @@ def _check_callable(entrypoint: str, target: Any) -> None:
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "
             f'the record (the batch of records with mode = "batch"): {error}'
         ) from error
-    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
-        raise HandlerLoadError(
-            f"handler.entrypoint = {entrypoint!r} contains 'yield': calling it would handle nothing; remove the yield"
-        )
+
+
+def _yields(target: Any) -> bool:
+    call = getattr(target, "__call__", None)  # noqa: B004
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (target, call))
 
 
 def _is_async(target: Any) -> bool:
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
+    call = getattr(target, "__call__", None)  # noqa: B004
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (target, call))

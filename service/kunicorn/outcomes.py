@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Protocol
 
+from kunicorn.producing import refuse_outputs
+
 
 class Outcome(Exception):
     """What is to become of the record; one of those below."""
@@ -96,7 +98,11 @@ def _offset(place: int | _Placed) -> int:
 
 
 def heed(returned: object) -> None:
-    """Raise what a handler returned if it is an outcome other than `Done`; a mere value is no word of the handler's."""
+    """Raise what a handler returned if it is an outcome other than `Done`; a mere value is no word of the handler's.
+
+    Records to send get here only where nothing sends them.
+    """
     if isinstance(returned, Outcome) and not isinstance(returned, Done):
         # One that the handler keeps and returns again and again must not collect tracebacks.
         raise returned.with_traceback(None)
+    refuse_outputs(returned)

@@ -60,8 +60,8 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
     for topic in topics:
         yield _topic(topic, metadata)
-    for topic in settings.other_topics:
-        yield _named(topic, metadata, "dead letters: ", _LETTER_REMEDIES)
+    for topic, setting in settings.other_topics.items():
+        yield _named(topic, metadata, _PURPOSES[setting], _remedies(setting))
     for finding in await _rights(cluster, consumed(topics, metadata), settings.other_topics):
         yield finding
     if settings.assigned:
@@ -108,10 +108,14 @@ _TOPIC_REMEDIES: Mapping[int, str] = {
 }
 
 
-_LETTER_REMEDIES: Mapping[int, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct dead_letters.topic",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and WRITE on it",
-}
+_PURPOSES = {"dead_letters.topic": "dead letters: ", "producing.topic": "outputs: "}
+
+
+def _remedies(setting: str) -> Mapping[int, str]:
+    return {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: f"create the topic, or correct {setting}",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and WRITE on it",
+    }
 
 
 async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[str]) -> list[Finding]:

@@ -23,8 +23,8 @@ from kunicorn.handlers import load
 from kunicorn.pipes.messages import Decoding
 try:
     mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
-    arguments_of(load(sys.argv[3]), mode, decoding)
-    for name in sys.argv[4:]:
+    arguments_of(load(sys.argv[3], yields=sys.argv[4] == "yields"), mode, decoding)
+    for name in sys.argv[5:]:
         find(name)
 except ServiceError as error:
     os.write(int(sys.argv[2]), str(error).encode(errors="backslashreplace"))
@@ -35,11 +35,17 @@ os._exit(0)
 
 
 def importable(
-    entrypoint: str, exceptions: Collection[str], timeout: float, mode: str = "record", decoding: Decoding = AS_BYTES
+    entrypoint: str,
+    exceptions: Collection[str],
+    timeout: float,
+    mode: str = "record",
+    decoding: Decoding = AS_BYTES,
+    *,
+    yields: bool = False,
 ) -> Finding:
     """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks."""
     order = msgspec.json.encode((mode, decoding))
-    ended = children.run(["-c", _IMPORT], [entrypoint, *exceptions], order, timeout)
+    ended = children.run(["-c", _IMPORT], [entrypoint, "yields" if yields else "returns", *exceptions], order, timeout)
     if ended.code is None:
         return no_handler(
             f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"

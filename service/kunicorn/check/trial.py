@@ -41,6 +41,9 @@ class Order(msgspec.Struct, frozen=True):
     records: int
     """So many of those, the youngest."""
     decoding: Decoding
+    sends: bool = False
+    output_topic: str | None = None
+    """Whether what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -100,6 +103,8 @@ def _order(settings: Settings, records: int) -> Order:
         ranges,
         records,
         decoding_of(settings),
+        settings.producing.delivery is not None,
+        settings.producing.topic,
     )
 
 

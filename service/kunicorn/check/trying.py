@@ -8,6 +8,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import msgspec
@@ -17,7 +18,8 @@ from kunicorn.check.trial import Order, Result
 from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.fetching import fetch
 from kunicorn.handlers import load, user_traceback
-from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.calls import Calls, arguments_of, calls_of, calls_with
+from kunicorn.handling.outputs import Noted, sending
 from kunicorn.handling.partial import OfOne
 from kunicorn.outcomes import Done, Outcome
 
@@ -42,8 +44,15 @@ def main() -> None:
 
 def _try(order: Order) -> tuple[int, bytes]:
     try:
-        handler = load(order.entrypoint)
-        calls = calls_of(handler, order.mode, order.decoding)
+        handler = load(order.entrypoint, yields=order.sends)
+        if order.sends:
+            form = Noted(arguments_of(handler, order.mode, order.decoding), lambda first, following: None)
+            handle = sending(
+                replace(handler, call=form.adapted(handler.call)), order.output_topic, lambda outputs: None
+            )
+            calls = calls_with(handle, form, order.mode)
+        else:
+            calls = calls_of(handler, order.mode, order.decoding)
         if handler.setup is not None:
             calls.run(handler.setup(dict(order.options)))
         result = _called(calls, list(_chunks(order, _fetched(order))))

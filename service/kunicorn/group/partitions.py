@@ -47,9 +47,11 @@ class PartitionEvent(Enum):
     LET_GO = "let go"
     #: The start offset is not in the log any more.
     OUT_OF_RANGE = "out of range"
+    #: Its worker died, and only the brokers know how far its last transaction has come.
+    LET_GO_UNSURE = "let go, unsure how far"
     #: A record failed on every try, or was in hand at too many deaths.
     HALT = "halt"
-    #: A person has it resumed that was halted before its start offset was known.
+    #: A person has it resumed that was halted, or whose worker died while it was paused, before its start was known.
     LOOK_UP = "look up"
     #: The worker outlives SIGKILL.
     CLING = "cling"
@@ -63,32 +65,39 @@ TRANSITIONS: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
     (S.RESOLVING, E.HALT): S.HALTED,
     (S.STARTING, E.FETCHED): S.RUNNING,
     (S.STARTING, E.LET_GO): S.STARTING,
+    (S.STARTING, E.LET_GO_UNSURE): S.RESOLVING,
     (S.STARTING, E.MOVE): S.MOVING,
     (S.STARTING, E.PAUSE): S.PAUSED,
     (S.STARTING, E.STOP): S.STOPPING,
     (S.STARTING, E.HALT): S.HALTED,
     (S.STARTING, E.OUT_OF_RANGE): S.RESOLVING,
     (S.RUNNING, E.LET_GO): S.STARTING,
+    (S.RUNNING, E.LET_GO_UNSURE): S.RESOLVING,
     (S.RUNNING, E.MOVE): S.MOVING,
     (S.RUNNING, E.PAUSE): S.PAUSED,
     (S.RUNNING, E.STOP): S.STOPPING,
     (S.RUNNING, E.HALT): S.HALTED,
     (S.RUNNING, E.OUT_OF_RANGE): S.RESOLVING,
     (S.PAUSED, E.LET_GO): S.PAUSED,
+    (S.PAUSED, E.LET_GO_UNSURE): S.PAUSED,
+    (S.PAUSED, E.LOOK_UP): S.RESOLVING,
     (S.PAUSED, E.RESUME): S.STARTING,
     (S.PAUSED, E.STOP): S.STOPPING,
     (S.PAUSED, E.HALT): S.HALTED,
     (S.PAUSED, E.OUT_OF_RANGE): S.RESOLVING,
     (S.MOVING, E.LET_GO): S.STARTING,
+    (S.MOVING, E.LET_GO_UNSURE): S.RESOLVING,
     (S.MOVING, E.STOP): S.STOPPING,
     (S.MOVING, E.HALT): S.HALTED,
     (S.MOVING, E.OUT_OF_RANGE): S.RESOLVING,
     (S.STOPPING, E.LET_GO): S.RELEASED,
+    (S.STOPPING, E.LET_GO_UNSURE): S.RELEASED,
     (S.STOPPING, E.HALT): S.RELEASED,
     (S.STOPPING, E.OUT_OF_RANGE): S.RELEASED,
     (S.STOPPING, E.STOP): S.STOPPING,
     (S.STOPPING, E.CLING): S.STUCK,
     (S.STUCK, E.LET_GO): S.RELEASED,
+    (S.STUCK, E.LET_GO_UNSURE): S.RELEASED,
     (S.STUCK, E.STOP): S.STUCK,
     (S.HALTED, E.RESUME): S.STARTING,
     (S.HALTED, E.LOOK_UP): S.RESOLVING,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import uvloop
@@ -49,10 +50,14 @@ def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing
     """The form for this handler; `mode` is "record" or "batch". Raises `HandlerLoadError` for what cannot be decoded to
     what the handler wants, or by what the settings name, and for libraries that are missing."""
     form = arguments_of(handler, mode, decoding, tracing)
-    handle = form.adapted(handler.call)
+    return calls_with(replace(handler, call=form.adapted(handler.call)), form, mode)
+
+
+def calls_with(handler: Handler, form: Form, mode: str) -> Calls:
+    """Likewise for a handler that takes what the form makes."""
     if handler.is_async:
-        return AsyncCalls(handle, form, one_by_one=mode == "record")
-    return RecordCalls(handle, form) if mode == "record" else BatchCalls(handle, form)
+        return AsyncCalls(handler.call, form, one_by_one=mode == "record")
+    return RecordCalls(handler.call, form) if mode == "record" else BatchCalls(handler.call, form)
 
 
 def arguments_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Form:

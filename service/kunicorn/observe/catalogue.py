@@ -87,6 +87,21 @@ INFLIGHT_AGE = Declared(
     "Near drain_timeout_ms: such a record would be handled twice if its partition moved. /status names it.", ("group",),
 )  # fmt: skip
 
+SENT = Declared(
+    "messaging_client_sent_messages", C, "Records sent for handlers and acknowledged; in transactions, committed.",
+    "Flat while records are handled: the log says which broker does not acknowledge, or the handler returns nothing.",
+    ("topic",),
+)  # fmt: skip
+TRANSACTIONS = Declared(
+    "kunicorn_transactions", C, "Transactions of the workers by result: committed, aborted.",
+    "Many aborted ones: rebalances, or brokers that end them (transaction_timeout_ms); each is sent again.",
+    ("result",),
+)  # fmt: skip
+TRANSACTION_SECONDS = Declared(
+    "kunicorn_transaction_seconds", H, "From a complete batch to its committed transaction.",
+    "Above 0.1: the brokers write markers slowly; raise transaction_max_records and transaction_max_ms.",
+)  # fmt: skip
+
 # -- lag -----------------------------------------------------------------------------------------------------------
 
 LAG = Declared(

@@ -69,6 +69,9 @@ class Metrics:
         self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
         self.dead_letters = self._counter(c.DEAD_LETTERS)
         self.skipped = self._counter(c.SKIPPED)
+        self.sent = self._counter(c.SENT)
+        self.transactions = self._counter(c.TRANSACTIONS)
+        self.transaction_seconds = self._histogram(c.TRANSACTION_SECONDS, _FAST)
         self.process_seconds = HandlerDurations()
         self._registry.register(self.process_seconds)
         self.handlers = Families(_OURS | {f"process_{name}" for name in _OF_THE_PROCESS})
@@ -101,6 +104,13 @@ class Metrics:
         """Count what a worker reports."""
         for deltas in pong.deltas:
             self.add(deltas)
+        for topic, count in pong.sent.items():
+            self.sent.labels(topic=topic).inc(count)
+        for seconds in pong.committed_seconds:
+            self.transactions.labels(result="committed").inc()
+            self.transaction_seconds.observe(seconds)
+        if pong.aborted:
+            self.transactions.labels(result="aborted").inc(pong.aborted)
         if pong.families is not None:
             self.handlers.report(pid, pong.families)
         if pong.client_families is not None:

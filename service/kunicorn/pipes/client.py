@@ -150,9 +150,9 @@ def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cl
     return properties
 
 
-_EVERY_CLIENTS = ("socket.", "broker.", "reconnect.", "ssl.", "sasl.", "api.", "connections.", "client.dns.", "debug")
+EVERY_CLIENTS = ("socket.", "broker.", "reconnect.", "ssl.", "sasl.", "api.", "connections.", "client.dns.", "debug")
 """Beginnings of the properties of [kafka.librdkafka] that are about connections, not about fetching."""
-_LARGEST_BYTES = 1_000_000_000
+LARGEST_BYTES = 1_000_000_000
 """librdkafka's limit of `message.max.bytes`: how large a record may be is the topic's to say."""
 
 
@@ -170,13 +170,13 @@ def letter_properties(
     """
     return {
         **security,
-        **{name: value for name, value in extra.items() if name.startswith(_EVERY_CLIENTS)},
+        **{name: value for name, value in extra.items() if name.startswith(EVERY_CLIENTS)},
         "bootstrap.servers": ",".join(bootstrap_servers),
         "client.id": client_id,
         "acks": "all",
         "enable.idempotence": True,
         "partitioner": "murmur2_random",
-        "message.max.bytes": _LARGEST_BYTES,
+        "message.max.bytes": LARGEST_BYTES,
         "delivery.timeout.ms": delivery_timeout_ms,
         # A letter is waited for: there is nothing to gather.
         "linger.ms": 0,

@@ -77,6 +77,25 @@ class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"DeadLetterTarget(topic={self.topic!r}, …)"
 
 
+class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How what handlers return is sent. Carries secrets."""
+
+    delivery: str
+    """"at_least_once" or "transactions"."""
+    topic: str | None
+    group: str
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's producer, complete."""
+    max_records: int
+    """Handled and not delivered: most records of one batch, and bytes of outputs in all."""
+    max_bytes: int
+    max_ms: int
+    """The oldest of a batch waits no longer before it is delivered."""
+
+    def __repr__(self) -> str:
+        return f"ProducingTarget(delivery={self.delivery!r}, topic={self.topic!r}, …)"
+
+
 class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
     secrets."""
@@ -147,6 +166,8 @@ class Configure(_Message, frozen=True):
     """Most records in hand at a time; None: what suits the handler."""
     ahead_bytes: int = 16 * 1024 * 1024
     """With several records in hand: so much is kept in memory for when there is a free hand."""
+    producing: ProducingTarget | None = None
+    """None: what handlers return is not sent."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -167,7 +188,7 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why the first record is not to be handled: workers died with it. It ends as `on_failure` says."""
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
-    """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
+    """Workers died with records before this offset in hand: they are handled one at a time."""
     done: str = ""
     """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
     poison_offset: int = NO_OFFSET
@@ -203,6 +224,16 @@ class TimedOut(_Message, frozen=True):
 
     grant: int
     offset: int
+
+
+class CommitAs(_Message, frozen=True):
+    """The answer to `CommitWanted` of that number: as whom to commit offsets in a transaction now (KIP-447)."""
+
+    number: int
+    generation: int
+    """The member epoch, with the consumer protocol."""
+    member_id: str
+    instance_id: str | None
 
 
 class Ping(_Message, frozen=True):
@@ -303,6 +334,12 @@ class Pong(_Message, frozen=True):
     """The Kafka client's, likewise."""
     in_flight: int = 0
     """Records that calls of the handler have right now."""
+    sent: dict[str, int] = {}
+    """By topic: outputs acknowledged (in transactions: committed) since the last Pong."""
+    committed_seconds: list[float] = []
+    """Duration of each transaction that was committed since."""
+    aborted: int = 0
+    """Transactions aborted since."""
 
 
 class FailureKind(StrEnum):
@@ -337,6 +374,18 @@ class WorkerFailed(_Message, frozen=True):
     stage: str
     """"handler", "client" or "settings"."""
     error: str
+
+
+class CommitWanted(_Message, frozen=True):
+    """A transaction is to be committed: as whom? Until `CommitOver` the supervisor sends no JoinGroup, for a while."""
+
+    number: int
+
+
+class CommitOver(_Message, frozen=True):
+    """That transaction is committed or aborted."""
+
+    number: int
 
 
 # -- supervisor and template -------------------------------------------------------------------------------------
@@ -409,8 +458,8 @@ class TokenFailed(_Message, frozen=True):
     error: str
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | Ping | Drain | Token | Password
-FromWorker = Ready | FetcherStopped | Pong | Failed | WorkerFailed
+ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | CommitAs | Ping | Drain | Token | Password
+FromWorker = Ready | FetcherStopped | Pong | Failed | CommitWanted | CommitOver | WorkerFailed
 ToTemplate = Preload | Fork
 FromTemplate = TemplateReady | TemplateFailed | Forked
 FromTokenHelper = Token | TokenFailed

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from kunicorn.decoding.decoders import REGISTERED
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import OWNED_PROPERTIES
+from kunicorn.pipes.producer import OWNED_BY_PRODUCING
 from kunicorn.wire.seeds import parse_seeds
 
 T = TypeVar("T")
@@ -118,12 +119,28 @@ def not_in_this_version(*values: str, use: str) -> Callable[[Any], Any]:
     return check
 
 
+def is_transactional_id(name: str) -> str:
+    """What a transactional.id may begin with: brokers take any text, but a blank one was not filled in."""
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        raise ValueError(f"empty, or longer than {_LONGEST_NAME} characters; leave it out, or give it a value")
+    return name
+
+
 def librdkafka_properties(properties: Any) -> Any:
-    """Properties that are the user's to set, by their dotted names."""
+    """Properties of a consumer that are the user's to set, by their dotted names."""
+    return _properties(properties, OWNED_PROPERTIES)
+
+
+def producer_librdkafka_properties(properties: Any) -> Any:
+    """Likewise of a producer."""
+    return _properties(properties, {**OWNED_PROPERTIES, **OWNED_BY_PRODUCING})
+
+
+def _properties(properties: Any, owned: Mapping[str, str]) -> Any:
     if not isinstance(properties, Mapping):
         return properties
     for name, value in properties.items():
-        if reason := OWNED_PROPERTIES.get(name):
+        if reason := owned.get(name):
             raise ValueError(f"{name!r} cannot be set here: {reason}")
         if isinstance(value, Mapping):
             raise ValueError(f'{name!r} is a table; put the dotted name in quotes: "{_dotted(name, value)}" = …')

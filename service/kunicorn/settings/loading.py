@@ -73,7 +73,9 @@ def shown(settings: Settings) -> dict[str, object]:
     """
     plain: dict[str, Any] = settings.model_dump(mode="json", exclude={"handler": {"options"}})
     plain["handler"]["options"] = dict.fromkeys(settings.handler.options, HIDDEN)
-    plain["kafka"]["librdkafka"] = {
-        name: HIDDEN if is_secret(name) else value for name, value in settings.kafka.librdkafka.items()
-    }
+    for section in ("kafka", "producing"):
+        properties = getattr(settings, section).librdkafka
+        plain[section]["librdkafka"] = {
+            name: HIDDEN if is_secret(name) else value for name, value in properties.items()
+        }
     return plain

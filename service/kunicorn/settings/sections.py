@@ -25,6 +25,7 @@ from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.handling import DEAD_LETTER_RULES, DeadLetterSettings, HandlerSettings, default_topic
 from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
+from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
 from kunicorn.settings.section import Milliseconds, Section
@@ -240,6 +241,7 @@ class Settings(BaseSettings):
     assign: AssignSettings = Field(default_factory=AssignSettings)
     handler: HandlerSettings
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
+    producing: ProducingSettings = Field(default_factory=ProducingSettings)
     schema_registry: SchemaRegistrySettings = Field(default_factory=SchemaRegistrySettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
@@ -260,9 +262,11 @@ class Settings(BaseSettings):
         return self.pipeline.stream_group_id or default_stream_group(self.group.id)
 
     @property
-    def other_topics(self) -> tuple[str, ...]:
-        """Topics that must exist beside those that are consumed."""
-        return tuple(filter(None, [self.dead_letter_topic]))
+    def other_topics(self) -> dict[str, str]:
+        """Topics that must exist beside those that are consumed, and the setting that names each."""
+        output = self.producing.topic if self.producing.delivery is not None else None
+        named = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
+        return {topic: setting for topic, setting in named.items() if topic is not None}
 
     @property
     def assigned(self) -> bool:
@@ -280,7 +284,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PIPELINE_RULES))
+        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PRODUCING_RULES, *PIPELINE_RULES))
 
     @classmethod
     def settings_customise_sources(

@@ -47,6 +47,7 @@ from kunicorn.supervisor.templates import Templates
 from kunicorn.supervisor.timeouts import Timeouts
 from kunicorn.supervisor.tokens import Tokens
 from kunicorn.supervisor.topics import Topics
+from kunicorn.supervisor.transactional import TransactionalIds
 from kunicorn.wire.backoff import Backoff
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
@@ -124,6 +125,7 @@ class Service:
             poison_halts=settings.handler.on_failure == "halt",
             batches=settings.handler.mode == "batch",
         )
+        self._transactional_ids = TransactionalIds(settings)
         self._pool = Pool(
             settings.workers.count,
             self._templates,
@@ -252,6 +254,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._http is not None:
             await self._http.stop()
+        self._transactional_ids.close()
         with contextlib.suppress(PeerError):
             await self._cluster.close()
 
@@ -292,16 +295,17 @@ class Service:
 
     def _refuse_missing(self) -> None:
         """Raises `ConfigError` for topics that are not there, or not ours to read."""
-        for name in self._settings.other_topics:
+        for name, setting in self._settings.other_topics.items():
             info = self._cluster.metadata.topics.get(name)
+            kind = "dead-letter topic" if setting == "dead_letters.topic" else "output topic"
             if info is None or info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ConfigError(
-                    f"dead-letter topic {name!r} does not exist on this cluster: create it, or correct "
-                    f"dead_letters.topic; it is never created by itself"
+                    f"{kind} {name!r} does not exist on this cluster: create it, or correct "
+                    f"{setting}; it is never created by itself"
                 )
             if info.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 why = describe(info.error)
-                raise ConfigError(f"dead-letter topic {name!r}: {why}: this user needs DESCRIBE and WRITE on it")
+                raise ConfigError(f"{kind} {name!r}: {why}: this user needs DESCRIBE and WRITE on it")
         for name, code in self._topics.missing():
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
@@ -311,10 +315,11 @@ class Service:
 
     # -- what the workers get --------------------------------------------------------------------------------------
 
-    def _configure(self, settings: Settings, worker: int) -> Configure:
+    def _configure(self, settings: Settings, worker: int, turn: int) -> Configure:
         token = self._tokens.latest if self._tokens is not None else None
         brokers = max(1, len(self._cluster.metadata.brokers))
-        return configure(settings, worker, self._topics.subscribed(), token, brokers)
+        transactional_id = self._transactional_ids.of(worker, turn) if settings.producing.in_transactions else ""
+        return configure(settings, worker, self._topics.subscribed(), token, brokers, transactional_id)
 
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""

@@ -17,6 +17,7 @@ from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
+from kunicorn.supervisor.windows import Windows
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.error_codes import ErrorCode, describe
 
@@ -58,6 +59,8 @@ class Commits:
         """`consumed` gives what may be committed now; `committed` is told what the broker has accepted."""
         self.last_ok_at: float | None = None
         self.last_result: str | None = None
+        self.windows: Windows | None = None
+        """Set by the service where workers commit, in transactions."""
         self._target = target
         self._consumed = consumed
         self._committed = committed
@@ -110,7 +113,12 @@ class Commits:
         return await self._until(lambda: not wanted(), wanted, deadline, lambda tp: left.pop(tp, None))
 
     async def quiet(self) -> None:
-        """Wait for the commit in flight, if there is one. Bounded by the time-out of that request."""
+        """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
+
+        Bounded by the time-out of that request, and by `Windows.quiet`.
+        """
+        if self.windows is not None:
+            await self.windows.quiet()
         async with self._one_at_a_time:
             return
 

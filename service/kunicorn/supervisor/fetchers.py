@@ -18,6 +18,8 @@ from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock, marks
 from kunicorn.pipes.messages import (
+    CommitOver,
+    CommitWanted,
     Failed,
     FailureKind,
     FetcherStart,
@@ -30,6 +32,7 @@ from kunicorn.supervisor.partition import Partition, Poison
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.suspects import blamed, convicted
 from kunicorn.supervisor.table import PartitionTable
+from kunicorn.supervisor.windows import Windows
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
@@ -38,6 +41,7 @@ log = logs.get("kunicorn.fetchers")
 _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
 _OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+_GOING_ON = frozenset({PartitionState.STARTING, PartitionState.RESOLVING})
 _RELEASED = PartitionState.RELEASED
 WHENEVER = 1e18
 """The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
@@ -53,6 +57,8 @@ class Fetchers:
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
+        self.windows: Windows | None = None
+        """Set by the service where workers commit, in transactions."""
         self.max_crashes = max_crashes
         self.poison_halts = poison_halts
         self.batches = batches
@@ -316,8 +322,15 @@ class Fetchers:
             partition.meet(PartitionEvent.RESUME, "tried again: the right to read it may have been granted")
             self.distribute()
 
+    def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
+        """See `PoolListener`."""
+        if self.windows is not None:
+            self.windows.hear(worker, message)
+
     def worker_died(self, worker: WorkerProcess, how: str) -> bool:
         """See `PoolListener`."""
+        if self.windows is not None:
+            self.windows.forget(worker)
         held = list(self._held[worker].values())
         for partition in held:
             partition.look()
@@ -326,7 +339,10 @@ class Fetchers:
         anything = any(in_hands.values()) or any(partition.reading.handled > 0 for partition in held)
         for partition in held:
             self._blame(worker, partition, in_hands[partition.tp], how, alone=alone)
+        unsettled = [partition for partition in held if partition.state is PartitionState.RESOLVING]
         del self._held[worker]
+        if unsettled:
+            self.resolve(unsettled)
         self._after_reports()
         return anything
 
@@ -339,9 +355,14 @@ class Fetchers:
         self._end(partition, None)
         offsets = blamed(in_hand, reading.in_hand, killed_for=killed_for, killed=killed)
         partition.deaths.update(offsets)
-        partition.meet(PartitionEvent.LET_GO, "its worker died")
+        if self.table.workers_commit:
+            # Its last transaction may be committed or not: only the brokers know.
+            partition.position = None
+            partition.meet(PartitionEvent.LET_GO_UNSURE, "its worker died")
+        else:
+            partition.meet(PartitionEvent.LET_GO, "its worker died")
         worst = list(convicted(partition.deaths, offsets, self.max_crashes))
-        if partition.state is not PartitionState.STARTING or not worst:
+        if partition.state not in _GOING_ON or not worst:
             return
         if alone or killed:
             count = reading.hand_count if self.batches else 1

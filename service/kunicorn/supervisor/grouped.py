@@ -15,6 +15,7 @@ from kunicorn.supervisor.membership import Membership
 from kunicorn.supervisor.source import Words
 from kunicorn.supervisor.starts import Starts, look_up
 from kunicorn.supervisor.topics import Topics
+from kunicorn.supervisor.windows import Windows
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.coordinator import Coordinator
 
@@ -42,6 +43,11 @@ class GroupAssignment:
         self.commits = Commits(self._membership, fetchers.table.consumed, fetchers.table.committed, metrics)
         self._handover = Handover(settings, fetchers, self.commits, metrics)
         self._membership.use(self.commits)
+        if settings.producing.in_transactions:
+            windows = Windows(settings.group.group_instance_id)
+            windows.standing = self._membership
+            fetchers.windows = self.commits.windows = windows
+            fetchers.table.workers_commit = True
         self._membership.handover = self._handover
         brokers.identity = self._membership.identity
 

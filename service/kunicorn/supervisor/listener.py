@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kunicorn.pipes.messages import Failed, FetcherStopped
+from kunicorn.pipes.messages import CommitOver, CommitWanted, Failed, FetcherStopped
 from kunicorn.supervisor.worker import WorkerProcess
 
 
@@ -19,6 +19,9 @@ class PoolListener(Protocol):
 
     def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
         """A grant that ended by itself."""
+
+    def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
+        """It is about to commit a transaction, or through with it."""
 
     def worker_retires(self, worker: WorkerProcess) -> None:
         """It is about to let go of all it has; its successor takes partitions already."""

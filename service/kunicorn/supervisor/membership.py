@@ -103,6 +103,16 @@ class Membership:
         member = self.member
         return (None, NO_GENERATION) if isinstance(member, ClassicMember) else (member.member_id, member.generation)
 
+    @property
+    def member_id(self) -> str:
+        """See `Standing`."""
+        return self.member.member_id
+
+    @property
+    def generation(self) -> int:
+        """See `Standing`."""
+        return self.member.generation
+
     # -- CommitTarget --------------------------------------------------------------------------------------------
 
     @property

@@ -12,6 +12,7 @@ from kunicorn.clients import (
     dead_letter_target,
     decoding_of,
     failure_rules,
+    producing_target,
     tracing_of,
 )
 from kunicorn.pipes.client import ahead_bytes
@@ -30,7 +31,14 @@ def preload(settings: Settings) -> Preload:
     )
 
 
-def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None, brokers: int) -> Configure:
+def configure(
+    settings: Settings,
+    worker: int,
+    topics: Sequence[str],
+    token: Token | None,
+    brokers: int,
+    transactional_id: str = "",
+) -> Configure:
     """The first message of the worker of that number, in a cluster of so many brokers. Raises `ConfigError`."""
     kafka, handler = settings.kafka, settings.handler
     return Configure(
@@ -57,6 +65,7 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         dead_letters=dead_letter_target(
             settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
         ),
+        producing=producing_target(settings, f"{kafka.client_id}-worker-{worker}-producer", transactional_id),
         decoding=decoding_of(settings),
         batching=batching_of(settings),
         tracing=tracing_of(settings),

@@ -35,10 +35,13 @@ class Poison:
         """
         if position > self.offset:
             return {}
+        singly = {"singly_until": self.offset + self.count}
         if self.count > 1:
-            return {"singly_until": self.offset + self.count}
-        where = {"poison_offset": self.offset} if self.exact else {}
-        return {"poison": str(self), "poison_deaths": self.deaths, **where}
+            return singly
+        if not self.exact and position == self.offset:
+            return {"poison": str(self), "poison_deaths": self.deaths}
+        # Where outputs are sent, those before it may have to be handled again.
+        return {"poison": str(self), "poison_deaths": self.deaths, "poison_offset": self.offset, **singly}
 
     def __str__(self) -> str:
         return f"{self.deaths} workers died ({self.how}) with offset {self.offset} in hand"

@@ -24,6 +24,8 @@ class Place:
     barren: int = 0
     """Deaths in a row, each with nothing handled and nothing in hand."""
     backing_off: bool = False
+    turn: int = 0
+    """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
     last_exit: str | None = None
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -39,12 +41,14 @@ class Place:
     def promote(self) -> WorkerProcess | None:
         """Let the successor take over; returns the process that held the place, if it lives."""
         self.predecessor, self.process, self.successor = self.process, self.successor, None
+        self.turn += 1
         return self.predecessor
 
     def remove(self, process: WorkerProcess) -> None:
         """It is dead. A successor that is under way takes over from the one that held the place."""
         self.handled_before += process.handled
         if process is self.process:
+            self.turn += 1 if self.successor is not None else 0
             self.process, self.successor = self.successor, None
         elif process is self.successor:
             self.successor = None

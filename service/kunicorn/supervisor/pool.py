@@ -14,7 +14,18 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.pipes.channel import Channel
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Drain, Failed, FetcherStopped, FromWorker, Pong, Ready, WorkerFailed
+from kunicorn.pipes.messages import (
+    CommitOver,
+    CommitWanted,
+    Configure,
+    Drain,
+    Failed,
+    FetcherStopped,
+    FromWorker,
+    Pong,
+    Ready,
+    WorkerFailed,
+)
 from kunicorn.supervisor.ladder import Stirring, press
 from kunicorn.supervisor.listener import PoolListener
 from kunicorn.supervisor.place import Place
@@ -41,8 +52,8 @@ class Blueprint:
 
     revision: int
     template: Callable[[], Awaitable[Template]]
-    configure: Callable[[int], Configure]
-    """Makes the first message for the worker of that number."""
+    configure: Callable[[int, int], Configure]
+    """Makes the first message for the worker of that number, and its turn (`Place.turn`)."""
 
 
 class Pool:
@@ -191,7 +202,7 @@ class Pool:
         )
         if process.is_dead():
             process.channel.close()
-        process.send(blueprint.configure(place.number))
+        process.send(blueprint.configure(place.number, place.turn + on_trial))
         return process
 
     def _bury(self, place: Place, process: WorkerProcess, how: str) -> None:
@@ -248,6 +259,8 @@ class Pool:
             case Failed():
                 self._listener.worker_failed(process, message)
                 self.stirring.stir()
+            case CommitWanted() | CommitOver():
+                self._listener.worker_commits(process, message)
             case WorkerFailed(stage, error):
                 process.refusal = error
                 if not process.on_trial:

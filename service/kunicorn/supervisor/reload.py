@@ -50,7 +50,7 @@ class Reloader:
         self,
         settings: Settings,
         reread: Callable[[], Settings],
-        configure: Callable[[Settings, int], Configure],
+        configure: Callable[[Settings, int, int], Configure],
         apply: Callable[[Settings], None],
         templates: Templates,
         pool: Pool,
@@ -97,7 +97,7 @@ class Reloader:
         log.info("reload: reading the settings again, importing the handler anew")
         try:
             found = reloaded(self._settings, await asyncio.to_thread(self._reread))
-            self._configure(found.settings, 0)
+            self._configure(found.settings, 0, 0)
             template = await self._templates.prepare(preload(found.settings))
         except (ConfigError, HandlerLoadError) as error:
             return _failed(str(error))
@@ -135,7 +135,7 @@ class Reloader:
             # Its successor, where it died meanwhile, has imported the same code if it was adopted.
             return template if not template.dead.is_set() else await self._templates.current()
 
-        return Blueprint(revision, prepared, lambda worker: self._configure(settings, worker))
+        return Blueprint(revision, prepared, lambda worker, turn: self._configure(settings, worker, turn))
 
     def _outdated(self, revision: int) -> list[Place]:
         return [p for p in self._pool.places if p.process is not None and p.process.revision != revision]

@@ -15,6 +15,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.workers_commit = False
+        """Consumed offsets are committed by the workers, in transactions, before their ledgers tell of them."""
         self.topic_id: Callable[[str], UUID | None] = lambda _: None
         """Set by the service: the id of the topic that has this name now, as far as is known."""
 
@@ -56,6 +58,11 @@ class PartitionTable(dict[TopicPartition, Partition]):
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
             partition.look()
+            if self.workers_commit:
+                partition.committed = (
+                    partition.position.offset if partition.position is not None else partition.committed
+                )
+                continue
             position = partition.reached() if not partition.lost else None
             if position is not None and (position.offset, position.done) != (
                 partition.committed,

@@ -18,6 +18,7 @@ from kunicorn.pipes.families import Family
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import (
+    CommitAs,
     Configure,
     Drain,
     Password,
@@ -35,7 +36,9 @@ from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.sending import Sending
 from kunicorn.worker.table import GrantTable
+from kunicorn.worker.tally import NOTHING_SENT
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 3600.0
@@ -55,7 +58,9 @@ class Control(threading.Thread):
         login: Login,
         logs_dropped: Callable[[], int],
         collecting: Collecting,
+        sending: Sending | None = None,
     ) -> None:
+        """`sending`: where what handlers return is sent."""
         super().__init__(name="control", daemon=True)
         self._channel = channel
         self._ledger = ledger
@@ -65,6 +70,7 @@ class Control(threading.Thread):
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
         self._collecting = collecting
+        self._sending = sending
 
     def run(self) -> None:
         """Serve until the process ends. The pipe's end is the worker's, even with the runner stuck: no orphans."""
@@ -96,8 +102,11 @@ class Control(threading.Thread):
         match message:
             case StartFetcher(partitions=partitions):
                 self._fetcher.start(partitions)
-            case StopFetcher(grants=grants):
-                self._fetcher.stop(grants)
+            case StopFetcher(grants=grants, lost=lost):
+                self._fetcher.stop(grants, lost=lost)
+            case CommitAs():
+                if self._sending is not None:
+                    self._sending.identities.given(message)
             case TimedOut(grant=grant, offset=offset):
                 self._runner.time_out(grant, offset)
             case Ping(sequence=sequence):
@@ -114,6 +123,7 @@ class Control(threading.Thread):
     def _evidence(self, sequence: int, families: tuple[list[Family] | None, list[Family] | None]) -> Pong:
         handled, deltas = self._fetcher.measured()
         parked, parked_count = self._fetcher.parked()
+        sent = self._sending.tally.take() if self._sending is not None else NOTHING_SENT
         return Pong(
             sequence=sequence,
             runner=self._runner.progress,
@@ -128,6 +138,9 @@ class Control(threading.Thread):
             families=families[0],
             client_families=families[1],
             in_flight=self._fetcher.in_flight(),
+            sent=sent.sent,
+            committed_seconds=sent.committed_seconds,
+            aborted=sent.aborted,
         )
 
 

@@ -22,8 +22,9 @@ from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
 from kunicorn.handling.reasons import Reason, reason_of
 from kunicorn.handling.retry import End, Policies, TryAgain, describe
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.worker.deadletters import DeadLetters, Delivery
+from kunicorn.worker.deadletters import Delivery
 from kunicorn.worker.grants import Attempt, F
+from kunicorn.worker.producing import Letters
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -70,7 +71,7 @@ class _Posted(Generic[F]):
 class Failures(Generic[F]):
     """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, fetcher: Table[F], policies: Policies, dead_letters: DeadLetters | None) -> None:
+    def __init__(self, fetcher: Table[F], policies: Policies, dead_letters: Letters | None) -> None:
         self._fetcher = fetcher
         self._policies = policies
         self._dead_letters = dead_letters
@@ -103,6 +104,12 @@ class Failures(Generic[F]):
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
         cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
         return self._end(attempt, _Ending(self._policies.default.on_failure, Reason.POISON, cause, text), now)
+
+    def meet_refusal(self, attempt: Attempt[F], error: BaseException, refusals: int, now: int) -> bool:
+        """The brokers refused what the handler returned for this record, so often by now: it has failed by that."""
+        # The handler's return had made an end of the failures before.
+        attempt.grant.failures = refusals - 1
+        return self.meet(attempt, error, now)
 
     def _park(self, attempt: Attempt[F], verdict: TryAgain, error: BaseException, now: int) -> None:
         grant = attempt.grant

@@ -116,7 +116,7 @@ class Fetcher(GrantTable):
         with self._lock:
             self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
             self._meter.passed_over(grant.tp.topic, len(attempt.records), end, reason)
-            self._cells[grant.at + CONSUMED] = attempt.following
+            self._done_up_to(grant, attempt.following, len(attempt.records))
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)
 
@@ -200,6 +200,10 @@ class Fetcher(GrantTable):
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
 
+    def _done_up_to(self, grant: Grant, following: int, records: int) -> None:
+        """So far, with so many records more, but not by the handler's return."""
+        self._cells[grant.at + CONSUMED] = following
+
     def _end_attempt(self, attempt: Attempt[Grant], *, retried: bool, failed: bool = True) -> None:
         self._put_down(attempt.grant, attempt.finished, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
@@ -235,7 +239,7 @@ class Fetcher(GrantTable):
                 continue
             # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
             reached = min(now.offset, self.stops.get(grant.tp, now.offset))
-            if reached > cells[grant.at + CONSUMED]:
+            if reached > max(cells[grant.at + CONSUMED], grant.handled_to):
                 if now.leader_epoch is not None:
                     cells[grant.at + LEADER_EPOCH] = now.leader_epoch
-                cells[grant.at + CONSUMED] = reached
+                self._done_up_to(grant, reached, 0)

@@ -11,6 +11,7 @@ from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH
+from kunicorn.pipes.messages import Failed
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
 
@@ -50,6 +51,25 @@ class Grant:
     poison: str = ""
     """Why the first record is not for the handler: it killed workers."""
     poison_deaths: int = 0
+    poison_at: int = NO_OFFSET
+    """Which record that is; what comes before it is handled again, one by one, as its outputs were not delivered."""
+    handled_to: int = NO_OFFSET
+    """Where outputs are sent: handled up to here, while the ledger tells how far they are delivered."""
+    refused_at: int = NO_OFFSET
+    """The record whose outputs the brokers refuse; from it on nothing more is put into the outbox."""
+    refusal: BaseException | None = None
+    """Why; met in place of the handler when that record comes again."""
+    refusals: int = 0
+    refused_before: int = NO_OFFSET
+    """How often that record was refused in a row, and which it was."""
+    singly_until: int = NO_OFFSET
+    """From where it is rewound to up to here, records are handled one at a time."""
+    rewinds: bool = False
+    """To be fetched again from the consumed offset on."""
+    discarded: bool = False
+    """The grant is over: what it has left in the outbox is not to be delivered."""
+    last_word: Failed | None = None
+    """While settling: how it ends, where it is not by `FetcherStopped`."""
     ahead: frozenset[int] = frozenset()
     """Offsets that are done, though one before them is not."""
     gathering: bool = False
@@ -65,9 +85,15 @@ class Grant:
 
     def from_where(self, cells: memoryview) -> ClientPartition:
         """The partition as the client takes it, from the next offset to handle on."""
-        offset, epoch = cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH]
         if self.resume_at is not None:
-            offset, epoch = self.resume_at.offset, self.resume_at.leader_epoch
+            return self._place(self.resume_at.offset, self.resume_at.leader_epoch)
+        return self.place(cells, cells[self.at + CONSUMED])
+
+    def place(self, cells: memoryview, offset: int) -> ClientPartition:
+        """That offset of it as the client takes it."""
+        return self._place(offset, cells[self.at + LEADER_EPOCH])
+
+    def _place(self, offset: int, epoch: int) -> ClientPartition:
         if epoch == NO_EPOCH:
             return ClientPartition(*self.tp, offset)
         return ClientPartition(*self.tp, offset, leader_epoch=epoch)
@@ -85,6 +111,27 @@ class Grant:
     def in_hand(self, cells: memoryview) -> int:
         """The first unfinished offset of what the handler has."""
         return int(max(cells[self.at + HAND_OFFSET], cells[self.at + CONSUMED]))
+
+    def settled(self, cells: memoryview) -> bool:
+        """All that was handled is delivered; always so where nothing is sent."""
+        return self.handled_to <= int(cells[self.at + CONSUMED])
+
+    def takes_output_at(self, offset: int) -> bool:
+        """Whether what that record leaves is to be delivered."""
+        return not self.discarded and (self.refused_at == NO_OFFSET or offset < self.refused_at)
+
+    def refuse(self, offset: int, following: int, error: BaseException) -> None:
+        """The brokers will not take what the records from `offset` up to `following` leave.
+
+        One record has failed by that. Of a batch nobody knows whose output it was: its records are handled again, one
+        at a time.
+        """
+        if not self.takes_output_at(offset):
+            return
+        self.refusals = self.refusals + 1 if offset == self.refused_before else 1
+        self.refused_at = self.refused_before = offset
+        self.singly_until = following
+        self.refusal = error if following == offset + 1 else None
 
     def put_down(self, cells: memoryview, finished: int) -> None:
         """The handler has returned; `finished` records are done with."""

@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -22,8 +22,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler, load
-from kunicorn.handling.calls import Calls, arguments_of, calls_of
+from kunicorn.handling.calls import Calls, arguments_of, calls_of, calls_with
 from kunicorn.handling.concurrency import concurrency_of
+from kunicorn.handling.outputs import Noted
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.observe import logs
@@ -47,7 +48,10 @@ from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.producing import Letters, LettersAmongOutputs, Outputs
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.sending import Sending, refused_by_producing
+from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.statistics import ClientStatistics
 from kunicorn.worker.table import GrantTable
 from kunicorn.worker.tasks import Tasks
@@ -139,7 +143,9 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(channel, ledger, made.fetcher, runner, made.login, lambda: written.dropped, collecting)
+    control = Control(
+        channel, ledger, made.fetcher, runner, made.login, lambda: written.dropped, collecting, made.sending
+    )
     control.start()
     runner.run()
     control.say_last()
@@ -169,6 +175,7 @@ class Assembled:
     runner: Runner | ConcurrentRunner
     login: Login
     statistics: ClientStatistics | None
+    sending: Sending | None = None
 
 
 def assemble(
@@ -179,32 +186,59 @@ def assemble(
     Caller: the thread that will run the runner. Raises `CannotServe`.
     """
     makers = makers or Makers()
-    handler, calls, concurrency = _load(configure, makers.handler)
+    sending = Sending(configure.producing, makers.producer) if configure.producing is not None else None
+    outputs = sending.outputs if sending is not None else None
+    handler, calls, concurrency = _load(configure, makers.handler, outputs)
     policies = _policies(configure)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    target = configure.dead_letters
-    dead_letters = DeadLetters(target, login, makers.producer) if target is not None else None
+    dead_letters = _letters(configure, login, outputs, makers)
     if isinstance(calls, Threads | Tasks):
         lanes = Lanes(configure.ordering, concurrency)
         flights = Flights(consumer, topics, ledger, Meter(), report, lanes, configure.ahead_bytes)
         several = ConcurrentRunner(consumer, flights, ledger, calls, Failures(flights, policies, dead_letters), login)
         return Assembled(handler, calls, flights, several, login, statistics)
-    fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
+    fetcher: Fetcher
+    if sending is not None:
+        fetcher = settling = SettlingFetcher(consumer, topics, ledger, Meter(), report, sending.outbox)
+        _start_sending(sending, settling, login, report)
+    else:
+        fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
     fetcher.batches = configure.mode == "batch"
     failures = makers.failures(fetcher, policies, dead_letters)
-    runner = Runner(consumer, fetcher, ledger, calls, failures, _bounds(configure), login)
-    return Assembled(handler, calls, fetcher, runner, login, statistics)
+    runner = Runner(consumer, fetcher, ledger, calls, failures, _bounds(configure), login, outputs)
+    return Assembled(handler, calls, fetcher, runner, login, statistics, sending)
 
 
-def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Handler, Form, int]:
+def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:
+    """Where dead letters go; None where there are none."""
+    if (target := configure.dead_letters) is None:
+        return None
+    if outputs is not None:
+        return LettersAmongOutputs(outputs, target.topic, target.group)
+    return DeadLetters(target, login, makers.producer)
+
+
+def _start_sending(
+    sending: Sending, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]
+) -> None:
+    """Raises `CannotServe`. Blocks until no transaction of a predecessor is open any more."""
+    try:
+        sending.start(fetcher, login, tell)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
+
+
+def _load(
+    configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None
+) -> tuple[Handler, Form, int]:
     """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
     try:
-        handler = made(load(configure.entrypoint))
-        calls, concurrency = _form(handler, configure)
+        handler = made(load(configure.entrypoint, yields=outputs is not None))
+        calls, concurrency = _form(handler, configure, outputs)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
     if handler.setup is None:
@@ -224,12 +258,16 @@ def _load(configure: Configure, made: Callable[[Handler], Handler]) -> tuple[Han
     return handler, calls, concurrency
 
 
-def _form(handler: Handler, configure: Configure) -> tuple[Form, int]:
+def _form(handler: Handler, configure: Configure, outputs: Outputs | None) -> tuple[Form, int]:
     """And with how many records at a time. Raises `CannotServe`, `HandlerLoadError`."""
     try:
         concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+    if outputs is not None:
+        # An async handler may have several records in hand by default; where outputs are sent, it has one.
+        sent = Noted(arguments_of(handler, configure.mode, configure.decoding, configure.tracing), outputs.note)
+        return calls_with(outputs.of(replace(handler, call=sent.adapted(handler.call))), sent, configure.mode), 1
     if concurrency == 1:
         return calls_of(handler, configure.mode, configure.decoding, configure.tracing), 1
     form = arguments_of(handler, configure.mode, configure.decoding, configure.tracing)

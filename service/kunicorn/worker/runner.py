@@ -22,7 +22,7 @@ from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
-from kunicorn.pipes.ledger import CONSUMED, Ledger
+from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.failures import Failures
@@ -32,6 +32,7 @@ from kunicorn.worker.gathering import Bounds, Gathering
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
+from kunicorn.worker.producing import Outputs
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -40,6 +41,7 @@ FETCH_RECORDS = 1000
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
 _LEASE_CHECK_SECONDS = 0.02
+_ROOM_CHECK_SECONDS = 0.5
 
 
 class Runner:
@@ -54,8 +56,10 @@ class Runner:
         failures: Failures[Grant],
         batch: Bounds | None,
         login: Login,
+        outputs: Outputs | None = None,
     ) -> None:
-        """`batch` bounds the records of one call; None: the handler takes one record at a time.
+        """`batch` bounds the records of one call; None: the handler takes one record at a time. `outputs`: what the
+        handler returns is sent; the ledger's consumed offset then follows the delivery.
 
         Caller: the main thread, as `run`.
         """
@@ -70,6 +74,9 @@ class Runner:
         self._gathering = Gathering(batch, fetcher) if batch is not None and batch.wait_ns else None
         self._fetch_records = max(FETCH_RECORDS, batch.records if batch is not None else 0)
         self._login = login
+        self._outputs = outputs
+        self._progress_cell = CONSUMED if outputs is None else HAND_OFFSET
+        """Where it shows how far the handler has come."""
         self._pace = ChunkPace()
         self._interruptible: Grant | None = None
         """The grant whose records the handler has right now."""
@@ -106,8 +113,8 @@ class Runner:
         The supervisor decides from outside; by the time the signal arrives another record may be in hand.
         """
         grant = self._interruptible
-        if grant is None:
-            return
+        if grant is None or grant.handled_to > grant.in_hand(self._ledger.cells):
+            return  # The handler has returned, its outputs are on their way.
         error: BaseException
         if self._timed_out == (grant.number, grant.in_hand(self._ledger.cells)):
             error = HandlerTimeout()
@@ -162,8 +169,8 @@ class Runner:
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
         following = following_offsets(messages)
         done = 0
-        while done < len(messages) and self._within_lease():
-            end = done + self._chunk(tp, following[done], messages, done)
+        while done < len(messages) and self._within_lease() and (room := self._room()):
+            end = done + min(self._chunk(tp, following[done], messages, done), room)
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
@@ -178,22 +185,28 @@ class Runner:
 
     def _chunk(self, tp: TopicPartition, following: int, messages: list[Message], done: int) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
+        if self._fetcher.singly and following <= self._fetcher.singly.get(tp, NO_OFFSET):
+            return 1
         if self._batch is None:
             return min(self._pace.size, len(messages) - done)
-        if following <= self._fetcher.singly.get(tp, NO_OFFSET):
-            return 1
         return fitting(messages[done : done + self._batch.records], self._batch.bytes)
 
     def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
         """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
-        if grant.poison:
+        if self._outputs is not None:
+            self._outputs.grant = grant
+        if grant.poison and following[0] > grant.poison_at:
             return 1 if self._failures.meet_poison(grant, messages, self._now) else None
+        if grant.refusal is not None and following[0] > grant.refused_before:
+            refusal, grant.refusal = grant.refusal, None
+            refused = Attempt(grant, messages[:1], following[0], calls=0)
+            return 1 if self._failures.meet_refusal(refused, refusal, grant.refusals, self._now) else None
         started = self._now
         error = self._call(grant, messages, following)
         self._now = now_ns()
         self.progress += 1
         duration = self._now - started
-        finished = bisect_right(following, self._ledger.cells[grant.at + CONSUMED])
+        finished = bisect_right(following, self._ledger.cells[grant.at + self._progress_cell])
         self._pace.took(finished, duration)
         if finished:
             grant.failures = 0
@@ -216,7 +229,8 @@ class Runner:
         try:
             try:
                 self._interruptible = grant
-                self._calls(messages, following, self._ledger.cells, grant.at + CONSUMED, self._fetcher.interrupts)
+                progress = grant.at + self._progress_cell
+                self._calls(messages, following, self._ledger.cells, progress, self._fetcher.interrupts)
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
@@ -231,6 +245,15 @@ class Runner:
             following = following_offsets(messages)
             if self._within_lease() and self._fetcher.retake(grant, following[0] - 1, self._now):
                 self._handle_chunk(grant, messages, following)
+
+    def _room(self) -> int:
+        """So many records may be handled now; waits while too much is not delivered. 0: everything was drained."""
+        if self._outputs is None:
+            return self._fetch_records
+        while not (room := self._outputs.room(_ROOM_CHECK_SECONDS)) and not self._fetcher.drained:
+            self.progress += 1
+            self._now = now_ns()
+        return room
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

@@ -106,13 +106,17 @@ class GrantTable(ABC):
                 self._waiting.append(grant)
             self.several_topics = len(self._topics) > 1
 
-    def stop(self, numbers: Iterable[int]) -> None:
+    def stop(self, numbers: Iterable[int], *, lost: bool = False) -> None:
         """Fetch these no more. Reports those with nothing in hand before it returns; the runner reports the others.
 
-        A grant that has ended by itself meanwhile was reported then, and is passed over.
+        A grant that has ended by itself meanwhile was reported then, and is passed over. `lost`: their next owner may
+        have begun.
         """
         with self._lock:
-            self._stop([grant for number in numbers if (grant := self._grants.get(number)) is not None])
+            grants = [grant for number in numbers if (grant := self._grants.get(number)) is not None]
+            for grant in grants if lost else ():
+                grant.discarded, grant.handled_to = True, NO_OFFSET
+            self._stop(grants)
 
     def drain(self) -> None:
         """Stop everything; `drained` comes true when the last report is sent."""
@@ -165,7 +169,7 @@ class GrantTable(ABC):
         with self._lock:
             grant = self._by_partition.get(tp)
             if grant is not None and grant.state is GrantState.FETCHING:
-                self._fail(grant, kind, self._cells[grant.at + CONSUMED], error)
+                self._fail(grant, kind, max(self._cells[grant.at + CONSUMED], grant.handled_to), error)
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
     directory, environment = os.getcwd(), dict(os.environ)
     began = time.monotonic()
     try:
-        load(preload.entrypoint)
+        load(preload.entrypoint, yields=True)  # Whether that is wanted, workers know.
     except HandlerLoadError as error:
         return TemplateFailed(str(error))
     seconds = time.monotonic() - began

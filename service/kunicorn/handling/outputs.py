@@ -1,0 +1,178 @@
+"""From what a handler returned to what is to be sent. Pure: no client is used here.
+
+Everything is collected before anything is sent: of a handler that yields twice and then raises, nothing goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message
+
+from kunicorn.decoding.forms import Form, Gathered
+from kunicorn.handlers import Handler
+from kunicorn.outcomes import Done, Outcome
+from kunicorn.producing import NotToBeSent, Send
+
+
+class Outgoing(NamedTuple):
+    """One record as the client's `produce` takes it."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    partition: int
+    """−1: the client's partitioner chooses."""
+    timestamp: int
+    """0: now."""
+
+    @property
+    def size(self) -> int:
+        """Roughly what it takes while it waits."""
+        return _ROOM + len(self.value or b"") + len(self.key or b"")
+
+
+_ROOM = 200
+"""Bytes beside key and value: our tuple and the client's own message."""
+_BY_KEY = -1
+_NOW = 0
+_LARGEST_PARTITION = 2**31 - 1
+
+
+class Noted:
+    """A `Form` that tells whose argument the handler gets: a model does not know its record."""
+
+    def __init__(self, form: Form, note: Callable[[int, int], None]) -> None:
+        """`note` takes the first offset of a call, and the one to go on from behind it."""
+        self._form = form
+        self._note = note
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """See `Form`."""
+        return self._form.adapted(handle)
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """See `Form`."""
+        for message, argument in zip(messages, self._form.each(messages), strict=True):
+            offset = message.offset() or 0
+            self._note(offset, offset + 1)
+            yield argument
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """See `Form`."""
+        gathered = self._form.batch(messages)
+        if gathered.records:
+            self._note(messages[0].offset() or 0, (messages[gathered.records - 1].offset() or 0) + 1)
+        return gathered
+
+    def blame(self, message: Message) -> None:
+        """See `Form`."""
+        self._form.blame(message)
+
+
+def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Outgoing]], None]) -> Handler:
+    """The handler with its outputs taken out: `put` gets those of one call, and what else the handler says is
+    returned.
+
+    A record that is to be skipped or tried again leaves nothing.
+    """
+    handle = handler.call
+
+    def take(outputs: list[Outgoing], said: object) -> object:
+        if outputs and (isinstance(said, Done) or not isinstance(said, Outcome)):
+            put(outputs)
+        return said
+
+    def call(records: Any) -> object:
+        if (returned := handle(records)) is None:
+            return None
+        return take(*outputs_of(returned, default_topic))
+
+    async def call_async(records: Any) -> object:
+        return take(*outputs_of(await handle(records), default_topic))
+
+    async def call_yielding(records: Any) -> object:
+        return take(await outputs_of_async(handle(records), default_topic), None)
+
+    if not handler.is_async:
+        return replace(handler, call=call)
+    return replace(handler, call=call_yielding if handler.yields else call_async)
+
+
+def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoing], object]:
+    """What a handler's return value asks to send, and what else it says: an outcome, or nothing.
+
+    Runs a generator to its end. Raises `NotToBeSent`, and what the generator raises.
+    """
+    if isinstance(returned, Send):
+        return [outgoing(returned, default_topic)], None
+    if isinstance(returned, list | tuple):
+        return [_item(item, default_topic, "returned") for item in returned], None
+    if isinstance(returned, Iterator):
+        sends: list[Outgoing] = []
+        try:
+            while True:
+                sends.append(_item(next(returned), default_topic, "yielded"))
+        except StopIteration as end:
+            return sends, end.value
+    return [], returned
+
+
+async def outputs_of_async(yielding: AsyncIterator[Any], default_topic: str | None) -> list[Outgoing]:
+    """As `outputs_of`, of an `async def` handler that yields."""
+    return [_item(item, default_topic, "yielded") async for item in yielding]
+
+
+def _item(item: object, default_topic: str | None, how: str) -> Outgoing:
+    if isinstance(item, Send):
+        return outgoing(item, default_topic)
+    if isinstance(item, Outcome):
+        raise NotToBeSent(f"the handler {how} {type(item).__name__} among records to send: raise it instead")
+    raise NotToBeSent(f"the handler {how} {type(item).__name__} where kunicorn.producing.Send is wanted")
+
+
+def outgoing(send: Send, default_topic: str | None) -> Outgoing:
+    """The record as the client takes it. Raises `NotToBeSent`."""
+    topic = send.topic or default_topic
+    if topic is None:
+        raise NotToBeSent("a Send without a topic: name one, or set [producing] topic")
+    if not isinstance(topic, str):
+        raise NotToBeSent(f"a Send whose topic is {type(topic).__name__}: it is a text")
+    return Outgoing(
+        topic,
+        _bytes(send.value, "value"),
+        _bytes(send.key, "key"),
+        _headers(send.headers) if send.headers else None,
+        _BY_KEY if send.partition is None else _number(send.partition, "partition", _LARGEST_PARTITION),
+        _NOW if send.timestamp is None else _number(send.timestamp, "timestamp", 2**63 - 1),
+    )
+
+
+def _bytes(given: object, what: str) -> bytes | None:
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise NotToBeSent(f"a Send whose {what} is {type(given).__name__}: it is bytes, text (sent as UTF-8) or None")
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    try:
+        every = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise NotToBeSent("a Send whose headers are not pairs of name and value") from None
+    if any(not isinstance(name, str) for name, _ in every):
+        raise NotToBeSent("a Send with a header whose name is no text")
+    return [(name, _bytes(value, f"header {name!r}")) for name, value in every]
+
+
+def _number(given: object, what: str, most: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= most:
+        raise NotToBeSent(f"a Send whose {what} is {given!r}: it is a whole number from 0 to {most}, or None")
+    return given

@@ -1,0 +1,141 @@
+"""At least once: a batch's outputs are produced, and its offsets count when the brokers have acknowledged them all.
+
+What is not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kunicorn.handling.outputs import Outgoing
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.refusals import refusal
+from kunicorn.worker.settling import SettlingFetcher
+from kunicorn.worker.tally import Tally
+
+log = logging.getLogger("kunicorn.worker")
+
+_FLUSH_SECONDS = 1.0
+_FULL_QUEUE_SECONDS = 0.05
+_BACKOFF_SECONDS, _BACKOFF_MAX_SECONDS = 0.1, 5.0
+
+
+class Parcel(NamedTuple):
+    """One output, and whose it is."""
+
+    entry: Entry
+    output: Outgoing
+
+
+def parcels_of(entries: Iterable[Entry]) -> list[Parcel]:
+    """Every output of these, in order."""
+    return [Parcel(entry, output) for entry in entries for output in entry.outputs]
+
+
+def reached(entries: Iterable[Entry]) -> Mapping[int, int]:
+    """How far each grant is once these are delivered, by the grant's number."""
+    return {entry.grant.number: entry.following for entry in entries}
+
+
+def backoff(failures: int) -> float:
+    """Seconds until the next try; half of it is chance."""
+    return min(_BACKOFF_SECONDS * 2.0 ** min(failures, 10), _BACKOFF_MAX_SECONDS) * (0.5 + random.random() / 2)
+
+
+def put(producer: Producer, parcel: Parcel, failed: Callable[[Parcel, KafkaError], None]) -> None:
+    """Hand one output to the client; `failed` is told, now or from within `poll`, if it is not delivered. Blocks while
+    the client's queue is full."""
+    output = parcel.output
+
+    def told(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed(parcel, error)
+
+    more: dict[str, Any] = {"headers": output.headers} if output.headers else {}
+    while True:
+        try:
+            producer.produce(
+                output.topic,
+                output.value,
+                output.key,
+                output.partition,
+                told,
+                timestamp=output.timestamp,
+                **more,
+            )
+        except BufferError:
+            producer.poll(_FULL_QUEUE_SECONDS)
+        except KafkaException as error:
+            failed(parcel, error.args[0])
+            return
+        else:
+            return
+
+
+class Acknowledging:
+    """A `Carrier`. Caller: the sender's thread."""
+
+    def __init__(self, make: Callable[[], Producer], outbox: Outbox, fetcher: SettlingFetcher, tally: Tally) -> None:
+        """`make` makes the producer, and a new one after a fatal error."""
+        self._make = make
+        self._producer = make()
+        self._outbox = outbox
+        self._fetcher = fetcher
+        self._tally = tally
+        self._failed: list[tuple[Parcel, KafkaError]] = []
+
+    def deliver(self, batch: Sequence[Entry]) -> None:
+        """See `Carrier`."""
+        left, tries = parcels_of(batch), 0
+        rewound: dict[int, Grant] = {}
+        while left:
+            left = self._again(self._send(left), rewound)
+            # One that was given up meanwhile need not arrive.
+            left = [parcel for parcel in left if parcel.entry.grant.takes_output_at(parcel.entry.offset)]
+            if left:
+                tries += 1
+                time.sleep(backoff(tries))
+        delivered = self._outbox.live(batch)
+        self._tally.delivered(delivered)
+        self._fetcher.settle(reached(delivered))
+        if rewound:
+            self._fetcher.rewind(rewound.values())
+
+    def serve(self) -> None:
+        """See `Carrier`: keep the client's login fresh."""
+        self._producer.poll(0)
+
+    def _send(self, parcels: Sequence[Parcel]) -> list[tuple[Parcel, KafkaError]]:
+        """Produce them and wait for their fate; those that were not delivered."""
+        self._failed = []
+        for parcel in parcels:
+            put(self._producer, parcel, self._note)
+        while self._producer.flush(_FLUSH_SECONDS):
+            pass
+        return self._failed
+
+    def _note(self, parcel: Parcel, error: KafkaError) -> None:
+        self._failed.append((parcel, error))
+
+    def _again(self, failed: Sequence[tuple[Parcel, KafkaError]], rewound: dict[int, Grant]) -> list[Parcel]:
+        """What is worth another try. An idempotent producer does nothing any more after a fatal error."""
+        left = []
+        for (entry, output), error in failed:
+            if (why := refusal(entry, output, error)) is not None:
+                self._outbox.refuse(entry, why)
+                rewound[entry.grant.number] = entry.grant
+            else:
+                left.append(Parcel(entry, output))
+        if left:
+            error = failed[-1][1]
+            log.warning(f"{len(left)} outputs were not acknowledged, they are sent again: {error.str()}")
+            if any(error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE) for _, error in failed):
+                self._producer = self._make()
+        return left

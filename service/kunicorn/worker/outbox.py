@@ -1,0 +1,131 @@
+"""What is handled and not yet delivered: outputs on their way, and the offsets that wait for them.
+
+The runner puts in, the sender's thread takes out, everything so far at once: that is one batch. While it is delivered
+the runner fills the next. No client is used here.
+1. A record's outputs and its offset are put in together, so that a batch taken at any moment is whole.
+2. An offset goes out behind everything of its partition before it: batches are delivered one after another.
+3. Of a grant that is over without its offsets (lost), or whose record was refused by the brokers, nothing more goes out
+   from that record on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kunicorn.handling.outputs import Outgoing
+from kunicorn.worker.grants import Grant
+
+_IDLE_SECONDS = 1.0
+
+
+class Entry(NamedTuple):
+    """What one record (in batch mode: one call's records) leaves to be delivered."""
+
+    grant: Grant
+    offset: int
+    """Of the first record."""
+    following: int
+    """The offset to go on from once it is delivered."""
+    outputs: Sequence[Outgoing]
+    is_letter: bool = False
+    """They are dead letters: refused ones cannot become dead letters again."""
+
+
+class Limits(NamedTuple):
+    """When a batch is full, and when it is due."""
+
+    records: int
+    nbytes: int
+    seconds: float
+    """The oldest of a batch waits no longer."""
+
+
+class Outbox:
+    """Caller: the runner, for `put` and `room`; the sender's thread for `take`, `live` and `refuse`."""
+
+    def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._now = now
+        self._changed = threading.Condition()
+        self._entries: list[Entry] = []
+        self._records = self._bytes = 0
+        self._oldest = 0.0
+        self._under_way = 0
+        """Bytes of the batch that was taken last, until it is done."""
+        self._hurried = False
+
+    # -- runner --------------------------------------------------------------------------------------------------------
+
+    def put(self, entry: Entry, records: int, nbytes: int) -> None:
+        """One more record is handled. Never blocks; `room` says beforehand whether it should."""
+        with self._changed:
+            if not entry.grant.takes_output_at(entry.offset):
+                return
+            entry.grant.handled_to = max(entry.grant.handled_to, entry.following)
+            if not self._entries:
+                self._oldest = self._now()
+            self._entries.append(entry)
+            was_due = self._full
+            self._records += records
+            self._bytes += nbytes
+            if len(self._entries) == 1 or (self._full and not was_due):
+                self._changed.notify_all()
+
+    def room(self) -> int:
+        """So many more records may be handled now."""
+        if self._bytes + self._under_way >= self._limits.nbytes:
+            return 0
+        return max(0, self._limits.records - self._records)
+
+    def wait_for_room(self, seconds: float) -> bool:
+        """Wait so long for room; whether there is some."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.room() > 0, seconds)
+
+    def hurry(self) -> None:
+        """A partition is given up: deliver what there is now."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
+    # -- sender --------------------------------------------------------------------------------------------------------
+
+    def take(self) -> list[Entry]:
+        """The next batch, as soon as it is due; empty if none is for a second."""
+        with self._changed:
+            if not self._entries and not self._changed.wait_for(lambda: bool(self._entries), _IDLE_SECONDS):
+                self._hurried = False
+                return []
+            while not (self._full or self._hurried) and (left := self._oldest + self._limits.seconds - self._now()) > 0:
+                self._changed.wait(left)
+            batch, self._entries = self._entries, []
+            self._under_way, self._records, self._bytes = self._bytes, 0, 0
+            self._hurried = False
+            self._changed.notify_all()
+            return batch
+
+    def done(self) -> None:
+        """The batch that was taken is delivered."""
+        with self._changed:
+            self._under_way = 0
+            self._changed.notify_all()
+
+    def live(self, batch: Sequence[Entry]) -> list[Entry]:
+        """What of it is still to be delivered."""
+        with self._changed:
+            return [entry for entry in batch if entry.grant.takes_output_at(entry.offset)]
+
+    def refuse(self, entry: Entry, error: BaseException) -> None:
+        """The brokers will never take these outputs: the record has failed, and whatever came behind it in its
+        partition is not to be delivered before it."""
+        with self._changed:
+            entry.grant.refuse(entry.offset, entry.following, error)
+            self._entries = [each for each in self._entries if each.grant.takes_output_at(each.offset)]
+            self._changed.notify_all()
+
+    @property
+    def _full(self) -> bool:
+        return self._records >= self._limits.records or self._bytes + self._under_way >= self._limits.nbytes

@@ -1,0 +1,145 @@
+"""Sending what handlers return: between the runner, which collects, and the sender's thread, which delivers.
+
+1. A record counts as consumed only when everything that it left is delivered (or it left nothing, and everything before
+   it in its partition is).
+2. The runner never waits for a broker, but for room in the outbox.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Protocol
+
+from confluent_kafka import Message
+
+from kunicorn.errors import ExitCode
+from kunicorn.handlers import Handler
+from kunicorn.handling.deadletters import Cause, letter_of
+from kunicorn.handling.outputs import Outgoing, sending
+from kunicorn.records import Record
+from kunicorn.topics import NO_OFFSET
+from kunicorn.worker.deadletters import DeadLetters, Delivery
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.outbox import Entry, Outbox
+
+LARGEST_REPORT = 4096
+
+
+class Outputs:
+    """What the runner knows of producing. Caller: the runner."""
+
+    def __init__(self, outbox: Outbox, topic: str | None) -> None:
+        """`topic`: where a Send goes that names none."""
+        self.grant: Grant | None = None
+        """Whose records the handler has."""
+        self._outbox = outbox
+        self._topic = topic
+        self._offset = self._following = NO_OFFSET
+
+    def room(self, seconds: float) -> int:
+        """So many more records may be handled; waits so long for some."""
+        return self._outbox.room() or (self._outbox.room() if self._outbox.wait_for_room(seconds) else 0)
+
+    def of(self, handler: Handler) -> Handler:
+        """The handler as it is called from here on: its outputs go into the outbox, its outcome is returned."""
+        return sending(handler, self._topic, self._put_outputs)
+
+    def note(self, offset: int, following: int) -> None:
+        """Which records the handler gets now."""
+        self._offset, self._following = offset, following
+
+    def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
+        """Dead letters of these records go the way of outputs."""
+        first, last = Record.of(messages[0]).offset, Record.of(messages[-1]).offset
+        assert self.grant is not None
+        self._put(Entry(self.grant, first, last + 1, outputs, is_letter=True))
+
+    def _put_outputs(self, outputs: list[Outgoing]) -> None:
+        assert self.grant is not None
+        self._put(Entry(self.grant, self._offset, self._following, outputs))
+
+    def _put(self, entry: Entry) -> None:
+        self._outbox.put(entry, 0, sum(output.size for output in entry.outputs))
+
+
+class LettersAmongOutputs:
+    """Dead letters where outputs are sent: acknowledged, or committed, together with them. Stands in for `DeadLetters`.
+
+    Caller: the runner.
+    """
+
+    def __init__(self, outputs: Outputs, topic: str, group: str) -> None:
+        self.topic = topic
+        self._outputs = outputs
+        self._group = group
+
+    def send(self, messages: Sequence[Message], cause: Cause) -> Delivery:
+        """They count as delivered here: their record's offset waits for them."""
+        now_ms = time.time_ns() // 1_000_000
+        letters = [letter_of(Record.of(message), self._group, cause, now_ms) for message in messages]
+        outgoing = [
+            Outgoing(self.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)
+            for letter in letters
+        ]
+        self._outputs.put_letters(messages, outgoing)
+        return Delivery(0)
+
+    def deliver(self, delivery: Delivery, seconds: float) -> bool:
+        """There is nothing to wait for."""
+        return delivery.over
+
+    def serve(self, seconds: float = 0.0) -> None:
+        """The sender's thread does."""
+
+    def start_anew(self) -> None:
+        """Nothing is refused here."""
+
+
+Letters = DeadLetters | LettersAmongOutputs
+"""Where the dead letters of a worker go."""
+
+
+class Carrier(Protocol):
+    """How a batch is delivered. Caller: the sender's thread."""
+
+    def deliver(self, batch: Sequence[Entry]) -> None:
+        """Blocks until all of it that is still wanted has arrived, and is settled. Raises `Fenced`."""
+
+    def serve(self) -> None:
+        """Nothing is to be delivered now."""
+
+
+class Fenced(Exception):
+    """Another producer has this worker's transactional.id: whatever we hold is not ours to commit any more."""
+
+
+class Sender(threading.Thread):
+    """Takes batches out of the outbox, one after another, for as long as the process lives."""
+
+    def __init__(self, outbox: Outbox, carrier: Carrier) -> None:
+        super().__init__(name="sender", daemon=True)
+        self._outbox = outbox
+        self._carrier = carrier
+
+    def run(self) -> None:
+        """The worker ends with it: without a sender nothing would ever be consumed."""
+        try:
+            while True:
+                if batch := self._outbox.take():
+                    self._carrier.deliver(batch)
+                    self._outbox.done()
+                else:
+                    self._carrier.serve()
+        except Fenced as error:
+            _die(f"worker {os.getpid()}: {error}\n")
+        except BaseException:
+            _die(f"worker {os.getpid()}: the sender broke, exiting\n{traceback.format_exc()}")
+
+
+def _die(text: str) -> None:
+    os.write(2, text.encode()[-LARGEST_REPORT:])
+    os._exit(ExitCode.BUG)

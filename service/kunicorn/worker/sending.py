@@ -1,0 +1,85 @@
+"""The parts of producing in one worker, put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kunicorn.complaints import librdkafka, log_client_error
+from kunicorn.pipes.messages import FromWorker, ProducingTarget
+from kunicorn.worker.acknowledging import Acknowledging
+from kunicorn.worker.login import Login
+from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.producing import Carrier, Outputs, Sender
+from kunicorn.worker.settling import SettlingFetcher
+from kunicorn.worker.tally import Tally
+from kunicorn.worker.transactions import Identities, Transactions
+
+log = logging.getLogger("kunicorn.worker")
+
+_INIT_SECONDS = 5.0
+
+
+class Sending:
+    """Made before the handler is loaded; `start` comes when there is a fetcher."""
+
+    def __init__(self, target: ProducingTarget, make: Callable[..., Producer] = Producer) -> None:
+        self.outbox = Outbox(Limits(target.max_records, target.max_bytes, target.max_ms / 1000))
+        self.outputs = Outputs(self.outbox, target.topic)
+        self.tally = Tally()
+        self.identities = Identities()
+        self._target = target
+        self._make = make
+
+    def start(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
+        """Make the producer and begin to send.
+
+        Raises `KafkaException` (or what the client says of properties that it refuses). With transactions it blocks
+        until what a predecessor left open is ended, however long the brokers take.
+        """
+        Sender(self.outbox, self._carrier(fetcher, login, tell)).start()
+
+    def _carrier(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> Carrier:
+        target = self._target
+        if target.delivery != "transactions":
+            return Acknowledging(lambda: self._producer(login), self.outbox, fetcher, self.tally)
+        producer = self._producer(login)
+        take_over(producer)
+        return Transactions(producer, target.group, self.outbox, fetcher, self.tally, self.identities, tell)
+
+    def _producer(self, login: Login) -> Producer:
+        properties: dict[str, Any] = {**self._target.client, "error_cb": log_client_error}
+        if login.is_bearer:
+            properties["oauth_cb"] = login.bearer
+        producer = self._make(properties, logger=librdkafka)
+        login.use(producer)
+        return producer
+
+
+def take_over(producer: Producer) -> None:
+    """End what the transactional.id has left open, and fence whoever still has it. Raises `KafkaException` where trying
+    again does not help."""
+    while True:
+        try:
+            producer.init_transactions(_INIT_SECONDS)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if not error.retriable():
+                raise
+            log.warning(f"the brokers do not take this worker's transactional.id yet, trying on: {error.str()}")
+        else:
+            return
+
+
+def refused_by_producing(error: BaseException) -> str:
+    """For a person: why nothing can be sent."""
+    cause = error.args[0] if isinstance(error, KafkaException) else None
+    if isinstance(cause, KafkaError) and cause.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return (
+            "producing: this user needs WRITE and DESCRIBE on the transactional ids that begin with "
+            "producing.transactional_id_prefix"
+        )
+    return f"the Kafka client refuses to produce: {error}. See [producing] and [producing.librdkafka]."

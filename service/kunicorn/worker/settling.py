@@ -1,0 +1,150 @@
+"""The table of grants where outputs are sent: the ledger follows the delivery, not the handler.
+
+1. A record counts as consumed when its outputs, and those of everything before it in its partition, are delivered.
+2. A grant that is given up settles first: it is reported when all that it handled is delivered. Only one that is lost
+   is reported at once, and what it has left is delivered no more.
+3. Of a partition with a refused output nothing more is handled until it is rewound to that record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, LEADER_EPOCH, Ledger
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.metadata import KnownTopics
+from kunicorn.worker.meter import Meter
+from kunicorn.worker.outbox import Entry, Outbox
+
+
+class SettlingFetcher(Fetcher):
+    """See the module's head. While a grant settles it is *stopping*, with nothing in hand."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        known_topics: KnownTopics,
+        ledger: Ledger,
+        meter: Meter,
+        report: Callable[[FromWorker], None],
+        outbox: Outbox,
+    ) -> None:
+        super().__init__(consumer, known_topics, ledger, meter, report)
+        self._outbox = outbox
+        self._rewinding: list[Grant] = []
+
+    # -- sender's thread -----------------------------------------------------------------------------------------------
+
+    def settle(self, reached: Mapping[int, int]) -> None:
+        """By the grant's number: everything before that offset is delivered."""
+        with self._lock:
+            for number, following in reached.items():
+                if (grant := self._grants.get(number)) is not None and not grant.discarded:
+                    at = grant.at + CONSUMED
+                    self._cells[at] = max(self._cells[at], following)
+                    self._close_if_settled(grant)
+
+    def rewind(self, grants: Iterable[Grant]) -> None:
+        """Their refused record is the next to be delivered now: have it, and what is behind it, fetched again."""
+        with self._lock:
+            for grant in grants:
+                if grant.number in self._grants:
+                    grant.handled_to, grant.rewinds = self._cells[grant.at + CONSUMED], True
+                    self._rewinding.append(grant)
+                    self._close_if_settled(grant)
+        self.interrupt()
+
+    def place(self, grant: Grant, offset: int) -> ClientPartition:
+        """As it is committed in a transaction."""
+        return grant.place(self._cells, offset)
+
+    # -- runner --------------------------------------------------------------------------------------------------------
+
+    def begin_turn(self, now: int) -> None:
+        """See `GrantTable`."""
+        if self._rewinding:
+            with self._lock:
+                rewinding, self._rewinding = self._rewinding, []
+                for grant in rewinding:
+                    if grant.number in self._grants and grant.state in (GrantState.FETCHING, GrantState.PARKED):
+                        self._rewind(grant)
+        super().begin_turn(now)
+
+    def take(
+        self, tp: TopicPartition, offset: int, count: int, epoch: int, now: int, timestamp: int = NO_TIMESTAMP
+    ) -> Grant | None:
+        """See `Fetcher`."""
+        grant = self._by_partition.get(tp)
+        if grant is not None and grant.refused_at != NO_OFFSET:
+            return None
+        return super().take(tp, offset, count, epoch, now, timestamp)
+
+    def retake(self, grant: Grant, offset: int, now: int) -> bool:
+        """See `Fetcher`."""
+        return grant.refused_at == NO_OFFSET and super().retake(grant, offset, now)
+
+    # -- under the lock ----------------------------------------------------------------------------------------------
+
+    def _open(self, start: FetcherStart) -> Grant:
+        grant = super()._open(start)
+        # Records before the poison may have to be handled again, as their outputs were not delivered.
+        grant.poison, grant.poison_at = start.poison, start.poison_offset
+        return grant
+
+    def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
+        if finished:
+            self._done_up_to(grant, self._cells[grant.at + HAND_OFFSET], finished)
+        super()._put_down(grant, finished, nanoseconds, calls)
+
+    def _done_up_to(self, grant: Grant, following: int, records: int) -> None:
+        self._outbox.put(Entry(grant, following - 1, following, ()), records, 0)
+
+    def _busy(self, grant: Grant) -> bool:
+        return super()._busy(grant) or self._settles(grant)
+
+    def _settles(self, grant: Grant) -> bool:
+        """Whether it has to wait for its delivery before it can be reported; that is hurried then."""
+        if grant.settled(self._cells):
+            return False
+        self._outbox.hurry()
+        return True
+
+    def _ended(self, grant: Grant) -> bool:
+        if grant.state is GrantState.STOPPING and self._settles(grant):
+            return True
+        if grant.state is GrantState.IN_HAND and grant.rewinds:
+            self._rewind(grant)
+            return True
+        return super()._ended(grant)
+
+    def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
+        if not self._settles(grant):
+            super()._fail(grant, kind, offset, error)
+            return
+        self._leave(grant)
+        grant.state = GrantState.STOPPING
+        grant.last_word = Failed(grant.number, kind, offset, self._cells[grant.at + LEADER_EPOCH], error)
+
+    def _close_if_settled(self, grant: Grant) -> None:
+        if grant.state is GrantState.STOPPING and self._hand is not grant and grant.settled(self._cells):
+            last_word = grant.last_word or FetcherStopped([self._final(grant)])
+            self._forget(grant)
+            self._report(last_word)
+
+    def _forget(self, grant: Grant) -> None:
+        # What a record that was interrupted has left in the outbox must not count under the next grant.
+        grant.discarded = True
+        super()._forget(grant)
+
+    def _rewind(self, grant: Grant) -> None:
+        grant.rewinds, grant.refused_at, grant.held = False, NO_OFFSET, ()
+        self.singly[grant.tp] = max(grant.singly_until, self.singly.get(grant.tp, NO_OFFSET))
+        grant.state = GrantState.WAITING
+        self._leave(grant)
+        self._waiting.append(grant)

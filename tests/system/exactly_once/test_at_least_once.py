@@ -1,0 +1,129 @@
+"""Outputs that are acknowledged before their records count, with a real worker and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kunicorn.handling.deadletters import read
+from kunicorn.pipes.messages import DeadLetterTarget, Drain, Failed, FetcherStopped, ProducingTarget, StopFetcher
+from kunicorn.pipes.producer import producer_properties
+from tests.kafka import KafkaCluster
+from tests.system.outputs import committed_outputs
+from tests.system.producing import consumed, headers_of, produce, producer
+from tests.system.worker.rig import Rig, WorkerProcess
+
+Start = Callable[..., WorkerProcess]
+
+HANDLERS = """
+from kunicorn.producing import Send
+
+def copy(record):
+    return Send(value=f"{record.partition}:{record.offset}", key=record.key)
+
+def picky(record):
+    if record.value == b"large":
+        return Send(value=b"x" * 2_000_000)
+    if record.value == b"nowhere":
+        return Send("there-is-no-such-topic", b"x")
+    return Send(value=f"{record.partition}:{record.offset}")
+
+def whole(batch):
+    for record in batch:
+        yield Send(value=b"x" * 2_000_000 if record.value == b"large" else f"{record.partition}:{record.offset}")
+"""
+
+
+@pytest.fixture
+def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
+    """Starts a worker that has partition 0: `start("copy", on_failure="dead_letter")`."""
+    kafka.create_topic(topic, 1)
+    kafka.create_topic(f"{topic}.out", 1)
+    kafka.create_topic(f"{topic}.letters", 1)
+    processes.module(HANDLERS)
+
+    def make(handler: str, **configure: Any) -> WorkerProcess:
+        properties = producer_properties(
+            bootstrap_servers=[kafka.bootstrap],
+            client_id="rig",
+            security={},
+            consumers_extra={},
+            extra={"topic.metadata.propagation.max.ms": 500},
+            transactional_id=None,
+            transaction_timeout_ms=10_000,
+            delivery_timeout_ms=5000,
+            linger_ms=5,
+            compression_type="none",
+            acks="all",
+            buffer_memory=1 << 24,
+        )
+        target = ProducingTarget("at_least_once", f"{topic}.out", "rig", properties, 1000, 1 << 24, 5)
+        letters = DeadLetterTarget(f"{topic}.letters", "rig", {})
+        worker = processes.worker(
+            handler, kafka.bootstrap, [topic], producing=target, dead_letters=letters, **configure
+        )
+        worker.start(topic, {0: 0})
+        return worker
+
+    return make
+
+
+def send(kafka: KafkaCluster, topic: str, *values: bytes) -> None:
+    """These records, in order."""
+    sender = producer(kafka.bootstrap)
+    for value in values:
+        sender.produce(topic, value)
+    assert sender.flush(20) == 0
+
+
+def test_what_is_consumed_has_its_output_in_the_topic_and_a_stop_waits_for_it(
+    start: Start, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start("copy")
+    produce(kafka.bootstrap, topic, 3000)
+    worker.consumed(1, 1)
+    worker.tell(StopFetcher([1], None))
+    (stopped,) = worker.expect(FetcherStopped).partitions
+    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", 1)
+    assert outputs == {f"0:{offset}": 1 for offset in range(stopped.offset)}
+    worker.tell(Drain(0.0))
+    assert worker.exit_status() == 0
+
+
+@pytest.mark.parametrize("bad", [b"large", b"nowhere"])
+def test_an_output_that_brokers_refuse_is_its_records_failure_and_all_others_are_sent(
+    start: Start, kafka: KafkaCluster, topic: str, bad: bytes
+) -> None:
+    send(kafka, topic, b"fine", b"fine", bad, b"fine", b"fine")
+    worker = start("picky", retry_attempts=2, on_failure="dead_letter")
+    worker.consumed(1, 5, within=20)
+    (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
+    told = read(headers_of(letter))
+    assert (told.offset, told.cause.attempts, told.cause.type) == (2, 2, "kunicorn.worker.refusals.NotDelivered")
+    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", 1)
+    assert set(outputs) == {f"0:{offset}" for offset in (0, 1, 3, 4)}
+    assert (outputs["0:0"], outputs["0:1"]) == (1, 1), "only what came behind it is sent again"
+
+
+def test_a_refused_output_halts_its_partition_where_the_settings_say_so(
+    start: Start, kafka: KafkaCluster, topic: str
+) -> None:
+    send(kafka, topic, b"fine", b"large", b"fine")
+    worker = start("picky", retry_attempts=1, on_failure="halt")
+    failed = worker.expect(Failed, within=20)
+    assert failed.offset == 1
+    assert "max.message.bytes" in failed.error
+    assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1)["0:0"] == 1
+
+
+def test_of_a_batch_only_the_record_whose_output_is_refused_fails(
+    start: Start, kafka: KafkaCluster, topic: str
+) -> None:
+    send(kafka, topic, b"fine", b"large", b"fine")
+    worker = start("whole", mode="batch", retry_attempts=1, on_failure="dead_letter")
+    worker.consumed(1, 3, within=20)
+    (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
+    assert read(headers_of(letter)).offset == 1
+    assert set(committed_outputs(kafka.bootstrap, f"{topic}.out", 1)) == {"0:0", "0:2"}

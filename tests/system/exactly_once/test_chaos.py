@@ -1,0 +1,132 @@
+"""Read, process, write in transactions while members and workers are killed, stopped, frozen and started."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess, Members, merged
+from tests.system.outputs import committed_outputs
+from tests.system.producing import Flow, committed_offsets
+from tests.system.workers import procfs
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.long
+
+PARTITIONS, MEMBERS, WORKERS, FAULTS = 6, 3, 2, 8
+RATE = 150
+SETTINGS: dict[str, dict[str, Any]] = {
+    "group": {"session_timeout_ms": 6000, "allow_short_session_timeout": True},
+    "producing": {"delivery": "transactions", "transaction_timeout_ms": 4000},
+}
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "cooperative-sticky": {"partition_assignment_strategy": ["cooperative-sticky"]},
+    "range": {"partition_assignment_strategy": ["range"]},
+    "consumer": {"group_protocol": "consumer"},
+}
+BROKER = {
+    "group.consumer.min.session.timeout.ms": 6000,
+    "group.consumer.session.timeout.ms": 6000,
+    # How often brokers look for transactions that are open for too long; 10 s by default.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+}
+
+
+class Victims:
+    """The living members, and what is done to them."""
+
+    def __init__(self, members: Members, rng: random.Random) -> None:
+        self._members = members
+        self._rng = rng
+        self.alive = [members.start() for _ in range(MEMBERS)]
+
+    def kill_a_worker(self) -> None:
+        """With whatever transaction it has open."""
+        member = self._rng.choice(self.alive)
+        if workers := member.workers():
+            os.kill(self._rng.choice(workers)["pid"], signal.SIGKILL)
+
+    def kill_a_supervisor(self) -> None:
+        """Its workers die with it; another member comes."""
+        self._replace(MemberProcess.kill)
+
+    def stop_a_member(self) -> None:
+        """In order: everything it handled is committed."""
+        self._replace(lambda member: self._check(member.stop(within=60), member))
+
+    def freeze_a_member(self) -> None:
+        """Past its session: others take over, and then it wakes up."""
+        member = self._rng.choice(self.alive)
+        pids = [process.pid for process in procfs.living_in_session(member.pid)]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                os.kill(pid, number)
+            if number is signal.SIGSTOP:
+                time.sleep(9)  # The fault itself: for longer than its session.
+
+    def join(self) -> None:
+        """One more for a while, then it leaves."""
+        self.alive.append(self._members.start())
+
+    def close(self) -> list[int]:
+        """Stop all; their exit codes."""
+        return [member.stop(within=60) for member in self.alive]
+
+    def _replace(self, end: Callable[[MemberProcess], None]) -> None:
+        member = self.alive.pop(self._rng.randrange(len(self.alive)))
+        end(member)
+        if len(self.alive) < MEMBERS:
+            self.alive.append(self._members.start())
+
+    @staticmethod
+    def _check(code: int, member: MemberProcess) -> None:
+        assert code == 0, member.output()[-3000:]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members], protocol: str
+) -> None:
+    kafka = kafka_factory(overrides=BROKER)
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    kafka.create_topic(topic, PARTITIONS)
+    kafka.create_topic(f"{topic}.out", PARTITIONS)
+    settings = merged(SETTINGS, {"group": PROTOCOLS[protocol], "producing": {"topic": f"{topic}.out"}})
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        workers=WORKERS,
+        entrypoint="tests.system.handlers.sending:copy",
+        settings=settings,
+        env={"KUNICORN_HANDLER_MS": "5"},
+    )
+
+    def consumed() -> int:
+        try:
+            return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values())
+        except KafkaException:
+            return -1  # A dead member's transaction is open: the brokers do not say before it is ended (KIP-447).
+
+    victims = Victims(members, rng)
+    kinds = [victims.kill_a_worker, victims.kill_a_supervisor, victims.stop_a_member, victims.join]
+    schedule = [*kinds, victims.freeze_a_member, *rng.choices(kinds, k=FAULTS - len(kinds) - 1)]
+    rng.shuffle(schedule)
+    with Flow(kafka.bootstrap, topic, RATE) as flow:
+        for fault in schedule:
+            before = consumed()
+            wait_until(lambda: consumed() > before, f"progress before {fault.__name__} (seed {seed})", 60, 0.3)  # noqa: B023
+            fault()
+    wait_until(lambda: consumed() == flow.sent, f"{flow.sent} inputs to be committed (seed {seed})", 90, 0.5)
+    assert victims.close() == [0] * len(victims.alive), f"seed {seed}"
+    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    assert {value: count for value, count in outputs.items() if count != 1} == {}, f"seed {seed}"
+    assert sum(outputs.values()) == flow.sent, f"seed {seed}"

@@ -1,0 +1,89 @@
+"""Read, process, write in transactions, with members as real processes: every input has one output."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.kafka import KafkaCluster
+from tests.system.members import Members, merged
+from tests.system.outputs import committed_outputs
+from tests.system.producing import committed_offsets, produce
+from tests.system.workers import procfs
+
+MembersOf = Callable[..., Members]
+PARTITIONS = 4
+RECORDS = 3000
+SHORT_SESSION = {"group": {"session_timeout_ms": 6000, "allow_short_session_timeout": True}}
+
+
+def settings(topic: str, **more: Any) -> dict[str, dict[str, Any]]:
+    """Transactions into `<topic>.out`."""
+    return {"producing": {"delivery": "transactions", "topic": f"{topic}.out", **more}}
+
+
+def consumed(kafka: KafkaCluster, topic: str) -> int:
+    """So many inputs the group has committed."""
+    return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values())
+
+
+def once_each(outputs: Counter[str]) -> None:
+    """Each input has its one output."""
+    assert {value: count for value, count in outputs.items() if count != 1} == {}
+    assert sum(outputs.values()) == RECORDS
+
+
+def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf
+) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    kafka.create_topic(f"{topic}.out", PARTITIONS)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        entrypoint="tests.system.handlers.sending:copy",
+        settings=settings(topic),
+        env={"KUNICORN_HANDLER_MS": "1"},
+    )
+    produce(kafka.bootstrap, topic, RECORDS)
+    member = members.start()
+    member.wait(lambda: consumed(kafka, topic) > 100, "the first transactions")
+    os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+    member.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed")
+    assert member.stop() == 0, member.output()[-3000:]
+    once_each(committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS))
+
+
+@pytest.mark.long
+def test_a_member_that_was_frozen_past_its_session_commits_nothing_of_what_another_has_taken_over(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf
+) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    kafka.create_topic(f"{topic}.out", PARTITIONS)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        workers=1,
+        entrypoint="tests.system.handlers.sending:copy",
+        settings=merged(settings(topic, transaction_timeout_ms=3000), SHORT_SESSION),
+        env={"KUNICORN_HANDLER_MS": "3"},
+    )
+    produce(kafka.bootstrap, topic, RECORDS)
+    frozen = members.start()
+    frozen.wait(lambda: consumed(kafka, topic) > 100, "the first transactions")
+    pids = [process.pid for process in procfs.living_in_session(frozen.pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    at = consumed(kafka, topic)
+    other = members.start()
+    other.wait(lambda: consumed(kafka, topic) > at, "the other one to go on", 40)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    other.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed", 40)
+    assert [frozen.stop(), other.stop()] == [0, 0]
+    once_each(committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS))

@@ -1,0 +1,30 @@
+"""Handlers that return records to send: each names the input it was made of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from kunicorn.producing import Send
+from kunicorn.records import Batch, Record
+
+_SECONDS = float(os.environ.get("KUNICORN_HANDLER_MS", "0")) / 1000
+
+
+def copy(record: Record) -> Send:
+    """One output for each record, to the default topic."""
+    if _SECONDS:
+        time.sleep(_SECONDS)
+    return Send(value=f"{record.partition}:{record.offset}", key=record.key)
+
+
+def twice(record: Record) -> Iterator[Send]:
+    """Yields two."""
+    yield Send(value=f"{record.partition}:{record.offset}:a", key=record.key)
+    yield Send(value=f"{record.partition}:{record.offset}:b", key=record.key)
+
+
+def total(batch: Batch) -> list[Send]:
+    """One for each record of a batch."""
+    return [Send(value=f"{record.partition}:{record.offset}", key=record.key) for record in batch]

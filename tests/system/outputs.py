@@ -1,0 +1,42 @@
+"""What is in an output topic, as a consumer with read_committed sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Coordinates
+
+from tests.waiting import wait_until
+
+
+def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> Counter[str]:
+    """The values of all committed records, and how often each is there. Open transactions are waited for."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "outputs",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
+    values: Counter[str] = Counter()
+    places = [Coordinates(topic, number, 0) for number in range(partitions)]
+    try:
+        consumer.assign(places)
+        ends = {
+            place.partition: consumer.get_watermark_offsets(Coordinates(topic, place.partition), timeout=10)[1]
+            for place in places
+        }
+
+        def read() -> bool:
+            for message in consumer.consume(5000, 0.2):
+                assert message.error() is None, message.error()
+                values[(message.value() or b"").decode()] += 1
+            at = {place.partition: place.offset for place in consumer.position(places)}
+            return all(end == 0 or at[number] >= end for number, end in ends.items())
+
+        wait_until(read, f"everything in {topic} to be read, committed: {ends}", within, 0.0)
+    finally:
+        consumer.close()
+    return values

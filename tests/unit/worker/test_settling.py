@@ -1,0 +1,96 @@
+"""The table of grants where outputs are sent, on a real client that has no broker; the sender is the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.pipes.ledger import HAND_OFFSET
+from kunicorn.pipes.messages import Failed, FetcherStopped, Stopped
+from kunicorn.worker.grants import Attempt, Grant
+from kunicorn.worker.meter import Meter
+from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.settling import SettlingFetcher
+from tests.unit.worker.test_fetcher import P0, NoTopics, Table
+
+
+class SettlingTable(Table):
+    """A fetcher whose outputs the test delivers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        outbox = Outbox(Limits(1000, 1000, 0.0))
+        self.settling = SettlingFetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, outbox)
+        self.fetcher = self.settling
+
+
+@pytest.fixture
+def sending() -> Iterator[SettlingTable]:
+    made = SettlingTable()
+    yield made
+    made.consumer.close()
+    made.ledger.close()
+
+
+def handle(table: SettlingTable, grant: Grant, count: int) -> bool:
+    """The handler has returned for so many records."""
+    table.ledger.cells[grant.at + HAND_OFFSET] += count
+    return table.fetcher.release(grant, count, 10, count)
+
+
+def test_invariant_1_what_is_handled_counts_as_consumed_only_when_it_is_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    assert handle(sending, grant, 5)
+    assert sending.ledger.read(1, 1).consumed.offset == 0
+    sending.settling.settle({1: 5})
+    assert sending.ledger.read(1, 1).consumed.offset == 5
+
+
+@pytest.mark.parametrize("when", ["before the stop", "after the stop"])
+def test_a_stopped_partition_is_reported_when_all_it_handled_is_delivered(sending: SettlingTable, when: str) -> None:
+    sending.fetch(P0, 1)
+    handle(sending, sending.take(P0, 0, 5), 5)
+    for step in (1, 2):
+        if (step == 1) == (when == "before the stop"):
+            sending.settling.settle({1: 5})
+        else:
+            sending.fetcher.stop([1])
+    assert sending.reports == [FetcherStopped([Stopped(1, 5, 0)])]
+
+
+def test_a_lost_partition_is_reported_at_once_and_what_it_left_is_not_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    handle(sending, grant, 5)
+    sending.fetcher.stop([1], lost=True)
+    assert sending.reports == [FetcherStopped([Stopped(1, 0, 0)])]
+    assert not grant.takes_output_at(0)
+
+
+def test_a_partition_that_halts_says_so_when_what_came_before_is_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    sending.ledger.cells[grant.at + HAND_OFFSET] = 2
+    attempt = Attempt(grant, [Message(topic="t", partition=0, offset=2)], 3, finished=2, nanoseconds=10)
+    sending.fetcher.give_up(attempt, "no")
+    assert sending.reports == []
+    sending.settling.settle({1: 2})
+    (report,) = sending.reports
+    assert isinstance(report, Failed)
+    assert report.offset == 2
+
+
+def test_a_refused_record_is_fetched_again_once_everything_before_it_is_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    handle(sending, grant, 5)
+    grant.refuse(3, 4, ValueError("too large"))
+    assert sending.fetcher.take(P0, 5, 1, 0, 0) is None, "what is behind it would be handled for nothing"
+    sending.settling.settle({1: 3})
+    sending.settling.rewind([grant])
+    sending.fetcher.begin_turn(0)
+    assert sending.assigned() == [("t", 0, 3)]
+    assert sending.fetcher.singly == {P0: 4}
