@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Mapping
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import DeadLetterTarget, FailureRule, FetchToken
+from kunicorn.pipes.messages import DeadLetterTarget, FailureRule, FetchToken, HandlerOrder
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
-from kunicorn.settings.handling import completed
+from kunicorn.settings.handling import OneOfHandlers, completed
 from kunicorn.wire.auth import Security
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
@@ -54,8 +54,28 @@ def dead_letter_target(settings: Settings, client_id: str, topic: str | None) ->
     return DeadLetterTarget(topic, settings.group.id, dict(properties))
 
 
-def failure_rules(handler: HandlerSettings) -> list[FailureRule]:
-    """[[handler.failures]] for a worker, what they leave out taken from [handler]."""
+def handler_orders(settings: Settings) -> list[HandlerOrder]:
+    """Every handler, for the processes that call them: workers, tasks of a Spark job, trials. Maybe with secrets."""
+    return [_handler_order(handler) for handler in settings.every_handler]
+
+
+def _handler_order(handler: HandlerSettings) -> HandlerOrder:
+    return HandlerOrder(
+        entrypoint=handler.entrypoint,
+        mode=handler.mode,
+        options=dict(handler.options),
+        batch_max_records=handler.batch_max_records,
+        retry_attempts=handler.max_attempts,
+        retry_backoff_ms=handler.retry_backoff_ms,
+        retry_backoff_max_ms=handler.retry_backoff_max_ms,
+        retry_timeout_ms=handler.retry_timeout_ms,
+        on_failure=handler.on_failure,
+        failures=_failure_rules(handler),
+        topics=list(handler.topics) if isinstance(handler, OneOfHandlers) else [],
+    )
+
+
+def _failure_rules(handler: HandlerSettings) -> list[FailureRule]:
     rules = (completed(rule, handler) for rule in handler.failures)
     return [
         FailureRule(

@@ -13,9 +13,9 @@ import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
 from kunicorn.errors import ServiceError
 from kunicorn.handling.exceptions import find
-from kunicorn.handlers import load
+from kunicorn.handlers import find as find_handler
 try:
-    load(sys.argv[3])
+    find_handler(sys.argv[3])
     for name in sys.argv[4:]:
         find(name)
 except ServiceError as error:

@@ -42,7 +42,8 @@ def check(
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
-    yield importable(settings.handler.entrypoint, settings.handler.exception_names, import_timeout)
+    for handler in settings.every_handler:
+        yield importable(handler.entrypoint, handler.exception_names, import_timeout)
     yield _client(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)

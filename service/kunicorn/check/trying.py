@@ -14,9 +14,10 @@ import msgspec
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from kunicorn.check.trial import Order, Result
-from kunicorn.errors import ExitCode, HandlerLoadError
-from kunicorn.handlers import load, user_traceback
-from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.handlers import user_traceback
+from kunicorn.handling.handlings import Handlings
+from kunicorn.lifecycle import Worker
 from kunicorn.outcomes import Done, Outcome
 
 _PATIENCE = 30.0
@@ -40,14 +41,12 @@ def main() -> None:
 
 def _try(order: Order) -> tuple[int, bytes]:
     try:
-        handler = load(order.entrypoint)
-        calls = calls_of(handler, order.mode)
-        if handler.setup is not None:
-            calls.run(handler.setup(dict(order.options)))
-        result = _called(calls, list(_chunks(order, _fetched(order))))
-        if handler.teardown is not None:
-            calls.run(handler.teardown())
-    except HandlerLoadError as error:
+        worker = Worker(0, os.getpid(), order.group, str(order.client.get("client.id", "")))
+        handlings = Handlings.set_up(order.handlers, worker)
+        result = _called(handlings, list(_chunks(handlings, _fetched(order))))
+        for handling in handlings.every:
+            handling.tear_down()
+    except (HandlerLoadError, ConfigError) as error:
         return ExitCode.HANDLER, str(error).encode(errors="backslashreplace")
     except BaseException as error:
         said = f"{type(error).__name__}: {error}\n{user_traceback(error)}"
@@ -86,21 +85,21 @@ def _place(message: Message) -> tuple[str, int, int]:
     return (message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
-def _chunks(order: Order, messages: Sequence[Message]) -> Iterator[list[Message]]:
+def _chunks(handlings: Handlings, messages: Sequence[Message]) -> Iterator[list[Message]]:
     """What one call gets."""
-    size = 1 if order.mode == "record" else order.batch_max_records
-    for _, run in groupby(messages, key=lambda message: _place(message)[:2]):
-        rest = list(run)
+    for (topic, _), run in groupby(messages, key=lambda message: _place(message)[:2]):
+        rest, size = list(run), handlings.of(topic).batch_max_records or 1
         yield from (rest[at : at + size] for at in range(0, len(rest), size))
 
 
-def _called(calls: Calls, chunks: Sequence[Sequence[Message]]) -> Result:
+def _called(handlings: Handlings, chunks: Sequence[Sequence[Message]]) -> Result:
     handled = failed = 0
     seconds = worst = 0.0
     error_text, outcomes = "", Counter[str]()
     for chunk in chunks:
         began = time.perf_counter()
         try:
+            calls = handlings.of(_place(chunk[0])[0]).calls
             calls(chunk, [_place(message)[2] + 1 for message in chunk], memoryview(array("q", [0])), 0, [])
         except Outcome as outcome:
             outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)

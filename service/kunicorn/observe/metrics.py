@@ -87,6 +87,7 @@ class Metrics:
         self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
+        self.hook_failures = self._counter(c.HOOK_FAILURES)
         self.http_actions = self._counter(c.HTTP_ACTIONS)
         self.totals = dict.fromkeys(("records", "failures", "retries", "dead_letters", "skipped"), 0)
         """The same over all topics, for `/status`."""
@@ -99,6 +100,8 @@ class Metrics:
         """Count what a worker reports."""
         for deltas in pong.deltas:
             self.add(deltas)
+        for hook, count in pong.hook_failures.items():
+            self.hook_failures.labels(hook=hook).inc(count)
         if pong.families is not None:
             self.handlers.report(pid, pong.families)
         if pong.client_families is not None:

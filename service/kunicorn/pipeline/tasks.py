@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kunicorn.handling.retry import End
-from kunicorn.pipeline.executors import SettingsFile, set_up
+from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
@@ -121,15 +121,15 @@ class HandleRanges:
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
-        handler = None
+        handlings = None
         for whole in ranges:
             settings = self.file.settings()
-            handler = handler or set_up(settings)
-            most = settings.handler.batch_max_records if settings.handler.mode == "batch" else None
-            rows = RangeHandler(handler.calls, handler.policies, most, settings.handler.handler_timeout_ms)
+            handlings = handlings or set_up(settings)
+            handling, timeout_ms = handlings.of(whole.topic), settings.handler_of(whole.topic).handler_timeout_ms
+            rows = RangeHandler(handling.calls, handling.policies, handling.batch_max_records, timeout_ms)
             yield self._one(whole, rows.handle(whole, RangeReader(self.file.consumer()).read(whole)))
-        if handler is not None:
-            handler.tear_down()
+        if handlings is not None:
+            tear_down(handlings)
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
         began = time.monotonic()

@@ -77,33 +77,46 @@ class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"DeadLetterTarget(topic={self.topic!r}, …)"
 
 
-class Configure(_Message, frozen=True):
-    """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
+class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One handler: whose records it gets, and how it is called. Its options may be secrets."""
 
-    worker: int
-    """The worker's place, 0 … count−1; kept by its successor."""
     entrypoint: str
     mode: str
     """"record" or "batch"."""
     options: dict[str, Any]
-    client: dict[str, str | int | float | bool]
-    """librdkafka properties of the worker's consumer, complete."""
-    topics: list[str]
-    """Topics known now: warmed up at start, because a topic new to a running client stalls up to one second."""
     batch_max_records: int
     retry_attempts: int
     """Tries of one record (or batch) in all, the first included."""
     retry_backoff_ms: int
     retry_backoff_max_ms: int
-    log_level: str
-    log_format: str
-    token: Token | None = None
-    """The OAUTHBEARER token of now, where that is the mechanism."""
     retry_timeout_ms: int | None = None
     on_failure: str = "halt"
     """"halt", "dead_letter" or "skip"."""
     failures: list[FailureRule] = []
     """Other rules for some exceptions; the first match counts."""
+    topics: list[str] = []
+    """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
+
+    def __repr__(self) -> str:
+        return f"HandlerOrder(entrypoint={self.entrypoint!r}, …)"
+
+
+class Configure(_Message, frozen=True):
+    """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
+
+    worker: int
+    """The worker's place, 0 … count−1; kept by its successor."""
+    group: str
+    handlers: list[HandlerOrder]
+    """At least one."""
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's consumer, complete."""
+    topics: list[str]
+    """Topics known now: warmed up at start, because a topic new to a running client stalls up to one second."""
+    log_level: str
+    log_format: str
+    token: Token | None = None
+    """The OAUTHBEARER token of now, where that is the mechanism."""
     dead_letters: DeadLetterTarget | None = None
     """None: no setting asks for any."""
 
@@ -127,6 +140,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
     """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
+    reset: bool = False
+    """A handler that keeps its offsets is not asked: what it keeps is not in the log."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -228,7 +243,7 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grant: int
     waits_for: str
-    """"retry" or "dead_letter"."""
+    """"retry", "dead_letter" or "handler": the handler did not take the partition on yet."""
     why: str
 
 
@@ -253,6 +268,8 @@ class Pong(_Message, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
+    hook_failures: dict[str, int] = {}
+    """How often hooks of handlers raised since the last Pong, by the hook's name."""
 
 
 class FailureKind(StrEnum):
@@ -294,7 +311,7 @@ class WorkerFailed(_Message, frozen=True):
 class Preload(_Message, frozen=True):
     """The template's first frame: what to import, and where from."""
 
-    entrypoint: str
+    entrypoints: list[str]
     path: list[str]
     """`sys.path` of the supervisor, so that a handler found only there is found again."""
     supervisor: int

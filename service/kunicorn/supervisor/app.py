@@ -27,7 +27,7 @@ from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
-from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.outfitting import configure, preload
@@ -108,12 +108,7 @@ class Service:
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(preload(settings), self._metrics, self._fatal)
-        self._fetchers = Fetchers(
-            settings.workers.max_crashes,
-            self._metrics,
-            poison_halts=settings.handler.on_failure == "halt",
-            batches=settings.handler.mode == "batch",
-        )
+        self._fetchers = Fetchers(settings.workers.max_crashes, self._metrics, self._handling)
         self._pool = Pool(
             settings.workers.count,
             self._templates,
@@ -123,7 +118,9 @@ class Service:
             self._fatal,
         )
         self._replacer = Replacer(self._pool, self._fetchers, self._metrics, group.drain_timeout_ms / 1000)
-        self._timeouts = Timeouts(self._pool, self._fetchers, self._metrics, settings.handler.handler_timeout_ms)
+        self._timeouts = Timeouts(
+            self._pool, self._fetchers, self._metrics, lambda topic: self._handling(topic).timeout_ms
+        )
         self._recycler = Recycler(self._pool, self._replacer, settings.workers)
         self._reloader = Reloader(
             settings,
@@ -281,14 +278,15 @@ class Service:
         brokers = max(1, len(self._cluster.metadata.brokers))
         return configure(settings, worker, self._topics.subscribed(), token, brokers)
 
+    def _handling(self, topic: str) -> TopicHandling:
+        handler = self._settings.handler_of(topic)
+        return TopicHandling(handler.on_failure == "halt", handler.mode == "batch", handler.handler_timeout_ms)
+
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""
         self._settings = settings
         self._fetchers.max_crashes = settings.workers.max_crashes
-        self._fetchers.poison_halts = settings.handler.on_failure == "halt"
-        self._fetchers.batches = settings.handler.mode == "batch"
         self._recycler.limits = settings.workers
-        self._timeouts.handler_timeout_ms = settings.handler.handler_timeout_ms
         self._snapshot.show(settings)
         logs.adjust(settings.log.level, settings.log.format)
 

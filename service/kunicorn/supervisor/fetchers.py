@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import share, workers_wanted
@@ -42,19 +43,27 @@ WHENEVER = 1e18
 """The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicHandling:
+    """How the records of a topic are handled, as far as it matters here."""
+
+    poison_halts: bool = True
+    batches: bool = False
+    timeout_ms: int | None = None
+
+
 class Fetchers:
     """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
 
-    def __init__(self, max_crashes: int, metrics: Metrics, *, poison_halts: bool = True, batches: bool = False) -> None:
-        """After `max_crashes` deaths with the same record (of `batches`: the same first record) in hand its partition
-        halts; unless `poison_halts`, the next worker is told to keep it from the handler."""
+    def __init__(self, max_crashes: int, metrics: Metrics, handling: Callable[[str], TopicHandling]) -> None:
+        """After `max_crashes` deaths with the same record (of batches: the same first record) in hand its partition
+        halts; unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
         self.table = PartitionTable()
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
         self.max_crashes = max_crashes
-        self.poison_halts = poison_halts
-        self.batches = batches
+        self.handling = handling
         self._metrics = metrics
         self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
         self._last_grant = 0
@@ -313,7 +322,7 @@ class Fetchers:
         for partition in list(self._held[worker].values()):
             partition.look()
             in_hand, handled = partition.reading.in_hand, partition.reading.handled
-            count = partition.reading.hand_count if self.batches else 1
+            count = partition.reading.hand_count if self.handling(partition.tp.topic).batches else 1
             self._end(partition, None)
             anything |= in_hand != NO_OFFSET or handled > 0
             if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
@@ -326,7 +335,7 @@ class Fetchers:
         return anything
 
     def _meet_poison(self, partition: Partition, poison: Poison) -> None:
-        if self.poison_halts:
+        if self.handling(partition.tp.topic).poison_halts:
             self.halt(partition.tp, str(poison))
             return
         partition.poison = poison

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kunicorn.clients import consumer_properties, dead_letter_target, failure_rules
+from kunicorn.clients import consumer_properties, dead_letter_target, handler_orders
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
 
@@ -14,7 +14,7 @@ from kunicorn.settings import Settings
 def preload(settings: Settings) -> Preload:
     """The template's first message."""
     return Preload(
-        entrypoint=settings.handler.entrypoint,
+        entrypoints=[handler.entrypoint for handler in settings.every_handler],
         path=[os.getcwd(), *sys.path],
         supervisor=os.getpid(),
         log_level=settings.log.level,
@@ -24,28 +24,15 @@ def preload(settings: Settings) -> Preload:
 
 def configure(settings: Settings, worker: int, topics: Sequence[str], token: Token | None, brokers: int) -> Configure:
     """The first message of the worker of that number, in a cluster of so many brokers. Raises `ConfigError`."""
-    kafka, handler = settings.kafka, settings.handler
+    client_id = f"{settings.kafka.client_id}-worker-{worker}"
     return Configure(
         worker=worker,
-        entrypoint=handler.entrypoint,
-        mode=handler.mode,
-        options=dict(handler.options),
-        client={
-            **consumer_properties(settings, f"{kafka.client_id}-worker-{worker}", brokers),
-            **_statistics(settings),
-        },
+        group=settings.group.id,
+        handlers=handler_orders(settings),
+        client={**consumer_properties(settings, client_id, brokers), **_statistics(settings)},
         token=token,
         topics=list(topics),
-        batch_max_records=handler.batch_max_records,
-        retry_attempts=handler.max_attempts,
-        retry_backoff_ms=handler.retry_backoff_ms,
-        retry_backoff_max_ms=handler.retry_backoff_max_ms,
-        retry_timeout_ms=handler.retry_timeout_ms,
-        on_failure=handler.on_failure,
-        failures=failure_rules(handler),
-        dead_letters=dead_letter_target(
-            settings, f"{kafka.client_id}-worker-{worker}-dead-letters", settings.dead_letter_topic
-        ),
+        dead_letters=dead_letter_target(settings, f"{client_id}-dead-letters", settings.dead_letter_topic),
         log_level=settings.log.level,
         log_format=settings.log.format,
     )

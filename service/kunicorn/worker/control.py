@@ -32,6 +32,7 @@ from kunicorn.pipes.messages import (
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
@@ -39,6 +40,7 @@ from kunicorn.worker.runner import Runner
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 3600.0
 """`poll` takes milliseconds in a C int."""
+_PUT_OFF_TOLD = 50
 _STDERR = 2
 
 
@@ -50,6 +52,7 @@ class Control(threading.Thread):
         channel: Channel,
         ledger: Ledger,
         fetcher: Fetcher,
+        lifecycle: Lifecycle,
         runner: Runner,
         login: Login,
         logs_dropped: Callable[[], int],
@@ -59,6 +62,7 @@ class Control(threading.Thread):
         self._channel = channel
         self._ledger = ledger
         self._fetcher = fetcher
+        self._lifecycle = lifecycle
         self._runner = runner
         self._login = login
         self._logs_dropped = logs_dropped
@@ -94,15 +98,15 @@ class Control(threading.Thread):
     def _react(self, message: ToWorker) -> None:
         match message:
             case StartFetcher(partitions=partitions):
-                self._fetcher.start(partitions)
-            case StopFetcher(grants=grants):
-                self._fetcher.stop(grants)
+                self._lifecycle.start(partitions)
+            case StopFetcher(grants=grants, lost=lost):
+                self._lifecycle.stop(grants, lost=lost)
             case TimedOut(grant=grant, offset=offset):
                 self._runner.time_out(grant, offset)
             case Ping(sequence=sequence):
                 self._channel.send(self._evidence(sequence, self._collecting.news()))
             case Drain():
-                self._fetcher.drain()
+                self._lifecycle.drain()
             case Token() | Password():
                 self._login.renew(message)
             case Configure():
@@ -113,6 +117,7 @@ class Control(threading.Thread):
     def _evidence(self, sequence: int, families: tuple[list[Family] | None, list[Family] | None]) -> Pong:
         handled, deltas = self._fetcher.measured()
         parked, parked_count = self._fetcher.parked()
+        put_off = self._lifecycle.parked()
         return Pong(
             sequence=sequence,
             runner=self._runner.progress,
@@ -122,10 +127,11 @@ class Control(threading.Thread):
             paused_by_lease=self._runner.paused_by_lease,
             deltas=deltas,
             logs_dropped=self._logs_dropped(),
-            parked=parked,
-            parked_count=parked_count,
+            parked=parked + put_off[:_PUT_OFF_TOLD],
+            parked_count={**parked_count, **({"handler": len(put_off)} if put_off else {})},
             families=families[0],
             client_families=families[1],
+            hook_failures=self._lifecycle.failures(),
         )
 
 

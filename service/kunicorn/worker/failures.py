@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message
@@ -48,7 +48,8 @@ class _Posted:
 class Failures:
     """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, fetcher: Fetcher, policies: Policies, dead_letters: DeadLetters | None) -> None:
+    def __init__(self, fetcher: Fetcher, policies: Callable[[str], Policies], dead_letters: DeadLetters | None) -> None:
+        """`policies` gives the rules for a topic's records."""
         self._fetcher = fetcher
         self._policies = policies
         self._dead_letters = dead_letters
@@ -67,7 +68,8 @@ class Failures:
         grant.failures += 1
         if grant.failures == 1:
             grant.failing_since = now
-        verdict = self._policies.verdict(error, grant.failures, now - grant.failing_since, random.random())
+        policies = self._policies(grant.tp.topic)
+        verdict = policies.verdict(error, grant.failures, now - grant.failing_since, random.random())
         if isinstance(verdict, TryAgain):
             self._park(attempt, verdict, error, now)
             return False
@@ -78,7 +80,7 @@ class Failures:
         text, grant.poison = grant.poison, ""
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
         cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
-        return self._end(attempt, self._policies.default.on_failure, cause, text, now)
+        return self._end(attempt, self._policies(grant.tp.topic).default.on_failure, cause, text, now)
 
     def _park(self, attempt: Attempt, verdict: TryAgain, error: BaseException, now: int) -> None:
         grant = attempt.grant
@@ -134,7 +136,7 @@ class Failures:
                 self._fetcher.give_up(later, why)
         else:
             posted.refusals += 1
-            posted.again_at = now + self._policies.default.backoff_ns(posted.refusals, random.random())
+            posted.again_at = now + self._policies(grant.tp.topic).default.backoff_ns(posted.refusals, random.random())
             why = self._waits(posted, error.str())
             self._fetcher.waits(grant, why)
             self._log_seldom(f"{grant.tp}: {why}", now)

@@ -19,10 +19,9 @@ from confluent_kafka import Consumer, KafkaException
 
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.handlers import Handler, load
-from kunicorn.handling.calls import Calls, calls_of
-from kunicorn.handling.policies import policies_of
-from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
+from kunicorn.handling.handlings import Handlings
+from kunicorn.handling.retry import describe
+from kunicorn.lifecycle import Worker
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
@@ -34,6 +33,7 @@ from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
@@ -114,68 +114,40 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
-    handler, calls = _load(configure)
-    policies = _policies(configure)
+    handlings = _handlings(configure)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    fetcher = Fetcher(consumer, topics, ledger, Meter(), channel.send)
+    lifecycle = Lifecycle(handlings, channel.send)
+    fetcher = lifecycle.fetcher = Fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
     dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
-    failures = Failures(fetcher, policies, dead_letters)
-    batch_max_records = configure.batch_max_records if configure.mode == "batch" else None
-    runner = Runner(consumer, fetcher, ledger, calls, failures, batch_max_records, login)
+    failures = Failures(fetcher, lambda topic: handlings.of(topic).policies, dead_letters)
+    runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login)
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(channel, ledger, fetcher, runner, login, lambda: written.dropped, collecting)
+    control = Control(channel, ledger, fetcher, lifecycle, runner, login, lambda: written.dropped, collecting)
     control.start()
     runner.run()
+    lifecycle.finish()
     control.say_last()
-    _tear_down(handler, calls)
+    _tear_down(handlings)
     return ExitCode.CLEAN
 
 
-def _load(configure: Configure) -> tuple[Handler, Calls]:
-    """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
+def _handlings(configure: Configure) -> Handlings:
+    """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
     _reseed()
+    client_id = str(configure.client.get("client.id", ""))
     try:
-        handler = load(configure.entrypoint)
+        return Handlings.set_up(configure.handlers, Worker(configure.worker, os.getpid(), configure.group, client_id))
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    calls = calls_of(handler, configure.mode)
-    if handler.setup is None:
-        if configure.options:
-            raise CannotServe(
-                "handler",
-                f"[handler.options] is set, but {configure.entrypoint} has no setup(options) to read it: "
-                f"remove the options, or give the handler a 'setup' attribute",
-                ExitCode.HANDLER,
-            )
-        return handler, calls
-    try:
-        calls.run(handler.setup(configure.options))
-    except BaseException as error:
-        text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
-        raise CannotServe("handler", text, ExitCode.HANDLER) from error
-    return handler, calls
-
-
-def _policies(configure: Configure) -> Policies:
-    """The rules, their exceptions found in the handler's code. Raises `CannotServe`."""
-    default = RetryPolicy(
-        configure.retry_attempts,
-        configure.retry_backoff_ms,
-        configure.retry_backoff_max_ms,
-        configure.retry_timeout_ms,
-        End(configure.on_failure),
-    )
-    try:
-        return policies_of(default, configure.failures)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
 
@@ -201,11 +173,10 @@ def _connect(configure: Configure, login: Login, statistics: ClientStatistics | 
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handler: Handler, calls: Calls) -> None:
+def _tear_down(handlings: Handlings) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
-    try:
-        if handler.teardown is not None:
-            calls.run(handler.teardown())
-        calls.close()
-    except BaseException as error:
-        log.error("the handler's teardown failed: %s", describe(error))
+    for handling in handlings.every:
+        try:
+            handling.tear_down()
+        except BaseException as error:
+            log.error("%s: teardown raised %s", handling.handler.entrypoint, describe(error))

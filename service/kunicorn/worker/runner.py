@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Message
 from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.handlings import Handling, Handlings
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
@@ -28,6 +29,7 @@ from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import explained, kind_of
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
 
@@ -48,24 +50,24 @@ class Runner:
         consumer: Consumer,
         fetcher: Fetcher,
         ledger: Ledger,
-        calls: Calls,
+        handlings: Handlings,
+        lifecycle: Lifecycle,
         failures: Failures,
-        batch_max_records: int | None,
         login: Login,
     ) -> None:
-        """`batch_max_records`: most records of one call; None: the handler takes one record at a time.
-
-        Caller: the main thread, as `run`.
-        """
+        """Caller: the main thread, as `run`."""
         self.progress = 0
         self.paused_by_lease = False
         self._consumer = consumer
         self._fetcher = fetcher
         self._ledger = ledger
-        self._calls = calls
+        self._handlings = handlings
+        self._lifecycle = lifecycle
         self._failures = failures
-        self._batch_max_records = batch_max_records
-        self._fetch_records = max(FETCH_RECORDS, batch_max_records or 0)
+        largest = [each.batch_max_records for each in handlings.every if each.batch_max_records is not None]
+        self._batches = bool(largest)
+        """Some handler takes batches."""
+        self._fetch_records = max(FETCH_RECORDS, *largest, 0)
         self._login = login
         self._pace = ChunkPace()
         self._interruptible: Grant | None = None
@@ -82,6 +84,7 @@ class Runner:
             self._login.apply(self._consumer)
             self._failures.look_after_letters(self._now)
             self._try_again()
+            self._lifecycle.attend(self._now)
             self._fetcher.begin_turn(self._now)
             if batch := self._fetch():
                 self._now = now_ns()
@@ -103,6 +106,7 @@ class Runner:
         """
         grant = self._interruptible
         if grant is None:
+            self._lifecycle.interrupt()
             return
         error: BaseException
         if self._timed_out == (grant.number, grant.in_hand(self._ledger.cells)):
@@ -112,7 +116,7 @@ class Runner:
         else:
             return
         self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
-        self._calls.interrupt(error)
+        self._handlings.of(grant.tp.topic).calls.interrupt(error)
 
     # -- fetching --------------------------------------------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class Runner:
         if any(map(Message.error, batch)):
             errors = [message for message in batch if message.error() is not None]
             batch = [message for message in batch if message.error() is None]
-        cut = runs if self._batch_max_records is None else gathered_runs
+        cut = gathered_runs if self._batches else runs
         for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
             self._handle_run(tp, epoch, messages)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
@@ -148,34 +152,38 @@ class Runner:
     # -- handling --------------------------------------------------------------------------------------------------
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+        handling = self._handlings.of(tp.topic)
         following = following_offsets(messages)
         if (stop := self._fetcher.stops.get(tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
             messages = messages[: bisect_right(following, stop)]
         done = 0
         while done < len(messages) and self._within_lease():
-            end = min(done + self._chunk(tp, following[done]), len(messages))
+            self._lifecycle.attend(self._now)
+            end = min(done + self._chunk(handling, tp, following[done]), len(messages))
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
                 return
-            finished = self._handle_chunk(grant, messages[done:end], following[done:end])
+            finished = self._handle_chunk(handling, grant, messages[done:end], following[done:end])
             if finished is None:
                 return
             done += finished
 
-    def _chunk(self, tp: TopicPartition, following: int) -> int:
+    def _chunk(self, handling: Handling, tp: TopicPartition, following: int) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
-        if self._batch_max_records is None:
+        if handling.batch_max_records is None:
             return self._pace.size
-        return 1 if following <= self._fetcher.singly.get(tp, NO_OFFSET) else self._batch_max_records
+        return 1 if following <= self._fetcher.singly.get(tp, NO_OFFSET) else handling.batch_max_records
 
-    def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
+    def _handle_chunk(
+        self, handling: Handling, grant: Grant, messages: Sequence[Message], following: Sequence[int]
+    ) -> int | None:
         """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
         if grant.poison:
             return 1 if self._failures.meet_poison(grant, messages, self._now) else None
         started = self._now
-        error = self._call(grant, messages, following)
+        error = self._call(handling.calls, grant, messages, following)
         self._now = now_ns()
         self.progress += 1
         duration = self._now - started
@@ -184,14 +192,16 @@ class Runner:
         if finished:
             grant.failures = 0
         if error is None or isinstance(error, DrainDeadline) or finished == len(messages):
-            calls = finished if self._batch_max_records is None else min(finished, 1)
+            calls = finished if handling.batch_max_records is None else min(finished, 1)
             return finished if self._fetcher.release(grant, finished, duration, calls) else None
-        count = 1 if self._batch_max_records is None else len(messages) - finished
+        count = 1 if handling.batch_max_records is None else len(messages) - finished
         end = finished + count
         failed = Attempt(grant, messages[finished:end], following[end - 1], finished, duration, finished + 1)
         return end if self._failures.meet(failed, error, self._now) else None
 
-    def _call(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> BaseException | None:
+    def _call(
+        self, calls: Calls, grant: Grant, messages: Sequence[Message], following: Sequence[int]
+    ) -> BaseException | None:
         """Let the handler handle; what it raises is a failure of its record and nothing else.
 
         `DrainDeadline` may come out of the inner `finally`, too: the outer `try` holds whatever the signal hits.
@@ -199,7 +209,7 @@ class Runner:
         try:
             try:
                 self._interruptible = grant
-                self._calls(messages, following, self._ledger.cells, grant.at + CONSUMED, self._fetcher.interrupts)
+                calls(messages, following, self._ledger.cells, grant.at + CONSUMED, self._fetcher.interrupts)
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
@@ -214,7 +224,7 @@ class Runner:
         for grant, messages in self._failures.due(self._now):
             following = following_offsets(messages)
             if self._within_lease() and self._fetcher.retake(grant, following[0] - 1, self._now):
-                self._handle_chunk(grant, messages, following)
+                self._handle_chunk(self._handlings.of(grant.tp.topic), grant, messages, following)
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from typing import NoReturn
 import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of them 40 ms)
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handlers import load
+from kunicorn.handlers import find
 from kunicorn.pipes.framing import FrameError, decode, encode
 from kunicorn.pipes.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
 from kunicorn.worker import main as worker
@@ -86,13 +86,14 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
     directory, environment = os.getcwd(), dict(os.environ)
     began = time.monotonic()
     try:
-        load(preload.entrypoint)
+        for entrypoint in preload.entrypoints:
+            find(entrypoint)
     except HandlerLoadError as error:
         return TemplateFailed(str(error))
     seconds = time.monotonic() - began
     if left_behind := _left_behind(threads() - before, len(sockets() - had)):
         os.chdir(directory)
-        _start_over(sock, f"importing {preload.entrypoint} {left_behind}", environment)
+        _start_over(sock, f"importing {', '.join(preload.entrypoints)} {left_behind}", environment)
     return TemplateReady(True, "", seconds)
 
 

@@ -23,7 +23,7 @@ from kunicorn.pipes.messages import (
     Stopped,
     ToWorker,
 )
-from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.worker import WorkerProcess, WorkerState
 from kunicorn.topics import Position, TopicPartition
@@ -93,7 +93,7 @@ class Stage:
     def __init__(self, workers: int = 1, max_crashes: int = 2, **more: bool) -> None:
         self.workers = {number: PlayedWorker(number) for number in range(workers)}
         self.pool = PlayedPool(dict(self.workers))
-        self.fetchers = Fetchers(max_crashes, Metrics(), **more)
+        self.fetchers = Fetchers(max_crashes, Metrics(), lambda _: TopicHandling(**more))
         untyped: Any = self.pool
         self.fetchers.pool = untyped
         self.resolving: list[Partition] = []
