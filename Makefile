@@ -17,7 +17,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
 JOBS ?= 2
 
-.PHONY: help venv tools demo lint format test test-long pictures chaos docs lock clean
+.PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
 .PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape bench-pipeline bench-differential
 
 help:  ## what can be made
@@ -81,6 +81,15 @@ chromium:  ## installs Chromium where it is missing, on Debian as root
 	  else \
 	    echo "there is no chromium; on Debian: sudo apt-get install chromium fonts-dejavu-core"; exit 1; \
 	  fi; }
+
+# What they come to is shown on docs/conformance.md; a defect found there becomes a test of its own.
+conformance-long: venv  ## a hundred thousand spoilt answers per API, thousands of groups' stories; in about half an hour
+	KUNICORN_RECORD_RUNS=tests/contract/conformance/endurance.json $(PYTEST) -m long \
+	  tests/unit/wire/test_malformed_answers.py tests/contract/conformance/coordinator
+	$(BIN)/python -m tests.contract.conformance
+
+healthy-hour: venv tools  ## the real alerts over a healthy group that is restarted twice: none may fire; MINUTES=n
+	$(BIN)/python -m tests.deploy.healthy $(if $(MINUTES),--minutes $(MINUTES))
 
 pictures: venv chromium  ## the documentation's pictures, of a real group and of the demo
 	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page.py

@@ -1,4 +1,4 @@
-"""A real Prometheus over real members, at a clock of its own: a minute of the rules is a second."""
+"""A real Prometheus over real members; with hurried rules at a clock of its own, where a minute is a second."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from tests.system.members import free_port
 from tests.waiting import wait_until
 
 _CONFIG = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: {every}s, scrape_timeout: {timeout}s, evaluation_interval: {every}s}}
 rule_files: [{rules}]
 scrape_configs:
   - job_name: members
     file_sd_configs: [{{files: [{targets}], refresh_interval: 1s}}]
 """
+
+_SLOWEST_SCRAPE = 10
+"""Seconds; Prometheus' own default."""
 
 
 def hurried(rules: str, thresholds: Mapping[str, str]) -> str:
@@ -34,15 +37,18 @@ def hurried(rules: str, thresholds: Mapping[str, str]) -> str:
 
 
 class Prometheus:
-    """Scrapes `ports` of this machine every second; data and log in `directory`."""
+    """Scrapes `ports` of this machine and goes by its rules every `every` seconds; a series without samples is over
+    after `lookback` seconds. Data and log in `directory`."""
 
-    def __init__(self, tools: Tools, directory: Path, rules: str) -> None:
-        self._tools, self._directory = tools, directory
+    def __init__(self, tools: Tools, directory: Path, rules: str, every: int = 1, lookback: int = 5) -> None:
+        self._tools, self._directory, self._lookback = tools, directory, lookback
         self._targets = directory / "targets.json"
         self._port = free_port()
         (directory / "rules.yaml").write_text(rules)
         (directory / "prometheus.yaml").write_text(
-            _CONFIG.format(rules=directory / "rules.yaml", targets=self._targets)
+            _CONFIG.format(
+                rules=directory / "rules.yaml", targets=self._targets, every=every, timeout=min(every, _SLOWEST_SCRAPE)
+            )
         )
 
     def __enter__(self) -> Prometheus:
@@ -55,7 +61,7 @@ class Prometheus:
                 f"--config.file={self._directory / 'prometheus.yaml'}",
                 f"--storage.tsdb.path={self._directory / 'data'}",
                 f"--web.listen-address=127.0.0.1:{self._port}",
-                "--query.lookback-delta=5s",
+                f"--query.lookback-delta={self._lookback}s",
             ],
             stdout=self._log,
             stderr=self._log,
@@ -87,8 +93,15 @@ class Prometheus:
 
     def firing(self, within: str = "") -> set[str]:
         """Names of alerts that fire; with `within`, such as "30s", those that have in that time."""
-        fired = self.query(f'max_over_time(ALERTS{{alertstate="firing"}}[{within or "2s"}])')
-        return {sample["metric"]["alertname"] for sample in fired}
+        return self._in_state("firing", within)
+
+    def pending(self, within: str) -> set[str]:
+        """Names of alerts whose condition was true in that time, if not for long enough."""
+        return self._in_state("pending", within)
+
+    def _in_state(self, state: str, within: str) -> set[str]:
+        found = self.query(f'max_over_time(ALERTS{{alertstate="{state}"}}[{within or "2s"}])')
+        return {sample["metric"]["alertname"] for sample in found}
 
     def _answers(self) -> bool:
         try:

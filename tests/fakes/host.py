@@ -7,6 +7,7 @@ long the connection is closed, and with it all that is in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import assert_never
 
@@ -125,7 +126,7 @@ class Host:
             case ev.SendJoin():
                 self._ask(command, _PARKED, lambda answer: self._join(command, answer))
             case ev.SendSync():
-                self._ask(command, _PARKED, lambda answer: self._sync(command, answer))
+                self._ask(command, _PARKED, partial(self._sync, command, self._world.now))
             case ev.SendHeartbeat():
                 self._ask(command, HEARTBEAT_TIMEOUT, lambda answer: self._heartbeat(command, answer))
             case ev.SendLeave():
@@ -211,9 +212,8 @@ class Host:
         plan = {} if request.skip else ASSIGNORS[request.assignor].plan(request.members, counts, {})
         return ev.Planned(request, plan)
 
-    def _sync(self, request: ev.SendSync, answer: Answer) -> None:
+    def _sync(self, request: ev.SendSync, sent_at: float, answer: Answer) -> None:
         sync = Sync(request.member_id, request.generation, request.plan, self.instance_id, request.assignor)
-        sent_at = self._world.now - 0.005
         self._world.group.sync(sync, lambda told: answer(ev.Synced(request, told, sent_at)), self._world.now)
 
     def _heartbeat(self, request: ev.SendHeartbeat, answer: Answer) -> None:

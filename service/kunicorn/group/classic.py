@@ -9,7 +9,8 @@ membership lives here and in the tables of `states` and `reactions`:
 2. JoinGroup names as owned everything that a worker of ours may still handle, and goes out only when all else that
    leaves us is drained and committed.
 3. A lost coordinator costs nothing: member id, generation and partitions stay until a coordinator says otherwise.
-4. Membership is certain until the send time of the last request answered without an error plus the session timeout.
+4. Membership is certain until the send time of the last request answered without an error plus the session timeout;
+   but never past the rebalance timeout while the coordinator waits for us to join, or to ask for our assignment.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class ClassicMember(Standing):
         self.leader = False
         self._ownership = Ownership()
         self._assignors = assignors
+        self._rebalance_timeout = timings.rebalance_timeout
+        self._asked_at = self._undisturbed_at = float("-inf")
+        """Send times of the last JoinGroup, and of the last request whose answer knew of no rebalance."""
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
         self._rejoin_reason = "first join"
@@ -133,7 +137,7 @@ class ClassicMember(Standing):
         if not self._search.known:
             return self._search.due(now)
         if self.state is State.UNJOINED and now >= self._patience.until:
-            return [self._join()]
+            return [self._join(now)]
         if self._beats and now >= self._pulse.due:
             self._pulse.sent(now, unsettled=self.state is not State.STABLE)
             self._heartbeat = ev.SendHeartbeat(self.generation, self.member_id, now)
@@ -152,8 +156,10 @@ class ClassicMember(Standing):
 
     # -- joining -----------------------------------------------------------------------------------------------
 
-    def _join(self) -> Command:
+    def _join(self, now: float) -> Command:
         self._step(Step.ASK)
+        self._asked_at = now
+        self._expelled_at = min(self._expelled_at, now + self._rebalance_timeout)
         self._stale = None
         owned = tuple(sorted(self.owned))
         assigned = tuple(sorted(self._ownership.assigned))
@@ -182,6 +188,8 @@ class ClassicMember(Standing):
         if answer.assignor not in self._assignors:
             return self._fail(f"the group chose the assignor {answer.assignor!r}, which this member did not offer")
         self._step(Step.ACCEPT)
+        # Whoever has joined and does not come for its assignment is expelled, too (`pendingSyncMembers`).
+        self._undisturbed_at, self._expelled_at = self._asked_at, self._asked_at + self._rebalance_timeout
         self._patience.succeeded()
         self._pulse.hurry(now)
         return [*self._lost_unseen(answer, now), *self._take_part(answer)]
@@ -223,6 +231,7 @@ class ClassicMember(Standing):
         self._patience.succeeded()
         self._pulse.hurry(now)
         self.joined = True
+        self._expelled_at, self._undisturbed_at = float("inf"), sent_at
         return [self._certain(sent_at), *self._adopt(frozenset(answer.partitions), now)]
 
     def _adopt(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
@@ -251,13 +260,10 @@ class ClassicMember(Standing):
             return []
         match reaction(Api.HEARTBEAT, error):
             case Reaction.PROCEED:
-                self.heartbeat_ok_at = now
+                self.heartbeat_ok_at, self._undisturbed_at = now, request.sent_at
                 return [self._certain(request.sent_at)]
             case Reaction.REJOIN:
-                # The broker restarts the session before it says so: as good a sign of life as any.
-                self.heartbeat_ok_at = now
-                certain = self._certain(request.sent_at)
-                return [certain, *self._rebalance("the coordinator announced a rebalance", now, Cause.GROUP)]
+                return self._on_announced(request, now)
             case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
                 # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
                 # heartbeats with 15. The coordinator is where it was.
@@ -266,6 +272,17 @@ class ClassicMember(Standing):
                 return []
             case other:
                 return self._refused(Api.HEARTBEAT, other, error, now)
+
+    def _on_announced(self, request: ev.SendHeartbeat, now: float) -> list[Command]:
+        """The broker restarts the session before it announces a rebalance: as good a sign of life as any."""
+        self.heartbeat_ok_at = now
+        self._expelled_at = min(self._expelled_at, self._undisturbed_at + self._rebalance_timeout)
+        certain, why = self._certain(request.sent_at), "the coordinator announced a rebalance"
+        if isinstance(self._request, ev.SendSync):
+            # It has answered all that waited for this generation. That answer is lost, or late: waiting for it while
+            # the others rebalance costs the partitions that stayed.
+            return [certain, *self._retry(why, now)]
+        return [certain, *self._rebalance(why, now, Cause.GROUP)]
 
     def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:
         if (generation, member_id) != (self.generation, self.member_id):
@@ -372,7 +389,7 @@ class ClassicMember(Standing):
         self._disturb(why, now, Cause.EVICTED)
         self.generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
-        self.certain_until = None
+        self.certain_until, self._expelled_at = None, float("inf")
         self._heartbeat = self._request = None
         self._step(Step.EVICT)
         commands: list[Command] = [ev.Lose(lost, why)] if lost else []

@@ -29,6 +29,9 @@ class Standing:
         self.session_timeout = timings.session_timeout
         """Without an answer for so long we are out: what the brokers have for us, or our setting where it is less."""
         self.history = History()
+        self._expelled_at = float("inf")
+        """While a rebalance is under way, when at the earliest the coordinator goes on without us, whatever heartbeats
+        it has had: after the rebalance timeout, counted from before it can have begun."""
         self._pulse = Pulse(timings)
         self._patience = Patience(timings, rng)
         self._search = Search(self._patience)
@@ -39,6 +42,6 @@ class Standing:
         return self.state in COMMITTING and self.generation != NO_GENERATION
 
     def _certain(self, sent_at: float) -> Command:
-        until = sent_at + self.session_timeout
+        until = min(sent_at + self.session_timeout, self._expelled_at)
         self.certain_until = max(until, self.certain_until or until)
         return BeCertain(self.certain_until)

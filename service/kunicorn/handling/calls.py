@@ -71,7 +71,8 @@ class _OwnLoop:
 
     def close(self) -> None:
         """See `Calls`. Let the handler's remaining tasks see their cancellation."""
-        if (loop := self._loop) is None:
+        loop, self._loop = self._loop, None
+        if loop is None:
             return
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -79,6 +80,7 @@ class _OwnLoop:
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
         loop.close()
+        asyncio.set_event_loop(None)
 
     def _made_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

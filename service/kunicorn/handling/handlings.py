@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kunicorn.errors import HandlerLoadError
@@ -34,13 +34,13 @@ class Handling:
             self.calls.close()
 
 
-def set_up(order: HandlerOrder, worker: Worker) -> Handling:
+def set_up(order: HandlerOrder, worker: Worker, made: Callable[[Handler], Handler] = lambda loaded: loaded) -> Handling:
     """Load the handler and call its `setup`. Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold.
 
     Caller: the process's main thread, which is to call the handler later. Runs the user's code.
     """
     check_options(order)
-    handler = load(order.entrypoint)
+    handler = made(load(order.entrypoint))
     calls = calls_of(handler, order.mode)
     try:
         calls.run(handler.setup_in(worker, order.options))
@@ -83,9 +83,11 @@ class Handlings:
         self._by_topic: dict[str, Handling] = {}
 
     @classmethod
-    def set_up(cls, orders: Sequence[HandlerOrder], worker: Worker) -> Handlings:
-        """Load and set up every handler, in their order. Raises like `set_up`."""
-        return cls([set_up(order, worker) for order in orders], [order.topics for order in orders])
+    def set_up(
+        cls, orders: Sequence[HandlerOrder], worker: Worker, made: Callable[[Handler], Handler] = lambda loaded: loaded
+    ) -> Handlings:
+        """Load and set up every handler, in their order; `made` may put something around it. Raises like `set_up`."""
+        return cls([set_up(order, worker, made) for order in orders], [order.topics for order in orders])
 
     def of(self, topic: str) -> Handling:
         """Who has the topic's records. Raises `LookupError` for one that the settings give to nobody."""

@@ -67,8 +67,10 @@ HANDLER_TIMEOUTS = Declared(
     ("topic",),
 )  # fmt: skip
 DEAD_LETTERS = Declared(
-    "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged.",
-    "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic",),
+    "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged, by what led there: handler (it said "
+    "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), poison (workers "
+    "died with it in hand).",
+    "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic", "reason"),
 )  # fmt: skip
 SKIPPED = Declared(
     "kunicorn_skipped_records", C, "Records that were passed over, as on_failure or the handler says.",

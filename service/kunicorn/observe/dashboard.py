@@ -59,8 +59,9 @@ def _one(expression: str, metric: Declared, legend: str) -> tuple[Query, ...]:
     return (Query(expression, (metric,), legend),)
 
 
-def _rate(metric: Declared, by: str) -> tuple[Query, ...]:
-    return _one(f"sum by ({by}) (rate({{0}}{{w}}))", metric, f"{{{{{by}}}}}")
+def _rate(metric: Declared, *by: str) -> tuple[Query, ...]:
+    legend = " ".join(f"{{{{{label}}}}}" for label in by)
+    return _one(f"sum by ({', '.join(by)}) (rate({{0}}{{w}}))", metric, legend)
 
 
 def _increase(metric: Declared, by: str) -> tuple[Query, ...]:
@@ -103,7 +104,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Longest handler call now", "s", _each(c.INFLIGHT_AGE)),
             Panel("Handler failures", "ops", _rate(c.FAILURES, "topic"), 6),
             Panel("Retries", "ops", _rate(c.RETRIES, "topic"), 6),
-            Panel("Dead letters", "ops", _rate(c.DEAD_LETTERS, "topic"), 6),
+            Panel("Dead letters", "ops", _rate(c.DEAD_LETTERS, "topic", "reason"), 6),
             Panel("Skipped records", "ops", _rate(c.SKIPPED, "topic"), 6),
         ),
     ),

@@ -34,6 +34,8 @@ _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300
 """Seconds: what waits for handlers and for other members."""
 
 
+_TOTALS = ("records", "failures", "retries", "skipped")
+
 _GROUPS_OWN = frozenset(
     declared.name
     for declared in (
@@ -89,7 +91,7 @@ class Metrics:
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
         self.hook_failures = self._counter(c.HOOK_FAILURES)
         self.http_actions = self._counter(c.HTTP_ACTIONS)
-        self.totals = dict.fromkeys(("records", "failures", "retries", "dead_letters", "skipped"), 0)
+        self.totals = dict.fromkeys((*_TOTALS, "dead_letters"), 0)
         """The same over all topics, for `/status`."""
         self.worker_lines_dropped = 0
         """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
@@ -117,11 +119,13 @@ class Metrics:
         self.consumed.labels(topic=deltas.topic).inc(deltas.records)
         self.failures.labels(topic=deltas.topic).inc(deltas.failures)
         self.retries.labels(topic=deltas.topic).inc(deltas.retries)
-        self.dead_letters.labels(topic=deltas.topic).inc(deltas.dead_letters)
+        for reason, count in deltas.dead_letters.items():
+            self.dead_letters.labels(topic=deltas.topic, reason=reason).inc(count)
         self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
         self.process_seconds.add(deltas)
-        for name in self.totals:
+        for name in _TOTALS:
             self.totals[name] += getattr(deltas, name)
+        self.totals["dead_letters"] += sum(deltas.dead_letters.values())
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.

@@ -227,8 +227,8 @@ class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time spent in the handler."""
     buckets: list[int]
     """Handler calls by duration, one count a bucket, the last one without an upper bound."""
-    dead_letters: int = 0
-    """Records that were acknowledged by the dead-letter topic."""
+    dead_letters: dict[str, int] = {}
+    """Records that were acknowledged by the dead-letter topic, by `kunicorn.handling.reasons.Reason`."""
     skipped: int = 0
 
 

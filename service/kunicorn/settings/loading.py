@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,34 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
 
     Raises `ConfigError` with a line for every problem there is. Blocks on the disk; called before the event loop runs.
     """
+    environment = read_environment(environ, sections())
+    return _built(path, (environment.tables, read_file(path)), environment.problems, environment.origins)
+
+
+def load_tables(name: Path, *tables: Mapping[str, Any]) -> Settings:
+    """The settings of `tables` as a file would have them, earlier ones before later ones; `name` is for messages.
+
+    Raises `ConfigError` as `load` does.
+    """
+    return _built(name, tables, (), {})
+
+
+def _built(
+    name: Path, tables: Sequence[Mapping[str, Any]], known_problems: Iterable[Problem], origins: Mapping[Any, Any]
+) -> Settings:
     known = sections()
-    environment = read_environment(environ, known)
     # A section that is not there counts as empty: then what it must contain is told by name.
-    file = {name: {} for name in known} | read_file(path)
-    problems = list(environment.problems)
-    layers = (InitSettingsSource(Settings, dict(environment.tables)), InitSettingsSource(Settings, file))
+    *first, last = tables
+    layers = tuple(InitSettingsSource(Settings, dict(t)) for t in (*first, {each: {} for each in known} | dict(last)))
+    problems = list(known_problems)
     try:
         settings = Settings(_build_sources=(layers, {}))
     except ValidationError as error:
-        problems += problems_of(error, known, environment.origins)
+        problems += problems_of(error, known, origins)
     else:
         if not problems:
             return settings
-    raise ConfigError(_listed(path, problems))
+    raise ConfigError(_listed(name, problems))
 
 
 def _listed(path: Path, problems: list[Problem]) -> str:

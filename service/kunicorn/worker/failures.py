@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Message
 
 from kunicorn.handling.calls import following_offsets
 from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
+from kunicorn.handling.reasons import Reason, reason_of
 from kunicorn.handling.retry import End, Policies, TryAgain, describe
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.worker.deadletters import DeadLetters, Delivery
@@ -33,12 +34,23 @@ Not at all while the topic is in trouble: the other partitions would pay."""
 _NO_TOPIC = "no dead-letter topic is set; set dead_letters.topic"
 
 
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How the records of an attempt end that nobody tries again, and why."""
+
+    end: End
+    reason: Reason
+    cause: Cause
+    text: str
+    """The cause for people, with the traceback's last lines."""
+
+
 @dataclass(slots=True)
 class _Posted:
     """Letters of one record or batch that are not acknowledged."""
 
     attempt: Attempt
-    cause: Cause
+    ending: _Ending
     delivery: Delivery
     refusals: int = 0
     again_at: int | None = None
@@ -73,14 +85,17 @@ class Failures:
         if isinstance(verdict, TryAgain):
             self._park(attempt, verdict, error, now)
             return False
-        return self._end(attempt, verdict, cause_of(error, grant.failures), describe(error), now)
+        reason = reason_of(error, grant.failures, policies.of(error).attempts)
+        ending = _Ending(verdict, reason, cause_of(error, grant.failures), describe(error))
+        return self._end(attempt, ending, now)
 
     def meet_poison(self, grant: Grant, messages: Sequence[Message], now: int) -> bool:
         """The first of these killed the workers before us: it ends as its rule says, without the handler."""
         text, grant.poison = grant.poison, ""
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
         cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
-        return self._end(attempt, self._policies(grant.tp.topic).default.on_failure, cause, text, now)
+        on_failure = self._policies(grant.tp.topic).default.on_failure
+        return self._end(attempt, _Ending(on_failure, Reason.POISON, cause, text), now)
 
     def _park(self, attempt: Attempt, verdict: TryAgain, error: BaseException, now: int) -> None:
         grant = attempt.grant
@@ -92,27 +107,27 @@ class Failures:
             text = f"the handler failed on {grant.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
             self._log_seldom(f"{text}: {describe(error)}", now)
 
-    def _end(self, attempt: Attempt, end: End, cause: Cause, text: str, now: int) -> bool:
-        if end is End.HALT:
-            self._fetcher.give_up(attempt, text)
+    def _end(self, attempt: Attempt, ending: _Ending, now: int) -> bool:
+        if ending.end is End.HALT:
+            self._fetcher.give_up(attempt, ending.text)
             return False
-        if end is End.DEAD_LETTER:
-            return self._post(attempt, cause, text, now)
-        if end is End.SKIP:
-            log.warning(f"{_named(attempt)} is skipped: {text}")
-        return self._fetcher.pass_over(attempt, end)
+        if ending.end is End.DEAD_LETTER:
+            return self._post(attempt, ending, now)
+        if ending.end is End.SKIP:
+            log.warning(f"{_named(attempt)} is skipped: {ending.text}")
+        return self._fetcher.pass_over(attempt, ending.end, ending.reason)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
-    def _post(self, attempt: Attempt, cause: Cause, text: str, now: int) -> bool:
+    def _post(self, attempt: Attempt, ending: _Ending, now: int) -> bool:
         if self._dead_letters is None:
-            self._fetcher.give_up(attempt, f"{_NO_TOPIC}. {text}")
+            self._fetcher.give_up(attempt, f"{_NO_TOPIC}. {ending.text}")
             return False
-        posted = _Posted(attempt, cause, self._dead_letters.send(attempt.records, cause))
+        posted = _Posted(attempt, ending, self._dead_letters.send(attempt.records, ending.cause))
         if self._dead_letters.deliver(posted.delivery, _PROMPT_SECONDS if self._prompt else 0.0):
             if posted.delivery.error is None:
-                self._log_seldom(f"{_named(attempt)} is in {self._dead_letters.topic} now: {text}", now)
-                return self._fetcher.pass_over(attempt, End.DEAD_LETTER)
+                self._log_seldom(f"{_named(attempt)} is in {self._dead_letters.topic} now: {ending.text}", now)
+                return self._fetcher.pass_over(attempt, End.DEAD_LETTER, ending.reason)
             if (why := self._hopeless(posted)) is not None:
                 self._fetcher.give_up(attempt, why)
                 return False
@@ -129,7 +144,7 @@ class Failures:
             self._prompt = True
             del self._posted[grant.number]
             if self._fetcher.retake(grant, later.offset, now):
-                self._fetcher.pass_over(later, End.DEAD_LETTER)
+                self._fetcher.pass_over(later, End.DEAD_LETTER, posted.ending.reason)
         elif (why := self._hopeless(posted)) is not None:
             del self._posted[grant.number]
             if self._fetcher.retake(grant, later.offset, now):
@@ -147,17 +162,17 @@ class Failures:
         if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
             self._dead_letters.start_anew()
         posted.again_at = None
-        posted.delivery = self._dead_letters.send(posted.attempt.records, posted.cause)
+        posted.delivery = self._dead_letters.send(posted.attempt.records, posted.ending.cause)
 
     def _hopeless(self, posted: _Posted) -> str | None:
         """Why sending again cannot help, where that is so: nothing is cut off a record to make it fit."""
         error = posted.delivery.error
         if error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE or self._dead_letters is None:
             return None
+        cause = posted.ending.cause
         return (
             f"{_named(posted.attempt)} is too large for the dead-letter topic {self._dead_letters.topic!r}: raise that "
-            f"topic's max.message.bytes (the headers come on top of the record). {posted.cause.type}: "
-            f"{posted.cause.message}"
+            f"topic's max.message.bytes (the headers come on top of the record). {cause.type}: {cause.message}"
         )
 
     def _waits(self, posted: _Posted, why: str) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, LEADER_EPOCH, TIMESTAMP, Ledger
@@ -201,12 +202,12 @@ class Fetcher:
             self._put_down(grant, finished, nanoseconds, calls)
             return not self._ended(grant) and self._go_on(grant)
 
-    def pass_over(self, attempt: Attempt, end: End) -> bool:
+    def pass_over(self, attempt: Attempt, end: End, reason: Reason) -> bool:
         """These records are done with, though not by the handler's return; False if that was the grant's end."""
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(grant.tp.topic, len(attempt.records), end)
+            self._meter.passed_over(grant.tp.topic, len(attempt.records), end, reason)
             self._cells[grant.at + CONSUMED] = attempt.following
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)

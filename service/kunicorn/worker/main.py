@@ -13,12 +13,15 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
+from kunicorn.handlers import Handler
 from kunicorn.handling.handlings import Handlings
 from kunicorn.handling.retry import describe
 from kunicorn.lifecycle import Worker
@@ -26,7 +29,7 @@ from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Ready, WorkerFailed
+from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.control import Control
@@ -114,38 +117,77 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
 
 def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
-    handlings = _handlings(configure)
-    login = Login(configure.token)
-    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
-    consumer = _connect(configure, login, statistics)
-    topics = KnownTopics(consumer)
-    topics.learn(configure.topics, _WARM_UP_SECONDS)
-    lifecycle = Lifecycle(handlings, channel.send)
-    fetcher = lifecycle.fetcher = Fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
-    dead_letters = DeadLetters(configure.dead_letters, login) if configure.dead_letters is not None else None
-    failures = Failures(fetcher, lambda topic: handlings.of(topic).policies, dead_letters)
-    runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login)
+    _reseed()
+    made = assemble(configure, ledger, channel.send)
+    runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(channel, ledger, fetcher, lifecycle, runner, login, lambda: written.dropped, collecting)
+    control = Control(
+        channel, ledger, made.fetcher, made.lifecycle, runner, made.login, lambda: written.dropped, collecting
+    )
     control.start()
     runner.run()
-    lifecycle.finish()
+    made.lifecycle.finish()
     control.say_last()
-    _tear_down(handlings)
+    _tear_down(made.handlings)
     return ExitCode.CLEAN
 
 
-def _handlings(configure: Configure) -> Handlings:
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
+
+    consumer: Callable[..., Consumer] = Consumer
+    producer: Callable[..., Producer] = Producer
+    fetcher: type[Fetcher] = Fetcher
+    failures: type[Failures] = Failures
+    handler: Callable[[Handler], Handler] = lambda loaded: loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A worker's parts, put together; nothing is fetched yet."""
+
+    handlings: Handlings
+    lifecycle: Lifecycle
+    fetcher: Fetcher
+    runner: Runner
+    login: Login
+    statistics: ClientStatistics | None
+
+
+def assemble(
+    configure: Configure, ledger: Ledger, report: Callable[[FromWorker], None], makers: Makers | None = None
+) -> Assembled:
+    """Load the handler, set it up and make everything that handles with it; `report` takes what the supervisor is told.
+
+    Caller: the thread that will run the runner. Raises `CannotServe`.
+    """
+    makers = makers or Makers()
+    handlings = _handlings(configure, makers.handler)
+    login = Login(configure.token)
+    statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
+    consumer = _connect(configure, login, statistics, makers.consumer)
+    topics = KnownTopics(consumer)
+    topics.learn(configure.topics, _WARM_UP_SECONDS)
+    lifecycle = Lifecycle(handlings, report)
+    fetcher = lifecycle.fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
+    target = configure.dead_letters
+    dead_letters = DeadLetters(target, login, makers.producer) if target is not None else None
+    failures = makers.failures(fetcher, lambda topic: handlings.of(topic).policies, dead_letters)
+    runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login)
+    return Assembled(handlings, lifecycle, fetcher, runner, login, statistics)
+
+
+def _handlings(configure: Configure, made: Callable[[Handler], Handler]) -> Handlings:
     """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
-    _reseed()
-    client_id = str(configure.client.get("client.id", ""))
+    worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
     try:
-        return Handlings.set_up(configure.handlers, Worker(configure.worker, os.getpid(), configure.group, client_id))
+        return Handlings.set_up(configure.handlers, worker, made)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
     except ConfigError as error:
@@ -159,7 +201,9 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _connect(configure: Configure, login: Login, statistics: ClientStatistics | None) -> Consumer:
+def _connect(
+    configure: Configure, login: Login, statistics: ClientStatistics | None, make: Callable[..., Consumer]
+) -> Consumer:
     """The consumer. Raises `CannotServe`."""
     properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
     if configure.token is not None:
@@ -167,7 +211,7 @@ def _connect(configure: Configure, login: Login, statistics: ClientStatistics | 
     if statistics is not None:
         properties["stats_cb"] = statistics.take
     try:
-        return Consumer(properties, logger=librdkafka)
+        return make(properties, logger=librdkafka)
     except (KafkaException, ValueError, TypeError) as error:
         text = f"the Kafka client refuses its properties: {error}. See [kafka] and [kafka.librdkafka]."
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error

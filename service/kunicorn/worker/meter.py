@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 
+from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
@@ -17,7 +19,7 @@ class _Counts:
     records: int = 0
     failures: int = 0
     retries: int = 0
-    dead_letters: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     nanoseconds: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
@@ -50,10 +52,11 @@ class Meter:
         counts.failures += 1
         counts.retries += retried
 
-    def passed_over(self, topic: str, records: int, end: End) -> None:
+    def passed_over(self, topic: str, records: int, end: End, reason: Reason) -> None:
         """The records are done with, without the handler having returned."""
         counts = self._of(topic)
-        counts.dead_letters += records if end is End.DEAD_LETTER else 0
+        if end is End.DEAD_LETTER:
+            counts.dead_letters[reason.value] += records
         counts.skipped += records if end is End.SKIP else 0
         if end is End.DONE:
             counts.records += records
@@ -76,7 +79,7 @@ class Meter:
                 c.retries,
                 c.nanoseconds / NANOSECONDS,
                 c.buckets,
-                c.dead_letters,
+                dict(c.dead_letters),
                 c.skipped,
             )
             for topic, c in topics.items()

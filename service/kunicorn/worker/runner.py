@@ -214,7 +214,9 @@ class Runner:
                 self._interruptible = None
         except HandlerTimeout as timeout:
             # A failure like others that may pass: worth another try.
-            return TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
+            error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
+            error.__cause__ = timeout
+            return error
         except BaseException as error:
             return error
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from tests.contract.conformance import endurance
 from tests.contract.conformance.catalogue import SCENARIOS, SUITES
 from tests.contract.conformance.proofs import ROOT, TIERS, Proof, Tier, proofs
 from tests.contract.conformance.scenario import Area, Scenario
@@ -50,7 +51,7 @@ def page() -> str:
     parts = [_HEAD, "## Count\n", _count(shown), "\n## Scenarios\n"]
     for area in get_args(Area):
         parts += [f"\n### {area[0].upper()}{area[1:]}\n\n", *_listed(area, shown)]
-    return "\n".join(parts[:3]) + "".join(parts[3:]) + _side_by_side()
+    return "\n".join(parts[:3]) + "".join(parts[3:]) + endurance.section(endurance.read()) + _side_by_side()
 
 
 def _side_by_side() -> str:

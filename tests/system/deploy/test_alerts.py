@@ -29,7 +29,7 @@ POSITION = f"kafka_consumer_position{{{_PARTITION}}}"
 LOG_END = f"kafka_consumer_log_end_offset{{{_PARTITION}}}"
 HALTED = f'kunicorn_partitions{{{_GROUP},state="halted"}}'
 INFLIGHT = f"kunicorn_inflight_oldest_seconds{{{_GROUP}}}"
-DEAD_LETTERS = f'kunicorn_dead_letters_total{{{_WHERE},topic="orders"}}'
+DEAD_LETTERS = f'kunicorn_dead_letters_total{{{_WHERE},topic="orders",reason="attempts"}}'
 WAITING = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="dead_letter"}}'
 RESETS = f'kunicorn_offset_resets_total{{{_WHERE},reason="below the log"}}'
 INFO = f'kafka_consumer_group_info{{{_GROUP},protocol="classic"}}'

@@ -3,6 +3,7 @@
 HANDLERS = """
 import os
 import pathlib
+import time
 from datetime import timedelta
 
 from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
@@ -25,6 +26,7 @@ SAYS = {
     b"halt": Halt("wait for me"),
     b"done": Done(),
     b"retry": Retry("locked", after=timedelta(0)),
+    b"later": Retry("locked", after=timedelta(hours=1)),
 }
 
 
@@ -34,6 +36,10 @@ def note(record):
 
 def say(record):
     note(record)
+    if record.value == b"wait":
+        time.sleep(60)
+    if record.value == b"exit":
+        raise SystemExit(3)
     if record.value == b"gone":
         raise Gone("it is gone")
     if record.value.startswith(b"fail"):

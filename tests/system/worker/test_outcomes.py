@@ -17,6 +17,7 @@ from kunicorn.pipes.messages import (
     FetcherStart,
     FetcherStopped,
     StartFetcher,
+    TimedOut,
     WorkerFailed,
 )
 from tests.kafka import KafkaCluster
@@ -82,7 +83,7 @@ def test_a_failed_record_becomes_a_dead_letter_with_all_it_had_and_the_partition
     assert "in say" in told.cause.stack
     assert told.headers == [("trace", b"1"), ("trace", b"2")]
     (deltas,) = worker.ping().deltas
-    assert (deltas.records, deltas.failures, deltas.retries, deltas.dead_letters) == (1, 2, 1, 1)
+    assert (deltas.records, deltas.failures, deltas.retries, deltas.dead_letters) == (1, 2, 1, {"attempts": 1})
 
 
 def test_what_handlers_say_and_rules_by_exception_decide_in_order_within_the_partition(
@@ -106,7 +107,8 @@ def test_what_handlers_say_and_rules_by_exception_decide_in_order_within_the_par
         ("handlers_under_test.Gone", "it is gone"),
     ]
     (deltas,) = worker.ping().deltas
-    assert (deltas.records, deltas.skipped, deltas.dead_letters) == (3, 4, 3)
+    assert (deltas.records, deltas.skipped) == (3, 4)
+    assert deltas.dead_letters == {"handler": 2, "attempts": 1}
 
 
 def test_while_the_dead_letter_topic_is_away_its_partition_waits_with_a_reason_and_the_others_go_on(
@@ -174,6 +176,23 @@ def test_the_record_that_killed_workers_becomes_a_dead_letter_without_the_handle
     assert seen(processes.directory) == ["0@1=b"]
     told = read(headers_of(letters(kafka, topic, 1)[0]))
     assert (told.cause.type, told.cause.message, told.cause.attempts) == ("WorkerDied", "2 workers died", 2)
+
+
+def test_each_way_into_the_dead_letter_topic_is_counted_by_its_reason(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    kafka.create_topic(letters_topic(topic), 1)
+    produce(kafka.bootstrap, topic, ["killed", "letter", "fail", "exit", "later", "wait"])
+    rule = FailureRule(["kunicorn.outcomes.Retry"], 5, 20, 100, 1000, "dead_letter")
+    worker = start(0, retry_attempts=1, on_failure="dead_letter", failures=[rule])
+    worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2)]))
+    wait_until(lambda: "0@5=wait" in seen(processes.directory), "the last record to be in hand")
+    worker.tell(TimedOut(1, 5))
+    worker.consumed(1, 6)
+    (deltas,) = worker.ping().deltas
+    reasons = ("poison", "handler", "attempts", "exit", "retry_timeout", "handler_timeout")
+    assert deltas.dead_letters == dict.fromkeys(reasons, 1)
 
 
 def test_an_exception_that_settings_name_and_nobody_knows_is_refused(processes: Rig, kafka: KafkaCluster) -> None:

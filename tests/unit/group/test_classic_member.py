@@ -357,6 +357,43 @@ def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() ->
     assert talk.order(ev.BeCertain).until == beat.sent_at + 45
 
 
+def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_that_was_announced() -> None:
+    talk = Conversation(cooperative=False)
+    talk.settle(0)
+    talk.heartbeat()
+    undisturbed = talk.now
+    until = 0.0
+    while talk.now < undisturbed + 290:  # a drain that takes that long
+        talk.heartbeat(REBALANCING)
+        until = talk.order(ev.BeCertain).until
+    assert until == pytest.approx(undisturbed + 300, abs=1), "the coordinator goes on without us then"
+
+
+def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignment_is_not_fetched() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    joined_at = talk.now
+    talk.join(talk.order(ev.SendJoin), generation=2)
+    until = 0.0
+    while talk.now < joined_at + 290:
+        talk.heartbeat()
+        until = talk.order(ev.BeCertain).until
+    assert until == joined_at + 300, "SyncGroup was lost: heartbeats do not help whoever never comes for its plan"
+
+
+def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_never_came() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    sync = talk.join(talk.order(ev.SendJoin), generation=2)
+    talk.heartbeat(REBALANCING)
+    talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
+    again = talk.order(ev.SendJoin)
+    assert (again.generation, again.owned) == (2, tps(0))
+    assert not talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0, 1), "consumer", talk.assignor), talk.now)), "too late"
+
+
 @pytest.mark.scenario("HeartbeatTest")
 def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
     talk = Conversation()

@@ -82,6 +82,16 @@ def test_workers_reports_add_up_by_topic() -> None:
     assert value(samples, "kunicorn_handler_retries_total", topic="orders") == 1
 
 
+def test_dead_letters_are_told_by_what_led_there_and_add_up_for_the_status() -> None:
+    metrics = Metrics()
+    metrics.add(deltas(dead_letters={"attempts": 2, "handler": 1}))
+    metrics.add(deltas(dead_letters={"attempts": 1}))
+    name, samples = "kunicorn_dead_letters_total", scraped(metrics, status())
+    assert value(samples, name, topic="orders", reason="attempts") == 3
+    assert value(samples, name, topic="orders", reason="handler") == 1
+    assert metrics.totals["dead_letters"] == 4
+
+
 def test_workers_durations_become_a_cumulative_histogram() -> None:
     metrics = Metrics()
     metrics.add(deltas(seconds=0.5, calls=[0, 0, 3]))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from confluent_kafka import Consumer, Message
 
+from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
@@ -167,13 +168,13 @@ def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -
     assert grant.state is GrantState.FETCHING
 
 
-@pytest.mark.parametrize(("end", "counted"), [(End.SKIP, (0, 1, 0, 1)), (End.DEAD_LETTER, (0, 1, 1, 0))])
+@pytest.mark.parametrize(("end", "counted"), [(End.SKIP, (0, 1, {}, 1)), (End.DEAD_LETTER, (0, 1, {"attempts": 1}, 0))])
 def test_a_record_passed_over_is_consumed_and_counted_as_what_it_is(
-    table: Table, end: End, counted: tuple[int, int, int, int]
+    table: Table, end: End, counted: tuple[int, int, dict[str, int], int]
 ) -> None:
     table.fetch(P0, 1)
     grant = table.take(P0)
-    assert table.fetcher.pass_over(failed(grant), end)
+    assert table.fetcher.pass_over(failed(grant), end, Reason.ATTEMPTS)
     assert table.ledger.read(1, 1).consumed.offset == 1
     assert grant.state is GrantState.FETCHING, "the records behind it are handled right away"
     _, (deltas,) = table.fetcher.measured()
@@ -184,7 +185,7 @@ def test_a_record_passed_over_while_stopping_is_consumed_and_the_grant_is_report
     table.fetch(P0, 1)
     grant = table.take(P0)
     table.fetcher.stop([1])
-    assert not table.fetcher.pass_over(failed(grant), End.SKIP)
+    assert not table.fetcher.pass_over(failed(grant), End.SKIP, Reason.ATTEMPTS)
     assert table.reports == [FetcherStopped([Stopped(1, 1, 0)])]
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from tests.contract.conformance.endurance import came_through
 from tests.fakes.host import Host
 from tests.fakes.simulation import Simulation
 
@@ -112,3 +113,4 @@ def test_invariants_2_to_4_hold_and_the_group_always_settles(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_invariants_2_to_4_hold_in_a_thousand_stories_of_each_kind_of_group(kind: str) -> None:
     play(kind, 1000)
+    came_through("stories after which a group settled", f"{kind} group", 1000)

@@ -3,12 +3,14 @@ again as soon as the answers make sense."""
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
 
 from kunicorn.wire.versions import Api
 from tests.contract.conformance.coordinator.test_drivers import Stage, both_protocols, play
+from tests.contract.conformance.endurance import came_through
 from tests.fakes.driver import Driver, until
 from tests.unit.wire.broker import Asked, Reply
 from tests.unit.wire.mutations import mutations
@@ -21,10 +23,11 @@ OF_A_MEMBER = {
 }
 
 
-def spoiler(rng: Random) -> Reply:
-    """A script that spoils what it answers."""
+def spoiler(rng: Random, sent: Counter[Api]) -> Reply:
+    """A script that spoils what it answers, and counts that."""
 
     def spoilt(asked: Asked) -> Reply:
+        sent[asked.api] += 1
         frames = dict(mutations(asked.api, 20, rng))
         frame = frames.get(asked.version, b"")
         return asked.correlation_id.to_bytes(4, "big") + frame[4:]
@@ -32,19 +35,22 @@ def spoiler(rng: Random) -> Reply:
     return spoilt
 
 
-async def survive(stage: Stage, member: Driver, apis: tuple[Api, ...], rng: Random) -> None:
-    """Spoil some answers of each of these; afterwards the member settles by itself, unless one told it to fail."""
+async def survive(stage: Stage, member: Driver, apis: tuple[Api, ...], rng: Random) -> Counter[Api]:
+    """Spoil some answers of each of these; afterwards the member settles by itself, unless one told it to fail.
+    How many were spoilt."""
+    sent: Counter[Api] = Counter()
     for api in apis:
-        stage.broker.plan(api, *[spoiler(rng)] * SPOILT_IN_A_ROW)
+        stage.broker.plan(api, *[spoiler(rng, sent)] * SPOILT_IN_A_ROW)
         if api is Api.METADATA:
             member.topics.doubt()
         await until(
             lambda api=api: not stage.broker.planned[api] or member.source.over or _asks_no_more(member, api), 900.0
         )
         if member.source.over:
-            return
+            return sent
     # Spoilt answers may have said that we are over quota, each for a minute at most.
     await stage.settled(member, within=900.0)
+    return sent
 
 
 def _asks_no_more(member: Driver, api: Api) -> bool:
@@ -52,15 +58,18 @@ def _asks_no_more(member: Driver, api: Api) -> bool:
     return member.stable and api not in (Api.HEARTBEAT, Api.CONSUMER_GROUP_HEARTBEAT)
 
 
-def outlive(protocol: str, seed: int) -> None:
+def outlive(protocol: str, seed: int) -> Counter[Api]:
+    sent: Counter[Api] = Counter()
+
     async def story(stage: Stage) -> None:
         rng = Random(seed)
         member = await stage.start(group_protocol=protocol)
-        await survive(stage, member, (*OF_A_MEMBER[protocol], *ANYWHERE), rng)
+        sent.update(await survive(stage, member, (*OF_A_MEMBER[protocol], *ANYWHERE), rng))
         # An answer that still can be read may say anything: also that the group refuses this member for good.
         member.fatal.clear()
 
     play(protocol, story)
+    return sent
 
 
 @both_protocols
@@ -73,8 +82,12 @@ def test_a_member_outlives_spoilt_answers_of_every_kind(protocol: str, seed: int
 @pytest.mark.timeout(1800)
 @both_protocols
 def test_members_outlive_spoilt_answers_of_every_kind_a_thousand_times(protocol: str) -> None:
+    sent: Counter[Api] = Counter()
     for seed in range(1_000):
-        outlive(protocol, seed)
+        sent += outlive(protocol, seed)
+    came_through("members that got spoilt answers and settled", f"{protocol} protocol", 1_000)
+    for api, times in sent.items():
+        came_through(f"spoilt answers to members, {protocol} protocol", api.title, times)
 
 
 @both_protocols

@@ -1,0 +1,42 @@
+"""Why a record was given up, in a few words of a fixed list: the label of a counter. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from kunicorn.handlers import HandlerTimeout
+from kunicorn.outcomes import DeadLetter
+
+
+class Reason(StrEnum):
+    """What led to the end of a record that could not be handled; docs/metrics.md has the list."""
+
+    #: The handler said so itself, by `DeadLetter`.
+    HANDLER = "handler"
+    #: No try is left: `max_attempts`, or a rule's `attempts`.
+    ATTEMPTS = "attempts"
+    #: A try is left, but it would come later than `retry_timeout_ms` allows.
+    RETRY_TIMEOUT = "retry_timeout"
+    #: The last try took longer than `handler_timeout_ms`.
+    HANDLER_TIMEOUT = "handler_timeout"
+    #: It ended the interpreter, by SystemExit or the like, which is not worth another try.
+    EXIT = "exit"
+    #: Workers died with it in hand, `max_crashes` times.
+    POISON = "poison"
+
+
+_SAYS: Mapping[type[BaseException], Reason] = {DeadLetter: Reason.HANDLER}
+"""Exceptions that are a reason of their own, however many tries are left."""
+
+
+def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
+    """Why nobody tries again after the record's `failures`-th failure, of so many `attempts`."""
+    said = next((reason for kind, reason in _SAYS.items() if isinstance(error, kind)), None)
+    if said is not None:
+        return said
+    if isinstance(error.__cause__, HandlerTimeout):
+        return Reason.HANDLER_TIMEOUT
+    if not isinstance(error, Exception):
+        return Reason.EXIT
+    return Reason.ATTEMPTS if failures >= attempts else Reason.RETRY_TIMEOUT

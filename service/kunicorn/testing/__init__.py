@@ -1,0 +1,17 @@
+"""Testing a handler without a broker: records in memory, through the code that workers run.
+
+    from kunicorn.testing import HandlerTest, record
+
+    def test_a_negative_total_is_a_dead_letter():
+        run = HandlerTest("shop.handlers:handle_order").run(record(json={"total": -1}), record(json={"total": 3}))
+        assert run.outcomes == ["dead_letter", "done"]
+
+docs/testing.md has the rest. pytest is imported by `kunicorn.testing.plugin` alone.
+"""
+
+from kunicorn.testing.handler_test import HandlerTest
+from kunicorn.testing.letters import SentLetter
+from kunicorn.testing.outcome import Handled, Outcome, Run
+from kunicorn.testing.records import GivenRecord, record
+
+__all__ = ["GivenRecord", "Handled", "HandlerTest", "Outcome", "Run", "SentLetter", "record"]

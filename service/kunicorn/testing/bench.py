@@ -1,0 +1,206 @@
+"""One worker's life on records in memory: its parts are those that `kunicorn.worker.main` assembles.
+
+What the supervisor and the control thread would say is said from inside the runner's own thread: at the moment that a
+test stages, or when the client has nothing more to give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from confluent_kafka import Message
+
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.handlers import Handler
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.records import Batch
+from kunicorn.settings import Settings
+from kunicorn.supervisor.outfitting import configure
+from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
+from kunicorn.testing.letters import MemoryProducer, SentLetter
+from kunicorn.testing.notes import Fate, Notes
+from kunicorn.testing.outcome import Run, outcome_of
+from kunicorn.testing.records import GivenRecord, message_of
+from kunicorn.testing.stages import Stage
+from kunicorn.testing.staging import Staging
+from kunicorn.testing.turned_clock import TurnedClock
+from kunicorn.testing.watching import watched_failures, watched_fetcher
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.main import Assembled, CannotServe, Makers, assemble
+
+_FOR_EVER = 2**63 - 1
+_PATIENCE = 30.0
+"""Seconds in which nothing was handled, though something is left: only a handler's own threads take so long."""
+_PAUSE = 0.0005
+
+
+class Bench:
+    """Owns the ledger and the notes, which a killed worker leaves behind; `close` frees them."""
+
+    def __init__(self, settings: Settings, records: Sequence[GivenRecord], stage: Stage | None) -> None:
+        self._settings = settings
+        self._records = records
+        self._places = {(each.tp, each.at): index for index, each in enumerate(records)}
+        self._starts = {each.tp: each.at for each in reversed(records)}
+        self._grants = {tp: number for number, tp in enumerate(self._starts, 1)}
+        """By partition: number of its grant, which is that of its slot, too."""
+        self._notes = Notes(len(records))
+        self._ledger = Ledger.create(len(self._starts) + 1)
+        self._ledger.lease_ns = _FOR_EVER
+        self._log = MemoryLog(map(message_of, records))
+        self._clock = TurnedClock()
+        self._sent: list[SentLetter] = []
+        self._over: dict[int, int] = {}
+        """By grant: the offset that was reported last."""
+        self._halted: dict[TopicPartition, str] = {}
+        self._lost = False
+        self._heard = 0.0
+        self._staging = Staging(
+            stage,
+            lambda tp, offset: self._places[tp, offset],
+            self._called,
+            self._in_hand,
+            self._lose,
+            settings.handler.handler_timeout_ms,
+        )
+
+    def close(self) -> None:
+        """Free what is shared with a killed worker."""
+        self._ledger.close()
+        self._notes.close()
+
+    def outcome(self) -> Run:
+        """What became of everything. Caller: the test's process, after `work`."""
+        consumed = {tp: self._consumed(tp) for tp in self._starts}
+        committed = dict(self._starts) if self._lost else consumed
+        return outcome_of(self._records, self._notes, consumed, committed, self._sent, self._halted)
+
+    # -- the worker's life ---------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Set up, handle everything, tear down. Raises `ConfigError`, `HandlerLoadError`; what teardown raises."""
+        with self._clock.in_force():
+            made = self._assembled()
+            self._made = made
+            self._staging.fetcher, self._staging.lifecycle, self._staging.runner = (
+                made.fetcher,
+                made.lifecycle,
+                made.runner,
+            )
+            try:
+                with self._interruptible(made):
+                    made.lifecycle.start(
+                        [
+                            FetcherStart(number, number, tp.topic, tp.partition, self._starts[tp], 0)
+                            for tp, number in self._grants.items()
+                        ]
+                    )
+                    self._heard = time.monotonic()
+                    made.runner.run()
+                made.lifecycle.finish()
+                for handling in made.handlings.every:
+                    handling.tear_down()
+            finally:
+                for handling in made.handlings.every:
+                    handling.calls.close()
+
+    def _assembled(self) -> Assembled:
+        makers = Makers(
+            consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: MemoryProducer(self._sent),  # type: ignore[arg-type, return-value]
+            fetcher=watched_fetcher(self._ended),
+            failures=watched_failures(self._raised),
+            handler=self._watched,
+        )
+        try:
+            return assemble(configure(self._settings, 0, [], None, 1), self._ledger, self._reported, makers)
+        except CannotServe as failure:
+            kind = HandlerLoadError if failure.status is ExitCode.HANDLER else ConfigError
+            raise kind(str(failure)) from failure.__cause__
+
+    def _watched(self, handler: Handler) -> Handler:
+        if handler.is_async:
+            _refuse_inside_a_loop()
+        return self._staging.around(handler)
+
+    @contextmanager
+    def _interruptible(self, made: Assembled) -> Iterator[None]:
+        """The runner's signal does here what it does in a worker; nothing of it is left behind."""
+        if threading.current_thread() is not threading.main_thread():
+            if self._staging.needs_signals:
+                raise RuntimeError("a handler is interrupted by a signal: run this test in the main thread")
+            yield
+            return
+        before = signal.signal(signal.SIGUSR1, lambda number, frame: made.runner.on_interruption())
+        try:
+            yield
+        finally:
+            self._staging.quiet()
+            signal.signal(signal.SIGUSR1, before)
+
+    # -- in the supervisor's place ---------------------------------------------------------------------------------
+
+    def _idle(self, seconds: float) -> None:
+        """The client has nothing to give. Caller: the runner, between two turns."""
+        fetched = [tp for tp, number in self._grants.items() if number not in self._over]
+        if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
+            self._made.lifecycle.drain()
+            return
+        self._clock.pass_idle(seconds)
+        if self._made.fetcher.parked()[1]:
+            return  # For the next try: only the clock has to be turned.
+        if time.monotonic() - self._heard > _PATIENCE:
+            left = ", ".join(f"{tp}@{self._consumed(tp)}" for tp in fetched)
+            raise TimeoutError(f"nothing was handled for {_PATIENCE:.0f} s, though records are left: {left}")
+        time.sleep(_PAUSE)
+
+    def _consumed(self, tp: TopicPartition) -> int:
+        number = self._grants[tp]
+        offset = self._over.get(number, self._ledger.read(number, number).consumed.offset)
+        return max(offset, self._starts[tp])
+
+    def _in_hand(self, index: int) -> tuple[int, int]:
+        number = self._grants[self._records[index].tp]
+        return number, self._ledger.read(number, number).in_hand
+
+    def _lose(self) -> None:
+        """Other members begin where this one did: nothing that is reported from now on counts."""
+        self._lost = True
+        self._ledger.lease_ns = 0
+        self._made.lifecycle.stop(self._grants.values(), lost=True)
+
+    def _reported(self, message: FromWorker) -> None:
+        if isinstance(message, FetcherStopped):
+            self._over |= {stopped.grant: stopped.offset for stopped in message.partitions}
+        elif isinstance(message, Failed):
+            self._over[message.grant] = message.offset
+            self._halted[next(tp for tp, number in self._grants.items() if number == message.grant)] = message.error
+
+    # -- what is noted -----------------------------------------------------------------------------------------------
+
+    def _called(self, indices: Sequence[int]) -> None:
+        self._notes.called(indices)
+        self._clock.busy()
+        self._heard = time.monotonic()
+
+    def _raised(self, messages: Sequence[Message], error: BaseException) -> None:
+        self._notes.raised(self._staging.indices(Batch(messages)), error)
+
+    def _ended(self, messages: Sequence[Message], fate: Fate) -> None:
+        self._notes.ended(self._staging.indices(Batch(messages)), fate)
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "this handler is async and gets a loop of its own, as in a worker: call run() from a plain def test"
+    )

@@ -1,0 +1,24 @@
+"""Handlers that a test gives as objects, under names that an entry point can say: `kunicorn.testing.given:<name>`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def entrypoint_of(handler: str | Callable[..., Any]) -> Iterator[str]:
+    """The entry point of a handler; that of an object is good inside the block."""
+    if isinstance(handler, str):
+        yield handler
+        return
+    name = getattr(handler, "__name__", type(handler).__name__)
+    name = name if name.isidentifier() and name not in globals() else "handler"
+    module = sys.modules[__name__]
+    setattr(module, name, handler)
+    try:
+        yield f"{__name__}:{name}"
+    finally:
+        delattr(module, name)

@@ -1,0 +1,33 @@
+"""The pytest plugin: the fixture `kunicorn_handler`. The only module of the package that imports pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kunicorn.testing import HandlerTest
+
+INI = "kunicorn_config"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """See pytest."""
+    parser.addini(INI, "The service's TOML file, for handlers tested with kunicorn_handler; from the root directory.")
+
+
+@pytest.fixture
+def kunicorn_handler(pytestconfig: pytest.Config) -> Callable[..., HandlerTest]:
+    """Makes a `kunicorn.testing.HandlerTest`, with the settings that `kunicorn_config` in pytest's own names."""
+    # Here, not above: the plugin is loaded with every test run of an environment that has kunicorn.
+    from kunicorn.testing import HandlerTest
+
+    named: str = pytestconfig.getini(INI)
+    usual = pytestconfig.rootpath / named if named else None
+
+    def make(handler: str | Callable[..., Any] | None = None, **more: Any) -> HandlerTest:
+        return HandlerTest(handler, **{"config": usual, **more})
+
+    return make

@@ -1,0 +1,43 @@
+"""The worker's own parts, with somebody looking on: what became of a record that the handler did not simply handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Message
+
+from kunicorn.handling.reasons import Reason
+from kunicorn.handling.retry import End
+from kunicorn.testing.notes import Fate
+from kunicorn.worker.failures import Failures
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.grants import Attempt
+
+_FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER}
+
+
+def watched_fetcher(ended: Callable[[Sequence[Message], Fate], None]) -> type[Fetcher]:
+    """A fetcher that tells of records passed over or given up."""
+
+    class WatchedFetcher(Fetcher):
+        def pass_over(self, attempt: Attempt, end: End, reason: Reason) -> bool:
+            if end in _FATES:
+                ended(attempt.records, _FATES[end])
+            return super().pass_over(attempt, end, reason)
+
+        def give_up(self, attempt: Attempt, error: str) -> None:
+            ended(attempt.records, Fate.GIVEN_UP)
+            super().give_up(attempt, error)
+
+    return WatchedFetcher
+
+
+def watched_failures(raised: Callable[[Sequence[Message], BaseException], None]) -> type[Failures]:
+    """Failures that are told on."""
+
+    class WatchedFailures(Failures):
+        def meet(self, attempt: Attempt, error: BaseException, now: int) -> bool:
+            raised(attempt.records, error)
+            return super().meet(attempt, error, now)
+
+    return WatchedFailures

@@ -1,0 +1,50 @@
+"""Records as tests give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kunicorn.records import Record
+from kunicorn.testing import record
+from kunicorn.testing.records import message_of, placed
+
+
+def test_text_and_json_are_written_as_bytes() -> None:
+    (made,) = placed([record(json={"total": 3}, key="k", headers={"a": "b", "n": None})], "orders")
+    seen = Record.of(message_of(made))
+    assert (seen.value, seen.key, seen.headers) == (b'{"total":3}', b"k", [("a", b"b"), ("n", None)])
+    assert (seen.topic, seen.partition, seen.offset, seen.timestamp) == ("orders", 0, 0, None)
+
+
+def test_json_null_is_a_value_and_no_value_is_a_tombstone() -> None:
+    assert record(json=None).value == b"null"
+    assert record(key="k").value is None
+
+
+def test_offsets_follow_one_another_in_each_partition_with_gaps_where_they_are_given() -> None:
+    made = placed([record("a"), record("b", partition=1), record("c", offset=9), record("d")], "orders")
+    assert [str(each) for each in made] == ["orders-0@0", "orders-1@0", "orders-0@9", "orders-0@10"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"value": "a", "json": 1}, "not both"),
+        ({"partition": -1}, "counted from 0"),
+        ({"value": {"a": 1}}, "say json="),
+    ],
+)
+def test_what_is_no_record_is_refused(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=error):
+        record(**arguments)
+
+
+def test_records_that_no_log_holds_are_refused() -> None:
+    with pytest.raises(ValueError, match="offsets only grow"):
+        placed([record("a", offset=5), record("b", offset=5)], "orders")
+    with pytest.raises(ValueError, match="topic="):
+        placed([record("a")], None)
+    with pytest.raises(TypeError, match="no record"):
+        placed([b"a"], "orders")  # type: ignore[list-item]
