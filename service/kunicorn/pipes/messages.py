@@ -327,6 +327,8 @@ class TemplateReady(_Message, frozen=True):
     preloaded: bool
     note: str
     seconds: float
+    keepers: list[str] = []
+    """Entry points of handlers that keep their offsets themselves (`load_offsets`)."""
 
 
 class TemplateFailed(_Message, frozen=True):

@@ -77,7 +77,12 @@ def problems_of(
 ) -> list[Problem]:
     """pydantic's findings in our words. `origins`: the variable, for settings that the environment set."""
     found: list[Problem] = []
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    # [handler] is made of the first of [[handlers]]: what is wrong there is told once.
+    doubled = any(detail["loc"][:1] == (_HANDLERS,) for detail in details)
+    for detail in details:
+        if doubled and detail["loc"][:1] == ("handler",):
+            continue
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, Contradictions):
             found.extend(cause.problems)

@@ -133,6 +133,7 @@ class Service:
             self._metrics,
         )
         self._fetchers.pool, self._fetchers.table.topic_id = self._pool, self._topics.topic_id
+        self._fetchers.table.kept_elsewhere = self._kept_elsewhere
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._fetchers.resolve = self._resolver.resolve
@@ -281,6 +282,10 @@ class Service:
     def _handling(self, topic: str) -> TopicHandling:
         handler = self._settings.handler_of(topic)
         return TopicHandling(handler.on_failure == "halt", handler.mode == "batch", handler.handler_timeout_ms)
+
+    def _kept_elsewhere(self, topic: str) -> bool:
+        keepers = self._templates.keepers
+        return bool(keepers) and self._settings.handler_of(topic).entrypoint in keepers
 
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""

@@ -242,6 +242,7 @@ class Fetchers:
                     offset=position.offset,
                     leader_epoch=position.leader_epoch,
                     stop=partition.stop,
+                    reset=partition.reset,
                     **(partition.poison.warning(position.offset) if partition.poison is not None else {}),
                 )
             )
@@ -296,6 +297,7 @@ class Fetchers:
             log.warning(f"{partition.tp}: offset {report.offset} is not in the log: {report.error}")
             self._metrics.offset_resets.labels(reason=report.kind.value).inc()
             partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
+            partition.reset = True
             self.resolve([partition])
         elif report.kind is FailureKind.DENIED:
             self._deny(partition, report.error)

@@ -66,6 +66,8 @@ class Partition:
         self.deaths: Counter[int] = Counter()
         """How many workers died with this offset in hand."""
         self.poison: Poison | None = None
+        self.reset = False
+        """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
         self.denied = False
         """Halted because this user may not read the topic; tried again, and told only once."""
         self.log_end: int | None = None
@@ -88,6 +90,7 @@ class Partition:
         if not self.reading.started:
             return
         self.position = self.reading.consumed
+        self.reset = False
         if self.state is PartitionState.STARTING:
             self.meet(PartitionEvent.FETCHED)
 

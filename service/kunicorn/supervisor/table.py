@@ -17,6 +17,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         super().__init__()
         self.topic_id: Callable[[str], UUID | None] = lambda _: None
         """Set by the service: the id of the topic that has this name now, as far as is known."""
+        self.kept_elsewhere: Callable[[str], bool] = lambda _: False
+        """Set by the service: whether a topic's handler keeps the offsets itself, beside its effects."""
 
     def enter(self, tp: TopicPartition) -> Partition:
         """It is ours from now on, as a partition of the topic that has this name now."""
@@ -52,12 +54,17 @@ class PartitionTable(dict[TopicPartition, Partition]):
     # -- for the committer ---------------------------------------------------------------------------------------
 
     def consumed(self) -> dict[TopicPartition, Position]:
-        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record."""
+        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record.
+
+        Nothing of handlers that keep their offsets: a second truth would be believed where theirs is gone.
+        """
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
             partition.look()
             position = partition.position
-            if position is not None and not partition.lost and position.offset != partition.committed:
+            if position is None or partition.lost or position.offset == partition.committed:
+                continue
+            if not self.kept_elsewhere(tp.topic):
                 ready[tp] = position
         return ready
 

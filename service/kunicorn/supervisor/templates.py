@@ -29,6 +29,8 @@ class Templates:
         self._living: list[Template] = []
         self._ready = asyncio.Event()
         self.state = "starting"
+        self.keepers: frozenset[str] = frozenset()
+        """Entry points of handlers that keep their offsets themselves, by the code in force."""
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a template."""
@@ -117,6 +119,8 @@ class Templates:
             self._template.close()
 
     def _in_use(self) -> None:
+        assert self._template is not None
+        self.keepers = self._template.keepers
         self.state = "ready"
         self._ready.set()
 
