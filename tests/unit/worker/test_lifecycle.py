@@ -49,7 +49,7 @@ class Stage:
 
     def __init__(self, **hooks: Any) -> None:
         self.said: list[Any] = []
-        told = {name: self._noted(name, hook) for name, hook in hooks.items()}
+        told: dict[str, Any] = {name: self._noted(name, hook) for name, hook in hooks.items()}
         self.handling = handling(Handler("shop:Orders", lambda record: None, False, **told))
         self.lifecycle = Lifecycle(Handlings([self.handling], [[]]), self.said.append)
         self.fetched = self.lifecycle.fetcher = Fetched(self.said)
@@ -130,7 +130,7 @@ def test_one_that_waits_for_its_handler_is_let_go_of_at_once_and_its_handler_is_
 
 
 def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None:
-    stage = Stage(on_assigned=lambda _: stage.lifecycle.stop([1]), on_revoked=nothing)
+    stage: Stage = Stage(on_assigned=lambda _: stage.lifecycle.stop([1]), on_revoked=nothing)
     stage.start(start(1))
     stage.lifecycle.attend(0)
     stage.lifecycle.attend(0)
