@@ -17,6 +17,12 @@ import time
 from confluent_kafka import Consumer, TopicPartition
 
 
+def tune_collector() -> None:
+    """As in a worker: with its defaults the garbage collector costs as much as the records."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 def drain(consumer: Consumer, records: int) -> tuple[float, float]:
     """Records per second from the first record on, in batches, touching every value; and CPU ns a record."""
     while (first := consumer.poll(1.0)) is None:
@@ -47,8 +53,7 @@ def main(what: str, properties: str, topic: str, partitions: str, records: str) 
     """One measurement in one fresh process."""
     consumer = Consumer(json.loads(properties))
     consumer.list_topics(topic, timeout=10)
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    tune_collector()
     consumer.incremental_assign([TopicPartition(topic, number, 0) for number in range(int(partitions))])
     if what == "drain":
         print(*drain(consumer, int(records)))

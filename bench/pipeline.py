@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,11 +25,11 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.bare import drain
+from bench.bare import drain, tune_collector
 from bench.pages import write_section
 from bench.quick import PARTITIONS, ROOT, fill
 from kunicorn.clients import consumer_properties
-from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.executors import settings_file
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.ranges import OffsetRange, total
 from kunicorn.pipeline.session import open_session
@@ -78,6 +79,17 @@ def pipeline_rate(job: Job, ranges: Sequence[OffsetRange], outcomes: Directory) 
     return rate
 
 
+def connector(bootstrap: str, topic: str, records: str, jars: str) -> None:
+    """In a process of its own, in a session as Spark makes it: print a rate for each line that is read."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.jars", jars)
+    spark = builder.config("spark.log.level", "FATAL").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    for _ in sys.stdin:
+        print(connector_rate(spark, bootstrap, topic, int(records)), flush=True)
+    spark.stop()
+
+
 def connector_rate(spark: Any, bootstrap: str, topic: str, records: int) -> float:
     """The JVM's connector, its rows handled by a `mapInArrow` of one Python call a record."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
@@ -114,6 +126,7 @@ def bare(properties: str, topic: str, partitions: str, records: str) -> None:
     """In a process of its own: print its rate."""
     consumer = Consumer(json.loads(properties))
     consumer.list_topics(topic, timeout=10)
+    tune_collector()
     consumer.incremental_assign([TopicPartition(topic, number, 0) for number in json.loads(partitions)])
     print(drain(consumer, int(records))[0])
     consumer.close()
@@ -141,27 +154,46 @@ def measured(bootstrap: str, records: int, rounds: int, directory: Path) -> list
     config.write_text(toml(group_settings(bootstrap, [topic], topic, HANDLER)))
     settings = load(config, {})
     jars = connector_jars()
-    own = {"spark.jars": ",".join(map(str, jars))} if jars else {}
-    spark = open_session(settings.pipeline.model_copy(update={"spark": own}), f"local[{CORES}]", "bench")
+    with ExitStack() as stack:
+        spark = open_session(settings.pipeline, f"local[{CORES}]", "bench")
+        stack.callback(spark.stop)
+        rival = stack.enter_context(rival_of(bootstrap, topic, records, jars)) if jars else None
+        return table(Job(spark, settings_file(config, settings)), settings, topic, records, rounds, rival)
+
+
+@contextmanager
+def rival_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Iterator[Form]:
+    """Spark's connector, in a JVM of its own: ours has settings that suit a backfill."""
+    arguments = ["--connector", bootstrap, topic, str(records), ",".join(map(str, jars))]
+    command = [sys.executable, "-m", "bench.pipeline", *arguments]
+    paths = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def rate() -> float:
+        print("go", file=process.stdin, flush=True)
+        return float(process.stdout.readline())
+
     try:
-        return table(spark, settings, settings_file(config, settings), topic, records, rounds, jars)
+        yield rate
     finally:
-        spark.stop()
+        process.stdin.close()
+        process.wait(60)
 
 
-def table(
-    spark: Any, settings: Settings, file: SettingsFile, topic: str, records: int, rounds: int, jars: list[Path]
-) -> list[str]:
+def table(job: Job, settings: Settings, topic: str, records: int, rounds: int, rival: Form | None) -> list[str]:
     """The comparison, and how the rate grows with partitions."""
-    bootstrap = ",".join(settings.kafka.bootstrap_servers)
-    job, outcomes = Job(spark, file), Directory(str(Path(file.path).parent / "outcomes"))
+    outcomes = Directory(str(Path(job.file.path).parent / "outcomes"))
     ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
     forms: dict[str, Form] = {
         "backfill": lambda: pipeline_rate(job, ranges, outcomes),
         f"{CORES} bare clients": lambda: bare_rate(settings, topic, records),
     }
-    if jars:
-        forms["Spark's connector"] = lambda: connector_rate(spark, bootstrap, topic, records)
+    if rival is not None:
+        forms["Spark's connector"] = rival
     rates = in_turns(forms, rounds)
     ours = rates["backfill"]
     lines = ["| form | million records/s | a backfill is so many times as fast | goal |", "|---|--:|--:|--:|"]
@@ -203,5 +235,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--bare"]:
         bare(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--connector"]:
+        connector(*sys.argv[2:])
     else:
         main()

@@ -15,6 +15,7 @@ import typer
 from kunicorn import __version__
 from kunicorn.config import app as config_commands
 from kunicorn.confirming import check_confirmable
+from kunicorn.control.commands import register as add_control
 from kunicorn.dlq.commands import app as dlq
 from kunicorn.errors import ServiceError
 from kunicorn.offsets.commands import app as offsets
@@ -29,6 +30,7 @@ Examples:
   kunicorn status --watch               what does the service on this machine do?
   kunicorn lag                          how far behind is the group?
   kunicorn offsets reset --to-datetime 2h    what would it mean to go back two hours?
+  kunicorn seek orders:7 --to-offset 1234    what would it mean to go on there, while it runs?
   kunicorn dlq list                     what is in the dead-letter topic?
   kunicorn leave --instance orders-3    remove a static member that will not come back
   kunicorn pipeline backfill --from 2h  handle history again, on Spark
@@ -62,6 +64,7 @@ app.add_typer(dlq, name="dlq")
 app.add_typer(offsets, name="offsets")
 app.add_typer(config_commands, name="config")
 app.add_typer(pipeline, name="pipeline")
+add_control(app)
 
 Config = Annotated[
     Path,

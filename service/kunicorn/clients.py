@@ -65,6 +65,8 @@ def _handler_order(handler: HandlerSettings) -> HandlerOrder:
         mode=handler.mode,
         options=dict(handler.options),
         batch_max_records=handler.batch_max_records,
+        ordering=handler.ordering,
+        concurrency=handler.concurrency,
         retry_attempts=handler.max_attempts,
         retry_backoff_ms=handler.retry_backoff_ms,
         retry_backoff_max_ms=handler.retry_backoff_max_ms,

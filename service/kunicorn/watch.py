@@ -18,7 +18,7 @@ from kunicorn.tables import duration, printable, table
 Answer = Mapping[str, Any]
 _TIMEOUT = 5.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
-_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A service on this machine, or a pod beside us: a proxy for the way out (http_proxy) would not find it."""
 _CLEAR = "\x1b[H\x1b[2J"
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
@@ -42,7 +42,7 @@ def ask(url: str) -> Answer:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
     try:
-        with _DIRECTLY.open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
+        with DIRECTLY.open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
             found = json.loads(answer.read(_LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
         raise ConfigError(

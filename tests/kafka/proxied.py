@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kunicorn.demo.processes import python_module, python_path, start_child
+from kunicorn.wire.versions import Api
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.properties import Node, free_ports
+from tests.kafka.scripted import Fault
 
 Direction = Literal["to", "from"]
 """Towards the brokers, or from them."""
@@ -58,6 +60,10 @@ class ProxiedCluster(KafkaCluster):
     def reset(self, link: str) -> None:
         """All its connections are reset; new ones may be made."""
         self._tell("reset", link)
+
+    def script(self, link: str, api: Api, fault: Fault, times: int = 1) -> None:
+        """The next requests of that API on the link get this fault; at `heal` the rest of them is forgotten."""
+        self._tell("script", link, str(int(api)), fault.kind, str(fault.amount), str(times))
 
     def heal(self, link: str) -> None:
         """As good as new; what was held back arrives."""

@@ -1,10 +1,12 @@
-"""TCP links that can be made slow, reset or cut, in a process of their own: `python -m tests.kafka.proxy <links>`.
+"""TCP links that can be made slow, reset or cut, and faults of single requests, in a process of its own:
+`python -m tests.kafka.proxy <links>`.
 
 Our own, as toxiproxy and its like are servers to be downloaded for their platform, and a cut in one direction that
 holds back what is under way, as TCP does, is these hundred lines.
 
 The argument is JSON, `{"link": {"listening port": port to connect to}}`. It says `ready`; then it takes commands from
-standard input, one a line, and answers each with `done`: `slow a 0.3`, `cut a to from`, `reset a`, `heal a`.
+standard input, one a line, and answers each with `done`: `slow a 0.3`, `cut a to from`, `reset a`, `heal a`, and
+`script a 12 refuse 27 1`, the API's key, a `tests.kafka.scripted.Kind`, its amount and how many times.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import json
 import socket
 import struct
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
-CHUNK = 65_536
+from tests.kafka.scripted import Conversation, Fault, Kind, Script, Sent
+
+_LENGTH = 4
 
 
 class Link:
@@ -26,16 +30,22 @@ class Link:
         self._delay = 0.0
         self._open = {"to": asyncio.Event(), "from": asyncio.Event()}
         self._writers: set[asyncio.StreamWriter] = set()
+        self._script = Script()
         self.heal()
 
     def heal(self) -> None:
         """Quick and whole; what was held back arrives now."""
         self._delay = 0.0
+        self._script.forget()
         for event in self._open.values():
             event.set()
 
+    def script(self, api: str, kind: str, amount: str, times: str) -> None:
+        """A fault for the next requests of that API."""
+        self._script.plan(int(api), Fault(Kind(kind), float(amount)), int(times))
+
     def slow(self, seconds: str) -> None:
-        """Every piece of data takes so long, in each direction."""
+        """Every request and every answer takes so long."""
         self._delay = float(seconds)
 
     def cut(self, *directions: str) -> None:
@@ -46,9 +56,7 @@ class Link:
     def reset(self) -> None:
         """Every connection ends with RST."""
         for writer in self._writers:
-            connection: socket.socket = writer.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
+            _reset(writer)
 
     async def serve(self, listen: int, target: int) -> None:
         """Accept on one port and connect to the other, for ever."""
@@ -63,7 +71,7 @@ class Link:
             pair = {writer, their_writer}
             self._writers |= pair
             try:
-                await _first(self._pump(reader, their_writer, "to"), self._pump(their_reader, writer, "from"))
+                await self._converse(reader, their_writer, their_reader, writer)
             finally:
                 self._writers -= pair
                 for each in pair:
@@ -71,20 +79,86 @@ class Link:
 
         await asyncio.start_server(accepted, "127.0.0.1", listen)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
-        while data := await reader.read(CHUNK):
-            if self._delay:
-                await asyncio.sleep(self._delay)
+    async def _converse(
+        self,
+        client: asyncio.StreamReader,
+        to_broker: asyncio.StreamWriter,
+        broker: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+    ) -> None:
+        """Until one side ends the connection; the end is held back like what comes before it."""
+        conversation = Conversation(self._script)
+        requests, answers = Passage(), Passage()
+
+        async def ask() -> None:
+            async for frame in _frames(client):
+                if conversation.asks(frame):
+                    requests.put(Sent(frame))
+                answers.put(*conversation.due())
+            requests.put(None)
+
+        async def hear() -> None:
+            async for frame in _frames(broker):
+                conversation.answers(frame)
+                answers.put(*conversation.due())
+            answers.put(None)
+
+        reading = [asyncio.create_task(ask()), asyncio.create_task(hear())]
+        try:
+            await _first(self._carry(requests, to_broker, "to"), self._carry(answers, to_client, "from"))
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+
+    async def _carry(self, passage: Passage, writer: asyncio.StreamWriter, direction: str) -> None:
+        while (item := await passage.get()) is not None:
+            sent, since = item
+            left = since + self._delay + sent.late - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(0.0, left))
             await self._open[direction].wait()
-            writer.write(data)
-            await writer.drain()
-        # The end of the stream is held back like data.
+            if sent.reset:
+                _reset(writer)
+            elif sent.frame is None:
+                await asyncio.Event().wait()
+            else:
+                writer.write(sent.frame)
+                await writer.drain()
         await self._open[direction].wait()
 
 
-async def _first(*pumps: Coroutine[None, None, None]) -> None:
+class Passage:
+    """What is on its way in one direction, and since when; None: the end of the stream."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Sent, float] | None] = asyncio.Queue()
+        self.get = self._queue.get
+
+    def put(self, *items: Sent | None) -> None:
+        """Behind what is there."""
+        for sent in items:
+            self._queue.put_nowait(None if sent is None else (sent, asyncio.get_running_loop().time()))
+
+
+async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Whole requests or answers, each with its length, until the stream ends."""
+    try:
+        while True:
+            length = await reader.readexactly(_LENGTH)
+            yield length + await reader.readexactly(int.from_bytes(length, "big"))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def _first(*directions: Coroutine[None, None, None]) -> None:
     """Until one direction has ended; a connection that broke is an end like others."""
-    tasks = [asyncio.create_task(pump) for pump in pumps]
+    tasks = [asyncio.create_task(each) for each in directions]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -107,6 +181,7 @@ async def main(plan: Mapping[str, Mapping[str, int]]) -> None:
             "cut": links[name].cut,
             "reset": links[name].reset,
             "heal": links[name].heal,
+            "script": links[name].script,
         }
         commands[what](*arguments)
         print("done", flush=True)

@@ -52,7 +52,21 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "check", "status", "lag", "offsets show", "offsets reset", "config show", "leave", "completion", "demo"],
+    [
+        "run",
+        "check",
+        "status",
+        "lag",
+        "offsets show",
+        "offsets reset",
+        "pause",
+        "resume",
+        "seek",
+        "config show",
+        "leave",
+        "completion",
+        "demo",
+    ],
 )
 def test_every_command_has_help_without_loading_a_file(command: str, tmp_path: Path) -> None:
     done = kunicorn(*command.split(), "--help", cwd=tmp_path)

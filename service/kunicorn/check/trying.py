@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from kunicorn.check.trial import Order, Result
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handlers import user_traceback
+from kunicorn.handling.calls import Calls, calls_for
 from kunicorn.handling.handlings import Handlings
 from kunicorn.lifecycle import Worker
 from kunicorn.outcomes import Done, Outcome
@@ -42,7 +43,7 @@ def main() -> None:
 def _try(order: Order) -> tuple[int, bytes]:
     try:
         worker = Worker(0, os.getpid(), order.group, str(order.client.get("client.id", "")))
-        handlings = Handlings.set_up(order.handlers, worker)
+        handlings = Handlings.set_up(order.handlers, worker, calls_for)
         result = _called(handlings, list(_chunks(handlings, _fetched(order))))
         for handling in handlings.every:
             handling.tear_down()
@@ -85,14 +86,14 @@ def _place(message: Message) -> tuple[str, int, int]:
     return (message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
-def _chunks(handlings: Handlings, messages: Sequence[Message]) -> Iterator[list[Message]]:
+def _chunks(handlings: Handlings[Calls], messages: Sequence[Message]) -> Iterator[list[Message]]:
     """What one call gets."""
     for (topic, _), run in groupby(messages, key=lambda message: _place(message)[:2]):
         rest, size = list(run), handlings.of(topic).batch_max_records or 1
         yield from (rest[at : at + size] for at in range(0, len(rest), size))
 
 
-def _called(handlings: Handlings, chunks: Sequence[Sequence[Message]]) -> Result:
+def _called(handlings: Handlings[Calls], chunks: Sequence[Sequence[Message]]) -> Result:
     handled = failed = 0
     seconds = worst = 0.0
     error_text, outcomes = "", Counter[str]()

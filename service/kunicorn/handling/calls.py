@@ -17,12 +17,23 @@ from confluent_kafka import Message
 
 from kunicorn.handlers import Handler
 from kunicorn.outcomes import heed
+from kunicorn.pipes.messages import HandlerOrder
 from kunicorn.records import Batch, Record
 
 T = TypeVar("T")
 
 
-class Calls(Protocol):
+class Form(Protocol):
+    """How a handler is called, as far as its hooks are concerned. Caller: the runner, main thread."""
+
+    def run(self, returned: Any) -> Any:
+        """The result of what a hook returned: awaited on the worker's loop if it is to be awaited."""
+
+    def close(self) -> None:
+        """Nothing is called any more."""
+
+
+class Calls(Form, Protocol):
     """One of the forms below. Caller: the runner, main thread."""
 
     def __call__(
@@ -33,21 +44,20 @@ class Calls(Protocol):
     def interrupt(self, error: BaseException) -> None:
         """From a signal handler, with a call running: raise `error` in the handler."""
 
-    def run(self, returned: Any) -> Any:
-        """The result of what a hook returned: awaited on the worker's loop if it is to be awaited."""
 
-    def close(self) -> None:
-        """Nothing is called any more."""
+def calls_for(handler: Handler, order: HandlerOrder) -> Calls:
+    """The form for a handler that has one record, or one batch, in hand at a time."""
+    return calls_of(handler, order.mode)
 
 
 def calls_of(handler: Handler, mode: str) -> Calls:
-    """The form for this handler; `mode` is "record" or "batch"."""
+    """The same; `mode` is "record" or "batch"."""
     if handler.is_async:
         return AsyncCalls(handler.call, one_by_one=mode == "record")
     return RecordCalls(handler.call) if mode == "record" else BatchCalls(handler.call)
 
 
-class _OwnLoop:
+class OwnLoop:
     """One event loop that lives as long as the worker, made when it is first wanted."""
 
     def __init__(self) -> None:
@@ -57,7 +67,7 @@ class _OwnLoop:
 
     def run(self, returned: Any) -> Any:
         """See `Calls`."""
-        return self._complete(_awaited(returned)) if inspect.isawaitable(returned) else returned
+        return self._complete(awaited(returned)) if inspect.isawaitable(returned) else returned
 
     def interrupt(self, error: BaseException) -> None:
         """See `Calls`. Code that computes is interrupted where it is, a system call gives way (PEP 475); what waits on
@@ -103,11 +113,12 @@ class _OwnLoop:
             self._task = None
 
 
-async def _awaited(awaitable: Awaitable[T]) -> T:
+async def awaited(awaitable: Awaitable[T]) -> T:
+    """As a coroutine, which loops insist on."""
     return await awaitable
 
 
-class PlainCalls(_OwnLoop):
+class PlainCalls(OwnLoop):
     """What plain functions have in common. Their loop is for hooks that are `async def`."""
 
     def __init__(self, handle: Callable[[Any], Any]) -> None:
@@ -144,7 +155,7 @@ class BatchCalls(PlainCalls):
         cells[at] = following[-1]
 
 
-class AsyncCalls(_OwnLoop):
+class AsyncCalls(OwnLoop):
     """`await handle(record)` or `await handle(records)`.
 
     The loop turns only while records are in hand: between two chunks the handler's background tasks stand still.

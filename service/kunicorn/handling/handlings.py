@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from kunicorn.errors import HandlerLoadError
+from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handlers import Handler, find, load
-from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.calls import Form
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.lifecycle import Worker
 from kunicorn.pipes.messages import HandlerOrder
 from kunicorn.routing import route
 
+C = TypeVar("C", bound=Form)
+
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class Handling(Generic[C]):
     """One handler that is ready for records."""
 
     handler: Handler
-    calls: Calls
+    calls: C
     policies: Policies
     batch_max_records: int | None
     """Most records of one call; None: it takes one record at a time."""
@@ -34,14 +37,29 @@ class Handling:
             self.calls.close()
 
 
-def set_up(order: HandlerOrder, worker: Worker, made: Callable[[Handler], Handler] = lambda loaded: loaded) -> Handling:
-    """Load the handler and call its `setup`. Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold.
+def _as_loaded(handler: Handler) -> Handler:
+    return handler
 
-    Caller: the process's main thread, which is to call the handler later. Runs the user's code.
+
+def set_up(
+    order: HandlerOrder,
+    worker: Worker,
+    form: Callable[[Handler, HandlerOrder], C],
+    made: Callable[[Handler], Handler] = _as_loaded,
+) -> Handling[C]:
+    """Load the handler and call its `setup`. `form` says how it is called; `made` may put something around it.
+
+    Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold. Caller: the process's main thread, which is
+    to call the handler later. Runs the user's code.
     """
     check_options(order)
     handler = made(load(order.entrypoint))
-    calls = calls_of(handler, order.mode)
+    if handler.keeps_offsets and order.ordering != "partition":
+        raise ConfigError(
+            f"handler.ordering = {order.ordering!r}, but {order.entrypoint} keeps its offsets itself (load_offsets): "
+            f"one offset says nothing of records done beyond it; remove handler.ordering"
+        )
+    calls = form(handler, order)
     try:
         calls.run(handler.setup_in(worker, order.options))
     except BaseException as error:
@@ -72,24 +90,28 @@ def _default_policy(order: HandlerOrder) -> RetryPolicy:
     )
 
 
-class Handlings:
+class Handlings(Generic[C]):
     """All handlers of one process."""
 
-    def __init__(self, every: Sequence[Handling], topics: Sequence[Sequence[str]]) -> None:
+    def __init__(self, every: Sequence[Handling[C]], topics: Sequence[Sequence[str]]) -> None:
         """`topics[i]`, names and patterns, are those of `every[i]`; without any for a single one it has all topics."""
         self.every = every
         self._topics = topics
         self._only = every[0] if len(every) == 1 else None
-        self._by_topic: dict[str, Handling] = {}
+        self._by_topic: dict[str, Handling[C]] = {}
 
     @classmethod
     def set_up(
-        cls, orders: Sequence[HandlerOrder], worker: Worker, made: Callable[[Handler], Handler] = lambda loaded: loaded
-    ) -> Handlings:
-        """Load and set up every handler, in their order; `made` may put something around it. Raises like `set_up`."""
-        return cls([set_up(order, worker, made) for order in orders], [order.topics for order in orders])
+        cls,
+        orders: Sequence[HandlerOrder],
+        worker: Worker,
+        form: Callable[[Handler, HandlerOrder], C],
+        made: Callable[[Handler], Handler] = _as_loaded,
+    ) -> Handlings[C]:
+        """Load and set up every handler, in their order. See `set_up`."""
+        return cls([set_up(order, worker, form, made) for order in orders], [order.topics for order in orders])
 
-    def of(self, topic: str) -> Handling:
+    def of(self, topic: str) -> Handling[C]:
         """Who has the topic's records. Raises `LookupError` for one that the settings give to nobody."""
         if self._only is not None:
             return self._only

@@ -40,3 +40,10 @@ def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
     if not isinstance(error, Exception):
         return Reason.EXIT
     return Reason.ATTEMPTS if failures >= attempts else Reason.RETRY_TIMEOUT
+
+
+def timed_out(interruption: HandlerTimeout) -> TimeoutError:
+    """What a call that took too long has failed with: as others that may pass, it is worth another try."""
+    error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(interruption.__traceback__)
+    error.__cause__ = interruption
+    return error

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 from aiohttp import web
@@ -22,6 +22,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.settings import HttpSettings
+from kunicorn.tables import printable
 
 log = logs.get("kunicorn.http")
 
@@ -29,6 +30,7 @@ PREFIX = "/actions/"
 _LONGEST_BODY = 64 * 1024
 _BODY_SECONDS = 10.0
 _DENIED_SECONDS = 0.5
+_MOVES_LOGGED = 20
 _OWN_SITE = frozenset({"same-origin", "none"})
 """`Sec-Fetch-Site` of requests from our own page, and of those that a person typed (W3C Fetch Metadata)."""
 
@@ -39,6 +41,46 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: list[str] = []
     """As in [assign]: orders, orders:7, orders:0-3. Empty: all there are."""
     worker: int | None = None
+    to: Literal["earliest", "latest"] | None = None
+    to_offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    to_time_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Milliseconds since 1970: the first record that is not older."""
+    execute: bool = False
+    """A seek without it only tells what it would do."""
+    by: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Who asks, for the log; whoever has the token may say anything here."""
+
+    def goal(self) -> Goal:
+        """Where a seek is to go. Raises `Denied`."""
+        given = [each for each in (self.to, self.to_offset, self.to_time_ms) if each is not None]
+        if len(given) != 1 or not self.partitions:
+            raise Denied(HTTPStatus.BAD_REQUEST, "a seek names partitions, and one of to, to_offset and to_time_ms")
+        return Goal(self.to, self.to_offset, self.to_time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Where a seek is to go; exactly one is set."""
+
+    edge: Literal["earliest", "latest"] | None = None
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeekMove:
+    """What a seek means for one partition."""
+
+    topic: str
+    partition: int
+    position: int | None
+    """The next offset to handle, now; None while it is not known."""
+    committed: int | None
+    then: int
+    log_start: int
+    log_end: int
+    problem: str
+    """Why it cannot be; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +89,8 @@ class Done:
 
     ok: bool
     said: str
+    moves: Sequence[SeekMove] | None = None
+    """Of a seek."""
 
 
 class Actions(Protocol):
@@ -64,12 +108,20 @@ class Actions(Protocol):
     def drain(self) -> Done:
         """Drain, commit, leave the group, exit: as SIGTERM does."""
 
+    async def seek(self, partitions: Sequence[str], goal: Goal, *, execute: bool) -> Done:
+        """Tell what putting these elsewhere would mean; with `execute` do it. Takes as long as records in hand do."""
 
-_DO: dict[str, Callable[[Actions, Ask], Done]] = {
-    "pause": lambda actions, ask: actions.pause(ask.partitions),
-    "resume": lambda actions, ask: actions.resume(ask.partitions),
-    "recycle": lambda actions, ask: actions.recycle(ask.worker),
-    "drain": lambda actions, _: actions.drain(),
+
+async def _at_once(done: Done) -> Done:
+    return done
+
+
+_DO: dict[str, Callable[[Actions, Ask], Awaitable[Done]]] = {
+    "pause": lambda actions, ask: _at_once(actions.pause(ask.partitions)),
+    "resume": lambda actions, ask: _at_once(actions.resume(ask.partitions)),
+    "recycle": lambda actions, ask: _at_once(actions.recycle(ask.worker)),
+    "drain": lambda actions, _: _at_once(actions.drain()),
+    "seek": lambda actions, ask: actions.seek(ask.partitions, ask.goal(), execute=ask.execute),
 }
 
 
@@ -99,14 +151,21 @@ class Desk:
             if action == "unknown":
                 raise Denied(HTTPStatus.NOT_FOUND, f"no such action; there are {', '.join(_DO)}")
             ask = await _asked(request)
+            assert self._actions is not None
+            # Whoever asked may hang up: what was begun is finished all the same.
+            done = await asyncio.shield(asyncio.ensure_future(_DO[action](self._actions, ask)))
         except Denied as denied:
             self._metrics.http_actions.labels(action=action, result="denied").inc()
             headers = {"WWW-Authenticate": "Bearer"} if denied.status == HTTPStatus.UNAUTHORIZED else {}
             return _answer(denied.status, Done(ok=False, said=str(denied)), headers)
-        assert self._actions is not None
-        done = _DO[action](self._actions, ask)
         self._metrics.http_actions.labels(action=action, result="done" if done.ok else "refused").inc()
-        log.warning(f"{action} was asked for over HTTP by {request.remote}: {done.said}", action=action)
+        who = f"{request.remote} ({printable(ask.by)})" if ask.by else request.remote
+        goes = ", ".join(
+            f"{m.topic}-{m.partition}: {m.position} → {m.then}" for m in (done.moves or ())[:_MOVES_LOGGED]
+        )
+        log.warning(
+            f"{action} was asked for over HTTP by {who}: {done.said}" + (f" ({goes})" if goes else ""), action=action
+        )
         return _answer(HTTPStatus.OK if done.ok else HTTPStatus.CONFLICT, done, {})
 
     async def _admit(self, request: web.BaseRequest) -> None:
@@ -141,6 +200,9 @@ async def _asked(request: web.BaseRequest) -> Ask:
 
 
 def _answer(status: HTTPStatus, done: Done, headers: dict[str, str]) -> web.Response:
-    body = msgspec.json.encode({"ok": done.ok, "said": done.said}) + b"\n"
+    told: dict[str, object] = {"ok": done.ok, "said": done.said}
+    if done.moves is not None:
+        told["partitions"] = [asdict(move) for move in done.moves]
+    body = msgspec.json.encode(told) + b"\n"
     uncached = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **headers}
     return web.Response(status=status, body=body, content_type="application/json", headers=uncached)

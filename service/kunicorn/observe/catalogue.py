@@ -102,7 +102,8 @@ LAG_MAX = Declared(
     "Far above the mean: a hot key or a halted partition.", ("group",),
 )  # fmt: skip
 LAG_SECONDS = Declared(
-    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record; 0 without lag, absent while unknown.",
+    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record; 0 without lag. Absent while unknown: for "
+    "seconds where no worker has begun with the partition, for good where records carry no time.",
     "The figure to alert on: it means the same at every throughput.", _PARTITION,
 )  # fmt: skip
 POSITION = Declared(

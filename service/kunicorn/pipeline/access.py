@@ -21,6 +21,7 @@ from kunicorn.settings import KafkaSettings, Settings
 T = TypeVar("T")
 
 _CLIENT = "pipeline"
+_FETCH_WAIT_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Access:
     def consumer(self) -> Consumer:
         """For ranges: assigned by hand, a member of nothing; it tells where a partition ends."""
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
-        own = {**properties, "enable.partition.eof": True, **self._callbacks()}
+        # A fetch behind the log's end waits at the broker, and the next range's first fetch waits behind it.
+        own = {"fetch.wait.max.ms": _FETCH_WAIT_MS, **properties, "enable.partition.eof": True, **self._callbacks()}
         return _made(lambda: Consumer(own, logger=librdkafka))
 
     def admin(self) -> AdminClient:

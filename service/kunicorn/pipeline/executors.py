@@ -15,14 +15,14 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer
-
 from kunicorn.clients import handler_orders
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import find
+from kunicorn.handling.calls import Calls, calls_for
 from kunicorn.handling.handlings import Handlings, check_options
 from kunicorn.lifecycle import Worker
 from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.reading import RangeReader
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown
@@ -62,16 +62,16 @@ class SettingsFile:
             )
         return settings
 
-    def consumer(self) -> Consumer:
-        """This process's consumer; connected once, as tasks follow one another."""
-        if (known := _consumers.get(self)) is None:
+    def reader(self) -> RangeReader:
+        """This process's reader; its client is connected once, as tasks follow one another."""
+        if (known := _readers.get(self)) is None:
             _settle()
-            known = _consumers[self] = Access(self.settings()).consumer()
+            known = _readers[self] = RangeReader(Access(self.settings()).consumer())
         return known
 
 
 _read: dict[SettingsFile, Settings] = {}
-_consumers: dict[SettingsFile, Consumer] = {}
+_readers: dict[SettingsFile, RangeReader] = {}
 
 
 def settings_file(path: Path, settings: Settings) -> SettingsFile:
@@ -92,13 +92,13 @@ def _settle() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def set_up(settings: Settings) -> Handlings:
+def set_up(settings: Settings) -> Handlings[Calls]:
     """Load the handlers and call their `setup`: a task is to them what a worker is.
 
     Raises `HandlerLoadError`, `ConfigError`.
     """
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return Handlings.set_up(handler_orders(settings), worker)
+    return Handlings.set_up(handler_orders(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
@@ -108,7 +108,7 @@ def check_handlers(settings: Settings) -> None:
         check_options(order)
 
 
-def tear_down(handlings: Handlings) -> None:
+def tear_down(handlings: Handlings[Calls]) -> None:
     """Before a task ends well, so that what a handler holds back is written before its offsets count."""
     for handling in handlings.every:
         handling.tear_down()

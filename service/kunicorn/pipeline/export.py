@@ -33,7 +33,6 @@ from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import plan
 from kunicorn.pipeline.progress import Say, plan_lines
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.reading import RangeReader
 from kunicorn.pipeline.record_columns import records_batch, schema_of
 from kunicorn.pipeline.rounds import Steps, run_rounds, told
 from kunicorn.pipeline.session import open_session
@@ -75,7 +74,7 @@ class ExportRanges:
         """One summary a range, its files in it. Raises what makes Spark try again."""
         for whole in ranges:
             began = time.monotonic()
-            files = self._write(whole, RangeReader(self.file.consumer()).read(whole))
+            files = self._write(whole, self.file.reader().read(whole))
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield summary_batch(Summary(*whole, whole.stop, records, 0, 0, None, told, seconds))

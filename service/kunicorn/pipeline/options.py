@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer
-
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.executors import SettingsFile, settings_file
 from kunicorn.settings import Settings, load
@@ -56,10 +54,6 @@ class SourceOptions:
     def settings(self) -> Settings:
         """As this process reads them."""
         return self.file.settings()
-
-    def consumer(self) -> Consumer:
-        """This process's consumer."""
-        return self.file.consumer()
 
 
 def _check_names(options: Mapping[str, str]) -> None:

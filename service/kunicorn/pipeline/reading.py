@@ -41,17 +41,24 @@ class RangeReader:
     def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS) -> None:
         self._consumer = consumer
         self._patience = patience
+        self._known: set[str] = set()
+        """Topics that the client has metadata of."""
 
     def read(self, wanted: OffsetRange) -> Iterator[list[Message]]:
         """The records of the range in offset order, many at a time. Raises `RangeUnreadable`."""
-        # A topic that is new to the client stalls for up to a second when it is assigned; asked for, it does not.
-        with contextlib.suppress(KafkaException):
-            self._consumer.list_topics(wanted.topic, timeout=_WARM_UP_SECONDS)
+        self._warm_up(wanted.topic)
         self._consumer.assign([ClientPartition(*wanted.tp, wanted.start)])
         try:
             yield from self._until_the_end(wanted)
         finally:
             self._consumer.unassign()
+
+    def _warm_up(self, topic: str) -> None:
+        """A topic that is new to the client stalls for up to a second when it is assigned; asked for, it does not."""
+        if topic not in self._known:
+            with contextlib.suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=_WARM_UP_SECONDS)
+            self._known.add(topic)
 
     def _until_the_end(self, wanted: OffsetRange) -> Iterator[list[Message]]:
         heard = time.monotonic()

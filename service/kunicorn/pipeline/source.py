@@ -25,7 +25,6 @@ from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.options import SourceOptions
 from kunicorn.pipeline.planning import gone_text, plan
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between, cut, first_of_each, largest_first
-from kunicorn.pipeline.reading import RangeReader
 from kunicorn.pipeline.record_columns import RECORD_COLUMNS, records_batch
 from kunicorn.topics import TopicPartition
 
@@ -75,7 +74,7 @@ class _Rows:
         if self._options.rows == "ranges":
             yield pa.RecordBatch.from_pylist([whole._asdict()], schema=_RANGE_SCHEMA)
             return
-        for messages in RangeReader(self._options.consumer()).read(whole):
+        for messages in self._options.file.reader().read(whole):
             yield records_batch(messages)
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[RangePartition]:

@@ -21,7 +21,6 @@ from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.reading import RangeReader
 from kunicorn.pipeline.storage import Directory
 
 SUMMARY = (
@@ -127,7 +126,7 @@ class HandleRanges:
             handlings = handlings or set_up(settings)
             handling, timeout_ms = handlings.of(whole.topic), settings.handler_of(whole.topic).handler_timeout_ms
             rows = RangeHandler(handling.calls, handling.policies, handling.batch_max_records, timeout_ms)
-            yield self._one(whole, rows.handle(whole, RangeReader(self.file.consumer()).read(whole)))
+            yield self._one(whole, rows.handle(whole, self.file.reader().read(whole)))
         if handlings is not None:
             tear_down(handlings)
 

@@ -86,6 +86,8 @@ OWNED_PROPERTIES: Mapping[str, str] = {
 _BYTES_PER_MB = 1024 * 1024
 _QUEUE_SHARE = 8
 """One eighth of the memory for prefetched values: librdkafka counts payload only, small records take many times it."""
+_AHEAD_SHARE = 16
+"""One sixteenth for records that wait for a free hand, where several are in hand at a time."""
 _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES = 1024, 262_144
 _MIN_FETCH_BYTES, _MAX_FETCH_BYTES = 131_072, 52_428_800
 """Less makes a fetch of every few hundred records; a larger record gets through alone whatever the limit (KIP-74)."""
@@ -195,6 +197,11 @@ def _memory(megabytes: int, brokers: int) -> dict[str, Property]:
         "fetch.max.bytes": _clamp(response, _MIN_FETCH_BYTES, _MAX_FETCH_BYTES),
         "queued.min.messages": _clamp(spare // 4 // _MESSAGE_BYTES, _MIN_MESSAGES, _MAX_MESSAGES),
     }
+
+
+def ahead_bytes(memory_per_worker_mb: int) -> int:
+    """How much a worker with several records in hand takes out of the client's queue ahead of its handlers."""
+    return memory_per_worker_mb * _BYTES_PER_MB // _AHEAD_SHARE
 
 
 def _clamp(value: int, low: int, high: int) -> int:

@@ -10,6 +10,8 @@ SIGKILL: the memory goes with its last descriptor.
    with a newer epoch, is harmless; the opposite would claim an epoch that never held the record.
 4. A slot speaks only for the grant written in it. A reader that finds another grant knows: not started.
 5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
+6. A worker that handles several records of a partition at a time says more: which are done beyond the consumed offset,
+   and which are in hand. Those bits lie behind the slots; other workers never touch them, and they cost nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import mmap
 import os
 from typing import NamedTuple
 
+from kunicorn.pipes.marks import RING_BYTES, Marks
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position
 
 _WORD = 8
 _LINE = 8
 """Words in a cache line: one slot is one line, so that two slots never share one."""
 _HEADER_LINES = 2
+_RINGS = 2
+_SLOT_BYTES = _LINE * _WORD + _RINGS * RING_BYTES
 
 _LEASE = 0
 """Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
@@ -70,18 +75,19 @@ class Ledger:
         self._map = mmap.mmap(fd, self._size)
         self.cells: memoryview = memoryview(self._map).cast("q")
         """The words; the worker's hot loop stores straight into it, at `index(slot) + CONSUMED`."""
+        self._bytes = memoryview(self._map)
 
     @classmethod
     def create(cls, slots: int) -> Ledger:
         """A new ledger; pages are taken from memory only once a slot on them is used."""
         fd = os.memfd_create("kunicorn-ledger", os.MFD_CLOEXEC)
-        os.ftruncate(fd, (_HEADER_LINES + slots) * _LINE * _WORD)
+        os.ftruncate(fd, _HEADER_LINES * _LINE * _WORD + slots * _SLOT_BYTES)
         return cls(fd)
 
     @property
     def slots(self) -> int:
         """How many grants can be open at once."""
-        return self._size // (_LINE * _WORD) - _HEADER_LINES
+        return (self._size - _HEADER_LINES * _LINE * _WORD) // _SLOT_BYTES
 
     @staticmethod
     def index(slot: int) -> int:
@@ -97,6 +103,17 @@ class Ledger:
     def lease_ns(self, until: int) -> None:
         """Caller: supervisor."""
         self.cells[_LEASE] = until
+
+    def done(self, slot: int) -> Marks:
+        """The slot's offsets that are done beyond the consumed one. Written by a worker with several in hand."""
+        return Marks(self._bytes, self._ring(slot, 0))
+
+    def in_hand(self, slot: int) -> Marks:
+        """The slot's offsets that are in hand, likewise."""
+        return Marks(self._bytes, self._ring(slot, 1))
+
+    def _ring(self, slot: int, number: int) -> int:
+        return (_HEADER_LINES + self.slots) * _LINE * _WORD + (_RINGS * slot + number) * RING_BYTES
 
     def open_slot(self, slot: int, grant: int, start: Position) -> None:
         """Caller: worker, before the first record of the grant is fetched."""
@@ -134,5 +151,6 @@ class Ledger:
     def close(self) -> None:
         """Unmap and close; the memory is freed when the other side has done the same."""
         self.cells.release()
+        self._bytes.release()
         self._map.close()
         os.close(self.fd)

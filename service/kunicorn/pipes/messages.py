@@ -94,6 +94,10 @@ class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """"halt", "dead_letter" or "skip"."""
     failures: list[FailureRule] = []
     """Other rules for some exceptions; the first match counts."""
+    ordering: str = "partition"
+    """"partition", "key" or "none": what is handled in order."""
+    concurrency: int | None = None
+    """Most records in hand at a time; None: what suits the handler."""
     topics: list[str] = []
     """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
 
@@ -119,6 +123,8 @@ class Configure(_Message, frozen=True):
     """The OAUTHBEARER token of now, where that is the mechanism."""
     dead_letters: DeadLetterTarget | None = None
     """None: no setting asks for any."""
+    ahead_bytes: int = 16 * 1024 * 1024
+    """With several records in hand: so much is kept in memory for when there is a free hand."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -142,6 +148,12 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Batch mode: workers died with a batch in hand; up to this offset records are handled one at a time."""
     reset: bool = False
     """A handler that keeps its offsets is not asked: what it keeps is not in the log."""
+    done: str = ""
+    """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
+    poison_offset: int = NO_OFFSET
+    """Which record `poison` speaks of, if not of the first one."""
+    suspects: list[int] = []
+    """Workers died with these records and others in hand: each is handled with nothing beside it."""
 
 
 class StartFetcher(_Message, frozen=True):
@@ -193,11 +205,12 @@ class Ready(_Message, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The final word under one grant: the next offset to handle."""
+    """The final word under one grant: the next offset to handle, and what is done beyond it."""
 
     grant: int
     offset: int
     leader_epoch: int
+    done: str = ""
 
 
 class FetcherStopped(_Message, frozen=True):
@@ -270,6 +283,8 @@ class Pong(_Message, frozen=True):
     """The Kafka client's, likewise."""
     hook_failures: dict[str, int] = {}
     """How often hooks of handlers raised since the last Pong, by the hook's name."""
+    in_flight: int = 0
+    """Records that calls of the handler have right now."""
 
 
 class FailureKind(StrEnum):
@@ -295,6 +310,7 @@ class Failed(_Message, frozen=True):
     offset: int
     leader_epoch: int
     error: str
+    done: str = ""
 
 
 class WorkerFailed(_Message, frozen=True):

@@ -60,12 +60,23 @@ _RULES: Sequence[tuple[Callable[[Any], Iterator[str]], str]] = (
 )
 
 
+_ONE_AT_A_TIME = (
+    "several handlers of a worker have one record (or batch) in hand at a time; remove concurrency and ordering, or "
+    "run this handler in a service and group of its own"
+)
+
+
 def handlers_problems(settings: Any) -> list[Problem]:
     """Everything that is wrong with [[handlers]] beside the other settings."""
     if not settings.handlers:
         return []
     problems = [
         Problem("handlers", NO_VALUE, text.format(topic=topic)) for broken, text in _RULES for topic in broken(settings)
+    ]
+    problems += [
+        Problem(f"handlers[{number}].concurrency", NO_VALUE, _ONE_AT_A_TIME)
+        for number, each in enumerate(settings.handlers)
+        if len(settings.handlers) > 1 and (each.ordering != "partition" or each.concurrency not in (None, 1))
     ]
     if not _only_one_form(settings):
         text = "given beside [[handlers]]; remove one of them: [handler] is for a single one"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, Strict, model_validator
 
 from kunicorn.settings.checks import is_class_name, is_entrypoint, is_kafka_name, is_topic_or_pattern
-from kunicorn.settings.rules import RETRY_RULES, Rule, check
+from kunicorn.settings.rules import CONCURRENCY_RULES, RETRY_RULES, Rule, check
 from kunicorn.settings.section import Milliseconds, Section
 
 OnFailure = Literal["halt", "dead_letter", "skip"]
@@ -47,6 +47,21 @@ class HandlerSettings(Section):
         examples=["shop.handlers:handle_order"],
     )
     mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
+    ordering: Literal["partition", "key", "none"] = Field(
+        "partition",
+        description="What a worker handles one after the other: the records of a partition, those of one key in it "
+        "(records without a key in any order), or none at all. A failed record that waits for its next try holds up "
+        "nothing else.",
+    )
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        examples=[32],
+        json_schema_extra={"default": "1, or 100 for `async def`"},
+        description="Most records that a worker has in hand at a time: threads of a plain function, tasks of an async "
+        "one. With 1 it handles one after the other, which is the fastest for handlers that do not wait.",
+    )
     batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
     max_attempts: int = Field(
         3, ge=1, description="Tries of a record (or batch) in all; after the last one on_failure says what happens."
@@ -90,7 +105,7 @@ class HandlerSettings(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        check(self, "handler", RETRY_RULES)
+        check(self, "handler", (*RETRY_RULES, *CONCURRENCY_RULES))
         for number, rule in enumerate(self.failures):
             check(completed(rule, self), f"handler.failures[{number}]", RETRY_RULES)
         return self

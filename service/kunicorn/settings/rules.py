@@ -74,6 +74,25 @@ RETRY_RULES = (
     ),
 )
 
+CONCURRENCY_RULES = (
+    Rule(
+        "ordering",
+        lambda s: s.ordering == "partition" or s.mode == "record",
+        'not to be had with mode = "batch", as a batch is of one partition and in its order; remove one of them',
+    ),
+    Rule(
+        "concurrency",
+        lambda s: s.concurrency in (None, 1) or s.mode == "record",
+        'more than one, but with mode = "batch" a worker has one batch in hand at a time; remove one of them',
+    ),
+    Rule(
+        "concurrency",
+        lambda s: s.concurrency != 1 or s.ordering == "partition",
+        "one record at a time, which is ordered by partition whatever ordering = {s.ordering!r} says; raise it, or "
+        "remove ordering",
+    ),
+)
+
 WORKER_RULES = (
     Rule(
         "max_rss_mb",

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.observe import logs
-from kunicorn.observe.actions import Done
+from kunicorn.observe.actions import Done, Goal
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings.assign import partitions_named
 from kunicorn.supervisor.fetchers import WHENEVER, Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.replacing import ReplacementFailed, Replacer
+from kunicorn.supervisor.seeking import Seeker
 
 log = logs.get("kunicorn.actions")
 
@@ -25,11 +26,14 @@ _SHOWN = 5
 class Actions:
     """Pauses are this member's own: a partition that leaves it, or a restart, ends them."""
 
-    def __init__(self, fetchers: Fetchers, pool: Pool, replacer: Replacer, drain: Callable[[], bool]) -> None:
+    def __init__(
+        self, fetchers: Fetchers, pool: Pool, replacer: Replacer, seeker: Seeker, drain: Callable[[], bool]
+    ) -> None:
         """`drain` begins what SIGTERM begins; false if that has begun already."""
         self._fetchers = fetchers
         self._pool = pool
         self._replacer = replacer
+        self._seeker = seeker
         self._drain = drain
         self._recycling: set[asyncio.Task[None]] = set()
 
@@ -65,6 +69,14 @@ class Actions:
         return Done(
             ok=True, said=f"worker {worker} (pid {place.process.pid}) hands over as soon as its successor is ready"
         )
+
+    async def seek(self, partitions: Sequence[str], goal: Goal, *, execute: bool) -> Done:
+        """See `Actions`. A halted partition goes on from there, and one that is paused stays so."""
+        try:
+            meant = self._meant(partitions)
+        except ValueError as error:
+            return Done(ok=False, said=str(error))
+        return await self._seeker.seek(meant, goal, execute=execute)
 
     def drain(self) -> Done:
         """See `Actions`."""

@@ -24,7 +24,7 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
-from kunicorn.supervisor import lag, watching
+from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
@@ -38,6 +38,7 @@ from kunicorn.supervisor.recycling import Recycler
 from kunicorn.supervisor.reload import Reloader
 from kunicorn.supervisor.replacing import Replacer
 from kunicorn.supervisor.resolver import Resolver
+from kunicorn.supervisor.seeking import Seeker
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.templates import Templates
@@ -140,7 +141,8 @@ class Service:
         self._snapshot = Snapshot(
             settings, self._source, self._fetchers, self._pool, self._templates, self._reloader, self._metrics.totals
         )
-        actions = Actions(self._fetchers, self._pool, self._replacer, self._asked_to_drain)
+        seeker = Seeker(settings, self._fetchers, self._source.commits, self._brokers)
+        actions = Actions(self._fetchers, self._pool, self._replacer, seeker, self._asked_to_drain)
         self._http = Server(settings.http, self.status, self._metrics, actions)
 
     def _source_of_partitions(self, coordinator: Coordinator) -> Source:
@@ -191,6 +193,7 @@ class Service:
             self._recycler.watch(),
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
+            ages.watch(self._brokers, self._fetchers),
             *self._source.works(),
             *([watching.watch(self._watched, self._reloader.ask)] if self._watched else []),
         )

@@ -165,15 +165,20 @@ class Fetchers:
         self._notify()
 
     async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
-        while any(p.state is not PartitionState.RELEASED for p in leaving):
+        await self.until(lambda: all(p.state is PartitionState.RELEASED for p in leaving), deadline)
+
+    async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Whether `condition`, which workers' reports make true, came before `deadline` (seconds of `clock.now`)."""
+        while not condition():
             left = deadline - clock.now()
             if left <= 0:
-                return
+                return False
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), left)
             except TimeoutError:
-                return
+                return condition()
+        return True
 
     # -- from the start offsets ----------------------------------------------------------------------------------
 

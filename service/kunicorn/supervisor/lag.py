@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from kunicorn.errors import PeerError
 from kunicorn.observe import logs
@@ -20,6 +21,7 @@ async def watch(offsets: Offsets, fetchers: Fetchers) -> None:
     """Keep every partition's log end current, for ever. One that cannot be had becomes unknown, not stale."""
     while True:
         wanted = dict.fromkeys(fetchers.table, LATEST)
+        asked_ms = time.time_ns() // 1_000_000
         try:
             answer = await offsets.list_offsets(wanted) if wanted else {}
         except PeerError as error:
@@ -28,6 +30,6 @@ async def watch(offsets: Offsets, fetchers: Fetchers) -> None:
         for tp in wanted:
             partition, found = fetchers.table.get(tp), answer.get(tp)
             if partition is not None:
-                partition.log_end = found.offset if found is not None and not found.error else None
+                partition.end_seen(found.offset if found is not None and not found.error else None, asked_ms)
         unsettled = any(partition.log_end is None for partition in fetchers.table.values()) or not wanted
         await asyncio.sleep(_UNSETTLED_INTERVAL if unsettled else INTERVAL)

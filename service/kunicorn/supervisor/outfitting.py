@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunicorn.clients import consumer_properties, dead_letter_target, handler_orders
+from kunicorn.pipes.client import ahead_bytes
 from kunicorn.pipes.messages import Configure, Preload, Token
 from kunicorn.settings import Settings
 
@@ -32,6 +33,7 @@ def configure(settings: Settings, worker: int, topics: Sequence[str], token: Tok
         client={**consumer_properties(settings, client_id, brokers), **_statistics(settings)},
         token=token,
         topics=list(topics),
+        ahead_bytes=ahead_bytes(settings.workers.memory_per_worker_mb),
         dead_letters=dead_letter_target(settings, f"{client_id}-dead-letters", settings.dead_letter_topic),
         log_level=settings.log.level,
         log_format=settings.log.format,

@@ -10,6 +10,7 @@ from uuid import UUID
 from kunicorn.group.partitions import PartitionEvent, PartitionState, advance
 from kunicorn.pipes import clock
 from kunicorn.pipes.ledger import NOT_STARTED, SlotReading
+from kunicorn.supervisor.age import Age
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
@@ -71,6 +72,7 @@ class Partition:
         self.denied = False
         """Halted because this user may not read the topic; tried again, and told only once."""
         self.log_end: int | None = None
+        self.age = Age()
         self.reading: SlotReading = NOT_STARTED
 
     def meet(self, event: PartitionEvent, reason: str | None = None) -> None:
@@ -91,8 +93,16 @@ class Partition:
             return
         self.position = self.reading.consumed
         self.reset = False
+        self.age.taken(self.reading.timestamp_ms)
         if self.state is PartitionState.STARTING:
             self.meet(PartitionEvent.FETCHED)
+
+    def end_seen(self, end: int | None, at_ms: int) -> None:
+        """The broker has said where the log ends; None: it did not say. `at_ms`: when it was asked."""
+        self.log_end = end
+        self.look()
+        if end is not None and self.position is not None:
+            self.age.end_seen(self.position.offset, end, at_ms)
 
     @property
     def busy(self) -> bool:

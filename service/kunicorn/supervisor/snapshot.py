@@ -128,15 +128,15 @@ def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> Pa
         committed=partition.committed,
         log_end=partition.log_end,
         lag=lag,
-        lag_seconds=lag_seconds(lag, partition.reading.timestamp_ms),
+        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET)),
         in_hand=hand if hand != NO_OFFSET else None,
         in_hand_age=now - since_ns / clock.NANOSECONDS if hand != NO_OFFSET else None,
     )
 
 
 def lag_seconds(lag: int | None, timestamp_ms: int) -> float | None:
-    """Age of the oldest unhandled record, from the timestamp of the last one that was taken in hand: at most a run of
-    records too old. None while nothing was handled under this grant, or where records carry no time."""
+    """Age of the oldest unhandled record, which is of that time. None while it is unknown: for a few seconds where no
+    worker has begun with the partition, and where records carry no time."""
     if lag == 0:
         return 0.0
     if lag is None or timestamp_ms == NO_TIMESTAMP:

@@ -13,9 +13,10 @@ from kunicorn.records import Batch, Record
 from kunicorn.testing.killing import then_killed
 from kunicorn.testing.stages import Kill, LoseSession, Revoke, Stage
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.table import GrantTable
 
 
 class Staging:
@@ -34,9 +35,9 @@ class Staging:
 
         `in_hand`: grant and offset that the ledger has in hand, in the partition of the record with that index.
         """
-        self.fetcher: Fetcher
+        self.fetcher: GrantTable
         self.lifecycle: Lifecycle
-        self.runner: Runner
+        self.runner: Runner | ConcurrentRunner
         self.needs_signals = handler_timeout_ms is not None or isinstance(stage, Revoke)
         self._stage = stage
         self._index = index

@@ -11,7 +11,7 @@ from kunicorn.handling.retry import End
 from kunicorn.testing.notes import Fate
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.grants import Attempt
+from kunicorn.worker.grants import Attempt, Grant
 
 _FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER}
 
@@ -20,23 +20,23 @@ def watched_fetcher(ended: Callable[[Sequence[Message], Fate], None]) -> type[Fe
     """A fetcher that tells of records passed over or given up."""
 
     class WatchedFetcher(Fetcher):
-        def pass_over(self, attempt: Attempt, end: End, reason: Reason) -> bool:
+        def pass_over(self, attempt: Attempt[Grant], end: End, reason: Reason) -> bool:
             if end in _FATES:
                 ended(attempt.records, _FATES[end])
             return super().pass_over(attempt, end, reason)
 
-        def give_up(self, attempt: Attempt, error: str) -> None:
+        def give_up(self, attempt: Attempt[Grant], error: str) -> None:
             ended(attempt.records, Fate.GIVEN_UP)
             super().give_up(attempt, error)
 
     return WatchedFetcher
 
 
-def watched_failures(raised: Callable[[Sequence[Message], BaseException], None]) -> type[Failures]:
+def watched_failures(raised: Callable[[Sequence[Message], BaseException], None]) -> type[Failures[Grant]]:
     """Failures that are told on."""
 
-    class WatchedFailures(Failures):
-        def meet(self, attempt: Attempt, error: BaseException, now: int) -> bool:
+    class WatchedFailures(Failures[Grant]):
+        def meet(self, attempt: Attempt[Grant], error: BaseException, now: int) -> bool:
             raised(attempt.records, error)
             return super().meet(attempt, error, now)
 

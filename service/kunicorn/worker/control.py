@@ -31,11 +31,12 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.collecting import Collecting
-from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.login import Login
 from kunicorn.worker.runner import Runner
+from kunicorn.worker.table import GrantTable
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 3600.0
@@ -51,9 +52,9 @@ class Control(threading.Thread):
         self,
         channel: Channel,
         ledger: Ledger,
-        fetcher: Fetcher,
+        fetcher: GrantTable,
         lifecycle: Lifecycle,
-        runner: Runner,
+        runner: Runner | ConcurrentRunner,
         login: Login,
         logs_dropped: Callable[[], int],
         collecting: Collecting,
@@ -132,6 +133,7 @@ class Control(threading.Thread):
             families=families[0],
             client_families=families[1],
             hook_failures=self._lifecycle.failures(),
+            in_flight=self._fetcher.in_flight(),
         )
 
 

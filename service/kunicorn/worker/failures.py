@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol
 
 from confluent_kafka import KafkaError, Message
 
@@ -22,8 +23,7 @@ from kunicorn.handling.reasons import Reason, reason_of
 from kunicorn.handling.retry import End, Policies, TryAgain, describe
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.worker.deadletters import DeadLetters, Delivery
-from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.grants import Attempt, F
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -32,6 +32,16 @@ _PROMPT_SECONDS = 0.05
 """So long the runner waits for an acknowledgement before it parks the partition: fetching it again costs as much.
 Not at all while the topic is in trouble: the other partitions would pay."""
 _NO_TOPIC = "no dead-letter topic is set; set dead_letters.topic"
+
+
+class Table(Protocol[F]):
+    """Where what failed is kept: the fetcher's table of grants, or that of records in flight; the former explains."""
+
+    def park(self, attempt: Attempt[F], waits_for: str, why: str) -> bool: ...
+    def pass_over(self, attempt: Attempt[F], end: End, reason: Reason) -> bool: ...
+    def give_up(self, attempt: Attempt[F], error: str) -> None: ...
+    def retake(self, grant: F, offset: int, now: int) -> bool: ...
+    def waits(self, grant: F, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +56,10 @@ class _Ending:
 
 
 @dataclass(slots=True)
-class _Posted:
+class _Posted(Generic[F]):
     """Letters of one record or batch that are not acknowledged."""
 
-    attempt: Attempt
+    attempt: Attempt[F]
     ending: _Ending
     delivery: Delivery
     refusals: int = 0
@@ -57,24 +67,26 @@ class _Posted:
     """When they are sent anew; None while they are on their way."""
 
 
-class Failures:
+class Failures(Generic[F]):
     """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, fetcher: Fetcher, policies: Callable[[str], Policies], dead_letters: DeadLetters | None) -> None:
+    def __init__(
+        self, fetcher: Table[F], policies: Callable[[str], Policies], dead_letters: DeadLetters | None
+    ) -> None:
         """`policies` gives the rules for a topic's records."""
         self._fetcher = fetcher
         self._policies = policies
         self._dead_letters = dead_letters
         self._prompt = True
-        self._parked: list[tuple[int, int, Grant]] = []
+        self._parked: list[tuple[int, int, F]] = []
         """Heap of (when to try again, grant's number, grant)."""
-        self._posted: dict[int, _Posted] = {}
+        self._posted: dict[int, _Posted[F]] = {}
         """By the grant's number."""
         self._logged_at = 0
 
     # -- a failure ---------------------------------------------------------------------------------------------------
 
-    def meet(self, attempt: Attempt, error: BaseException, now: int) -> bool:
+    def meet(self, attempt: Attempt[F], error: BaseException, now: int) -> bool:
         """The handler raised; whether the partition's next records may be handled right away."""
         grant = attempt.grant
         grant.failures += 1
@@ -89,7 +101,7 @@ class Failures:
         ending = _Ending(verdict, reason, cause_of(error, grant.failures), describe(error))
         return self._end(attempt, ending, now)
 
-    def meet_poison(self, grant: Grant, messages: Sequence[Message], now: int) -> bool:
+    def meet_poison(self, grant: F, messages: Sequence[Message], now: int) -> bool:
         """The first of these killed the workers before us: it ends as its rule says, without the handler."""
         text, grant.poison = grant.poison, ""
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
@@ -97,7 +109,7 @@ class Failures:
         on_failure = self._policies(grant.tp.topic).default.on_failure
         return self._end(attempt, _Ending(on_failure, Reason.POISON, cause, text), now)
 
-    def _park(self, attempt: Attempt, verdict: TryAgain, error: BaseException, now: int) -> None:
+    def _park(self, attempt: Attempt[F], verdict: TryAgain, error: BaseException, now: int) -> None:
         grant = attempt.grant
         tries = f"try {grant.failures} of {verdict.attempts}"
         why = f"offset {attempt.offset} is tried again ({tries}): {type(error).__name__}"
@@ -107,7 +119,7 @@ class Failures:
             text = f"the handler failed on {grant.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
             self._log_seldom(f"{text}: {describe(error)}", now)
 
-    def _end(self, attempt: Attempt, ending: _Ending, now: int) -> bool:
+    def _end(self, attempt: Attempt[F], ending: _Ending, now: int) -> bool:
         if ending.end is End.HALT:
             self._fetcher.give_up(attempt, ending.text)
             return False
@@ -119,7 +131,7 @@ class Failures:
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
-    def _post(self, attempt: Attempt, ending: _Ending, now: int) -> bool:
+    def _post(self, attempt: Attempt[F], ending: _Ending, now: int) -> bool:
         if self._dead_letters is None:
             self._fetcher.give_up(attempt, f"{_NO_TOPIC}. {ending.text}")
             return False
@@ -136,7 +148,7 @@ class Failures:
             self._posted[attempt.grant.number] = posted
         return False
 
-    def _settle(self, posted: _Posted, now: int) -> None:
+    def _settle(self, posted: _Posted[F], now: int) -> None:
         """The fate of letters that took longer."""
         grant, error = posted.attempt.grant, posted.delivery.error
         later = Attempt(grant, posted.attempt.records, posted.attempt.following, calls=0)
@@ -156,7 +168,7 @@ class Failures:
             self._fetcher.waits(grant, why)
             self._log_seldom(f"{grant.tp}: {why}", now)
 
-    def _send_again(self, posted: _Posted) -> None:
+    def _send_again(self, posted: _Posted[F]) -> None:
         assert self._dead_letters is not None
         error = posted.delivery.error
         if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
@@ -164,7 +176,7 @@ class Failures:
         posted.again_at = None
         posted.delivery = self._dead_letters.send(posted.attempt.records, posted.ending.cause)
 
-    def _hopeless(self, posted: _Posted) -> str | None:
+    def _hopeless(self, posted: _Posted[F]) -> str | None:
         """Why sending again cannot help, where that is so: nothing is cut off a record to make it fit."""
         error = posted.delivery.error
         if error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE or self._dead_letters is None:
@@ -175,7 +187,7 @@ class Failures:
             f"topic's max.message.bytes (the headers come on top of the record). {cause.type}: {cause.message}"
         )
 
-    def _waits(self, posted: _Posted, why: str) -> str:
+    def _waits(self, posted: _Posted[F], why: str) -> str:
         assert self._dead_letters is not None
         return f"offset {posted.attempt.offset} waits for the dead-letter topic {self._dead_letters.topic!r}: {why}"
 
@@ -187,7 +199,7 @@ class Failures:
             return
         self._dead_letters.serve()
         for number, posted in list(self._posted.items()):
-            if posted.attempt.grant.state is not GrantState.PARKED or not posted.attempt.grant.held:
+            if not posted.attempt.grant.held:
                 del self._posted[number]  # Stopped while it waited.
             elif posted.again_at is not None:
                 if posted.again_at <= now:
@@ -195,7 +207,7 @@ class Failures:
             elif posted.delivery.over:
                 self._settle(posted, now)
 
-    def due(self, now: int) -> Iterator[tuple[Grant, Sequence[Message]]]:
+    def due(self, now: int) -> Iterator[tuple[F, Sequence[Message]]]:
         """Every parked record (or batch) whose wait is over, but for those that were stopped meanwhile."""
         while self._parked and self._parked[0][0] <= now:
             _, _, grant = heapq.heappop(self._parked)
@@ -215,6 +227,6 @@ class Failures:
         log.warning(text)
 
 
-def _named(attempt: Attempt) -> str:
+def _named(attempt: Attempt[F]) -> str:
     count = len(attempt.records)
     return f"{attempt.grant.tp}@{attempt.offset}" + (f" (a batch of {count})" if count > 1 else "")

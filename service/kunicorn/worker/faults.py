@@ -1,11 +1,12 @@
-"""How a grant ends by itself, other than by its handler: what librdkafka reports or refuses. Pure."""
+"""How a grant ends by itself, other than by its handler: what librdkafka reports or refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
+from kunicorn.complaints import log_client_error
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, Stopped
 from kunicorn.topics import TopicPartition
 
@@ -56,3 +57,16 @@ def refused(tp: TopicPartition, final: Stopped, error: KafkaException) -> Failed
     """The client does not take the assignment."""
     text = f"the client refuses to fetch {tp} from offset {final.offset}: {error}"
     return Failed(final.grant, FailureKind.PARTITION, final.offset, final.leader_epoch, text)
+
+
+def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, FailureKind, str], None]) -> None:
+    """What the client gave out in place of records: those that end a partition's grant are told to `broken`."""
+    for message in errors:
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        if error is None or (kind := kind_of(error.code(), error.str())) is None:
+            continue
+        if topic is None or partition is None or partition < 0:
+            log_client_error(error)
+        else:
+            tp = TopicPartition(topic, partition)
+            broken(tp, kind, explained(tp, error.code(), error.str()))

@@ -1,55 +1,31 @@
-"""The worker's consumer and its table of open grants, shared by the control thread and the runner.
+"""The table of grants where records of one partition at a time are in the handler's hands.
 
-1. Only the runner calls the client. confluent-kafka lets one thread at a time into a consumer, and whoever comes second
-   sleeps and looks again: beside a runner that waits in `poll`, a control thread would hardly ever get in.
-2. So the control thread changes the table, and that takes effect at once: a record is handled only after `take` found
-   its grant fetching. The client follows at the next turn. A stopped partition may be fetched until then, in vain.
-3. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. Partitions are
-   assigned and unassigned only between turns, so a batch never holds records from before a grant that is fetching.
-4. Reports are sent under the lock: what is said is in the order in which it happened.
-5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled, and only
-   once it moved under this grant: the position survives an unassign for a while (`rktp_app_pos` is reset by the
-   broker's thread), and an assignment further back would then skip records.
+See `table.GrantTable` for what it shares with the control thread.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
+from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, LEADER_EPOCH, TIMESTAMP, Ledger
-from kunicorn.pipes.messages import (
-    Deltas,
-    Failed,
-    FailureKind,
-    FetcherStart,
-    FetcherStopped,
-    FromWorker,
-    InHand,
-    Parked,
-)
-from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
-from kunicorn.worker.faults import no_start, refused
+from kunicorn.pipes.messages import FailureKind, FetcherStart, FetcherStopped, FromWorker, InHand, Parked
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-
-_ADVANCE_NS = NANOSECONDS
-"""How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
-_PARKED_TOLD = 50
-_LEARN_SECONDS = 0.5
-"""How long the runner may wait for a new topic's metadata, once for each topic."""
+from kunicorn.worker.table import PARKED_TOLD, GrantTable
 
 
-class Fetcher:
-    """Who may handle what. `report` sends one message to the supervisor."""
+class Fetcher(GrantTable):
+    """See the module's head."""
 
     def __init__(
         self,
@@ -59,78 +35,16 @@ class Fetcher:
         meter: Meter,
         report: Callable[[FromWorker], None],
     ) -> None:
-        self.interrupts: list[None] = []
-        """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
-        self.several_topics = False
-        """Records of more than one topic may be in one batch."""
-        self.stops: dict[TopicPartition, int] = {}
-        """The first offset not to be handled, for partitions that have one; changed by the control thread."""
+        super().__init__(consumer, known_topics, ledger, meter, report)
+        self.batches = False
+        """Whether a call gets all records that are in hand."""
         self.singly: dict[TopicPartition, int] = {}
         """Up to this offset a batch has one record, for partitions whose batch killed workers."""
-        self.draining = False
-        self._consumer = consumer
-        self._known_topics = known_topics
-        self._ledger = ledger
-        self._cells = ledger.cells
-        self._meter = meter
-        self._report = report
-        self._lock = threading.Lock()
-        self._grants: dict[int, Grant] = {}
-        self._by_partition: dict[TopicPartition, Grant] = {}
-        self._topics: set[str] = set()
-        self._waiting: list[Grant] = []
-        """To be assigned with the next turn."""
-        self._leaving: set[TopicPartition] = set()
-        """Assigned to the client, but for a grant that is not fetching any more."""
+        self.done_before: dict[TopicPartition, frozenset[int]] = {}
+        """Offsets that a worker with several records in hand had done already, before the settings were changed."""
         self._hand: Grant | None = None
-        self._advanced_at = 0
-
-    @property
-    def drained(self) -> bool:
-        """Nothing is left to do, and everything has been reported."""
-        return self.draining and not self._grants
 
     # -- control thread ----------------------------------------------------------------------------------------------
-
-    def start(self, starts: Iterable[FetcherStart]) -> None:
-        """Open the slots at once; fetching starts with the next turn."""
-        with self._lock:
-            for start in starts:
-                if start.offset < 0:
-                    self._report(no_start(start))
-                    continue
-                at = self._ledger.index(start.slot)
-                self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
-                tp = TopicPartition(start.topic, start.partition)
-                grant = Grant(start.grant, tp, at, poison=start.poison, poison_deaths=start.poison_deaths)
-                self._grants[grant.number] = self._by_partition[grant.tp] = grant
-                self._topics.add(start.topic)
-                if start.stop != NO_OFFSET:
-                    self.stops[grant.tp] = start.stop
-                self.singly.pop(tp, None)
-                if start.singly_until != NO_OFFSET:
-                    self.singly[tp] = start.singly_until
-                self._waiting.append(grant)
-            self.several_topics = len(self._topics) > 1
-
-    def stop(self, numbers: Iterable[int]) -> None:
-        """Fetch these no more. Reports those with nothing in hand before it returns; the runner reports the others.
-
-        A grant that has ended by itself meanwhile was reported then, and is passed over.
-        """
-        with self._lock:
-            self._stop([grant for number in numbers if (grant := self._grants.get(number)) is not None])
-
-    def drain(self) -> None:
-        """Stop everything; `drained` comes true when the last report is sent."""
-        with self._lock:
-            self._stop(list(self._grants.values()))
-            self.draining = True
-
-    def interrupt(self) -> None:
-        """Make the runner look around before its next record."""
-        if not self.interrupts:
-            self.interrupts.append(None)
 
     def in_hand(self, now: int) -> InHand | None:
         """What the handler is busy with."""
@@ -142,35 +56,21 @@ class Fetcher:
             age = (now - cells[at + HAND_SINCE]) / NANOSECONDS
             return InHand(grant.tp.topic, grant.tp.partition, offset, cells[at + HAND_COUNT], max(0.0, age))
 
+    def in_flight(self) -> int:
+        """Records that a call of the handler has right now; of fast ones, which are taken in hand many at once, one."""
+        with self._lock:
+            if (grant := self._hand) is None:
+                return 0
+            return self._cells[grant.at + HAND_COUNT] if self.batches else 1
+
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
         """Some of the partitions whose record waits, and how many there are in all, by what they wait for."""
         with self._lock:
             parked = [grant for grant in self._grants.values() if grant.state is GrantState.PARKED]
-            told = [Parked(grant.number, grant.waits_for, grant.why) for grant in parked[:_PARKED_TOLD]]
+            told = [Parked(grant.number, grant.waits_for, grant.why) for grant in parked[:PARKED_TOLD]]
             return told, dict(Counter(grant.waits_for for grant in parked))
 
-    def measured(self) -> tuple[int, list[Deltas]]:
-        """Records handled in all, and what changed in the counters since the last call."""
-        with self._lock:
-            return self._meter.handled, self._meter.take()
-
     # -- runner --------------------------------------------------------------------------------------------------------
-
-    def begin_turn(self, now: int) -> None:
-        """The last batch is done with: nothing that the client has given out is unhandled, except what is parked."""
-        due = now - self._advanced_at >= _ADVANCE_NS
-        if not (due or self._leaving or self._waiting):
-            return
-        self._known_topics.learn([grant.tp.topic for grant in self._waiting.copy()], _LEARN_SECONDS)
-        with self._lock:
-            if due:
-                self._advanced_at = now
-                self._advance()
-            if self._leaving:
-                self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self._leaving])
-                self._leaving.clear()
-            waiting, self._waiting = self._waiting, []
-            self._assign([grant for grant in waiting if grant.number in self._grants])
 
     def take(
         self, tp: TopicPartition, offset: int, count: int, epoch: int, now: int, timestamp: int = NO_TIMESTAMP
@@ -202,7 +102,7 @@ class Fetcher:
             self._put_down(grant, finished, nanoseconds, calls)
             return not self._ended(grant) and self._go_on(grant)
 
-    def pass_over(self, attempt: Attempt, end: End, reason: Reason) -> bool:
+    def pass_over(self, attempt: Attempt[Grant], end: End, reason: Reason) -> bool:
         """These records are done with, though not by the handler's return; False if that was the grant's end."""
         grant = attempt.grant
         with self._lock:
@@ -212,7 +112,7 @@ class Fetcher:
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)
 
-    def park(self, attempt: Attempt, waits_for: str, why: str) -> bool:
+    def park(self, attempt: Attempt[Grant], waits_for: str, why: str) -> bool:
         """These records wait: for the next try, or for their dead letters. Let the other partitions go on; False if
         the grant ended."""
         grant = attempt.grant
@@ -230,7 +130,7 @@ class Fetcher:
         with self._lock:
             grant.why = why
 
-    def give_up(self, attempt: Attempt, error: str) -> None:
+    def give_up(self, attempt: Attempt[Grant], error: str) -> None:
         """These cannot be handled and may not be passed over: the grant ends before them."""
         grant = attempt.grant
         with self._lock:
@@ -238,14 +138,24 @@ class Fetcher:
             if not self._ended(grant):
                 self._fail(grant, FailureKind.HANDLER, attempt.offset, error)
 
-    def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
-        """The client reported an error in place of records, once: the partition would be silent from here on."""
-        with self._lock:
-            grant = self._by_partition.get(tp)
-            if grant is not None and grant.state is GrantState.FETCHING:
-                self._fail(grant, kind, self._cells[grant.at + CONSUMED], error)
-
     # -- under the lock ----------------------------------------------------------------------------------------------
+
+    def _open(self, start: FetcherStart) -> Grant:
+        grant = super()._open(start)
+        grant.poison_deaths = start.poison_deaths
+        if start.poison_offset in (NO_OFFSET, start.offset):
+            grant.poison = start.poison
+        self.done_before.pop(grant.tp, None)
+        if done := marks.read(start.offset, start.done):
+            self.done_before[grant.tp] = done
+        self.singly.pop(grant.tp, None)
+        if start.singly_until != NO_OFFSET:
+            self.singly[grant.tp] = start.singly_until
+        return grant
+
+    def _busy(self, grant: Grant) -> bool:
+        """The handler has records of it."""
+        return grant.state in (GrantState.IN_HAND, GrantState.STOPPING)
 
     def _take(self, grant: Grant, offset: int, count: int, epoch: int, now: int) -> None:
         grant.put_in_hand(self._cells, offset, count, epoch, now)
@@ -258,7 +168,7 @@ class Fetcher:
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
 
-    def _end_attempt(self, attempt: Attempt, *, retried: bool, failed: bool = True) -> None:
+    def _end_attempt(self, attempt: Attempt[Grant], *, retried: bool, failed: bool = True) -> None:
         self._put_down(attempt.grant, attempt.finished, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
             self._meter.failed(attempt.grant.tp.topic, retried=retried)
@@ -276,54 +186,10 @@ class Fetcher:
         """Report a grant that was to be given up as soon as the handler returned."""
         if grant.state is not GrantState.STOPPING:
             return False
+        final = self._final(grant)
         self._forget(grant)
-        self._report(FetcherStopped([grant.final(self._cells)]))
+        self._report(FetcherStopped([final]))
         return True
-
-    def _stop(self, grants: list[Grant]) -> None:
-        reports = []
-        for grant in grants:
-            self._leave(grant)
-            if grant.state in (GrantState.IN_HAND, GrantState.STOPPING):
-                grant.state = GrantState.STOPPING
-                self.interrupt()
-            else:
-                self._forget(grant)
-                reports.append(grant.final(self._cells))
-        if reports:
-            self._report(FetcherStopped(reports))
-
-    def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
-        self._leave(grant)
-        self._forget(grant)
-        self._report(Failed(grant.number, kind, offset, self._cells[grant.at + LEADER_EPOCH], error))
-
-    def _forget(self, grant: Grant) -> None:
-        grant.held = ()
-        del self._grants[grant.number]
-        if self._by_partition.get(grant.tp) is grant:
-            del self._by_partition[grant.tp]
-
-    def _assign(self, grants: list[Grant]) -> None:
-        if not grants:
-            return
-        targets = [grant.from_where(self._cells) for grant in grants]
-        for grant, before in zip(grants, self._consumer.position(targets), strict=True):
-            grant.stale_position = before.offset
-        try:
-            self._consumer.incremental_assign(targets)
-        except KafkaException as error:
-            for grant in grants:
-                self._forget(grant)
-                self._report(refused(grant.tp, grant.final(self._cells), error))
-            return
-        for grant in grants:
-            grant.assigned, grant.state = True, GrantState.FETCHING
-
-    def _leave(self, grant: Grant) -> None:
-        if grant.assigned:
-            grant.assigned = False
-            self._leaving.add(grant.tp)
 
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Generic, Protocol, TypeVar
 
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH
-from kunicorn.pipes.messages import Stopped
-from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
 
 class GrantState(Enum):
@@ -27,6 +27,8 @@ class GrantState(Enum):
     STOPPING = "stopping"
     #: Its record failed and waits for the next try; not assigned to the client meanwhile.
     PARKED = "parked"
+    #: Not assigned to the client until what was fetched of it is mostly done; only where several are in hand.
+    ASIDE = "aside"
 
 
 @dataclass(slots=True, eq=False)
@@ -54,10 +56,12 @@ class Grant:
     """While parked: "retry" or "dead_letter"."""
     why: str = ""
     """While parked, in words."""
+    resume_at: Position | None = None
+    """From where it is fetched, if not from the next offset to handle: what lies between is known."""
 
     def from_where(self, cells: memoryview) -> ClientPartition:
         """The partition as the client takes it, from the next offset to handle on."""
-        offset, epoch = cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH]
+        offset, epoch = self.resume_at or (cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH])
         if epoch == NO_EPOCH:
             return ClientPartition(*self.tp, offset)
         return ClientPartition(*self.tp, offset, leader_epoch=epoch)
@@ -81,16 +85,32 @@ class Grant:
         cells[self.at + HANDLED] += finished
         cells[self.at + HAND_COUNT] = 0
 
-    def final(self, cells: memoryview) -> Stopped:
-        """The last word under this grant."""
-        return Stopped(self.number, cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH])
+
+class Failing(Protocol):
+    """What has failed tries: a partition, or a single record where several are in hand."""
+
+    failures: int
+    failing_since: int
+    poison: str
+    poison_deaths: int
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def tp(self) -> TopicPartition: ...
+    @property
+    def held(self) -> Sequence[Message]:
+        """What waits; nothing when it was stopped meanwhile."""
+
+
+F = TypeVar("F", bound=Failing)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Generic[F]):
     """Records that failed together: one, or a batch."""
 
-    grant: Grant
+    grant: F
     records: Sequence[Message]
     following: int
     """The offset to go on from once they are done with."""

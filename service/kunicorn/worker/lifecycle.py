@@ -67,7 +67,7 @@ class _Coming:
 class _Going:
     """A report that waits for the handler's last word."""
 
-    handling: Handling
+    handling: Handling[Any]
     tp: TopicPartition
     offset: int
     lost: bool
@@ -77,7 +77,7 @@ class _Going:
 class Lifecycle:
     """`send` sends one message to the supervisor; `fetcher` is set before anything is called."""
 
-    def __init__(self, handlings: Handlings, send: Callable[[FromWorker], None]) -> None:
+    def __init__(self, handlings: Handlings[Any], send: Callable[[FromWorker], None]) -> None:
         self.fetcher: Fetching
         self.waiting = False
         """Something is to be done by `attend`. The runner's test between two chunks of records."""
@@ -91,7 +91,7 @@ class Lifecycle:
         """Their handler is being told of them at this moment."""
         self._recalled: set[int] = set()
         """Those of them that are to be let go of again."""
-        self._told: dict[int, tuple[Handling, TopicPartition]] = {}
+        self._told: dict[int, tuple[Handling[Any], TopicPartition]] = {}
         """Grants whose handler wants to know of their end."""
         self._lost: set[int] = set()
         self._going: list[_Going] = []
@@ -99,7 +99,7 @@ class Lifecycle:
         self._failures: Counter[str] = Counter()
         self._hook = ""
         """The one that was called last."""
-        self._interruptible: Handling | None = None
+        self._interruptible: Handling[Any] | None = None
         """Whose `on_revoked` or `on_lost` runs at this moment."""
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Lifecycle:
             if isinstance(each.report, Failed):
                 self._send(each.report)
 
-    def _tell_going(self, handling: Handling, name: str, partitions: Mapping[TopicPartition, int]) -> None:
+    def _tell_going(self, handling: Handling[Any], name: str, partitions: Mapping[TopicPartition, int]) -> None:
         hook = getattr(handling.handler, name)
         try:
             try:
@@ -224,7 +224,7 @@ class Lifecycle:
             if coming := [each for each in due if self._handlings.of(each.start.topic) is handling]:
                 self._offer(handling, coming)
 
-    def _offer(self, handling: Handling, coming: Sequence[_Coming]) -> None:
+    def _offer(self, handling: Handling[Any], coming: Sequence[_Coming]) -> None:
         """Let the handler take these on, all of them or none."""
         try:
             starts = self._placed(handling, [each.start for each in coming])
@@ -244,7 +244,7 @@ class Lifecycle:
         # Only now: a stop that comes while they are offered must find them in one place or the other.
         self.fetcher.stop(self._settled(coming))
 
-    def _placed(self, handling: Handling, starts: list[FetcherStart]) -> list[FetcherStart]:
+    def _placed(self, handling: Handling[Any], starts: list[FetcherStart]) -> list[FetcherStart]:
         """The starts, at the offsets that the handler keeps, where it does; it is told the others."""
         load, store = handling.handler.load_offsets, handling.handler.store_offsets
         if load is None:
@@ -260,7 +260,7 @@ class Lifecycle:
             handling.calls.run(store(chosen))
         return placed
 
-    def _put_off(self, handling: Handling, coming: Sequence[_Coming], error: BaseException) -> None:
+    def _put_off(self, handling: Handling[Any], coming: Sequence[_Coming], error: BaseException) -> None:
         text = describe(error)
         recalled = self._settled(coming)
         with self._lock:

@@ -22,6 +22,8 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler
+from kunicorn.handling.calls import Calls, calls_for
+from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.handlings import Handlings
 from kunicorn.handling.retry import describe
 from kunicorn.lifecycle import Worker
@@ -29,13 +31,17 @@ from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
+from kunicorn.pipes.messages import Configure, FromWorker, HandlerOrder, Ready, WorkerFailed
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
@@ -43,6 +49,9 @@ from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.table import GrantTable
+from kunicorn.worker.tasks import Tasks
+from kunicorn.worker.threads import Threads
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -59,6 +68,10 @@ class CannotServe(Exception):
         super().__init__(error)
         self.report = WorkerFailed(stage, error)
         self.status = status
+
+
+Form = Calls | Threads | Tasks
+"""How the handler is called: with one record (or batch) at a time, or with several."""
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -139,12 +152,13 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
+    """What the parts are made by. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on; what it
+    tests has one record (or batch) in hand at a time."""
 
     consumer: Callable[..., Consumer] = Consumer
     producer: Callable[..., Producer] = Producer
     fetcher: type[Fetcher] = Fetcher
-    failures: type[Failures] = Failures
+    failures: type[Failures[Grant]] = Failures
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
 
 
@@ -152,10 +166,10 @@ class Makers:
 class Assembled:
     """A worker's parts, put together; nothing is fetched yet."""
 
-    handlings: Handlings
+    handlings: Handlings[Any]
     lifecycle: Lifecycle
-    fetcher: Fetcher
-    runner: Runner
+    fetcher: GrantTable
+    runner: Runner | ConcurrentRunner
     login: Login
     statistics: ClientStatistics | None
 
@@ -168,30 +182,54 @@ def assemble(
     Caller: the thread that will run the runner. Raises `CannotServe`.
     """
     makers = makers or Makers()
-    handlings = _handlings(configure, makers.handler)
+    handlings: Handlings[Any] = _handlings(configure, makers.handler)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    lifecycle = Lifecycle(handlings, report)
-    fetcher = lifecycle.fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
     target = configure.dead_letters
     dead_letters = DeadLetters(target, login, makers.producer) if target is not None else None
-    failures = makers.failures(fetcher, lambda topic: handlings.of(topic).policies, dead_letters)
+    lifecycle = Lifecycle(handlings, report)
+    policies = lambda topic: handlings.of(topic).policies  # noqa: E731
+    if isinstance(crew := handlings.every[0].calls, Threads | Tasks):
+        order = configure.handlers[0]
+        lanes = Lanes(order.ordering, _concurrency(handlings.every[0].handler, order))
+        flights = Flights(consumer, topics, ledger, Meter(), lifecycle.report, lanes, configure.ahead_bytes)
+        lifecycle.fetcher = flights
+        failed = Failures(flights, policies, dead_letters)
+        several = ConcurrentRunner(consumer, flights, ledger, crew, lifecycle, failed, login)
+        return Assembled(handlings, lifecycle, flights, several, login, statistics)
+    fetcher = lifecycle.fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
+    fetcher.batches = any(order.mode == "batch" for order in configure.handlers)
+    failures = makers.failures(fetcher, policies, dead_letters)
     runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login)
     return Assembled(handlings, lifecycle, fetcher, runner, login, statistics)
 
 
-def _handlings(configure: Configure, made: Callable[[Handler], Handler]) -> Handlings:
+def _handlings(configure: Configure, made: Callable[[Handler], Handler]) -> Handlings[Any]:
     """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
     worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
+    # Several handlers have one record (or batch) in hand at a time between them; the settings say so.
+    form = _form if len(configure.handlers) == 1 else calls_for
     try:
-        return Handlings.set_up(configure.handlers, worker, made)
+        return Handlings.set_up(configure.handlers, worker, form, made)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
+
+
+def _form(handler: Handler, order: HandlerOrder) -> Calls | Threads | Tasks:
+    """How the only handler is called. Raises `ConfigError`."""
+    concurrency = _concurrency(handler, order)
+    if concurrency == 1:
+        return calls_for(handler, order)
+    return Tasks(handler.call) if handler.is_async else Threads(handler.call, concurrency)
+
+
+def _concurrency(handler: Handler, order: HandlerOrder) -> int:
+    return concurrency_of(handler.is_async, order.mode, order.ordering, order.concurrency)
 
 
 def _reseed() -> None:
@@ -217,7 +255,7 @@ def _connect(
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handlings: Handlings) -> None:
+def _tear_down(handlings: Handlings[Any]) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
     for handling in handlings.every:
         try:

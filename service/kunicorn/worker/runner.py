@@ -17,16 +17,16 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
-from kunicorn.complaints import log_client_error
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.handlings import Handling, Handlings
+from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import gathered_runs, runs
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import explained, kind_of
+from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.lifecycle import Lifecycle
@@ -50,9 +50,9 @@ class Runner:
         consumer: Consumer,
         fetcher: Fetcher,
         ledger: Ledger,
-        handlings: Handlings,
+        handlings: Handlings[Calls],
         lifecycle: Lifecycle,
-        failures: Failures,
+        failures: Failures[Grant],
         login: Login,
     ) -> None:
         """Caller: the main thread, as `run`."""
@@ -136,23 +136,16 @@ class Runner:
         for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
             self._handle_run(tp, epoch, messages)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
-        for message in errors:
-            self._meet_error(message)
-
-    def _meet_error(self, message: Message) -> None:
-        error, topic, partition = message.error(), message.topic(), message.partition()
-        if error is None or (kind := kind_of(error.code(), error.str())) is None:
-            return
-        if topic is None or partition is None or partition < 0:
-            log_client_error(error)
-            return
-        tp = TopicPartition(topic, partition)
-        self._fetcher.broken(tp, kind, explained(tp, error.code(), error.str()))
+        meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
         handling = self._handlings.of(tp.topic)
+        if (done_before := self._fetcher.done_before.get(tp)) is not None:
+            messages = [message for message in messages if message.offset() not in done_before]
+            if not messages:
+                return
         following = following_offsets(messages)
         if (stop := self._fetcher.stops.get(tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
@@ -170,14 +163,14 @@ class Runner:
                 return
             done += finished
 
-    def _chunk(self, handling: Handling, tp: TopicPartition, following: int) -> int:
+    def _chunk(self, handling: Handling[Calls], tp: TopicPartition, following: int) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
         if handling.batch_max_records is None:
             return self._pace.size
         return 1 if following <= self._fetcher.singly.get(tp, NO_OFFSET) else handling.batch_max_records
 
     def _handle_chunk(
-        self, handling: Handling, grant: Grant, messages: Sequence[Message], following: Sequence[int]
+        self, handling: Handling[Calls], grant: Grant, messages: Sequence[Message], following: Sequence[int]
     ) -> int | None:
         """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
         if grant.poison:
@@ -213,10 +206,7 @@ class Runner:
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
-            # A failure like others that may pass: worth another try.
-            error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
-            error.__cause__ = timeout
-            return error
+            return timed_out(timeout)
         except BaseException as error:
             return error
         return None

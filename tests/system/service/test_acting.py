@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -70,3 +73,50 @@ def test_a_halted_record_is_tried_again_once_its_cause_is_gone(scene: SceneMaker
     stage.wait_handled(0, 1, member)
     assert stage.handled(0) == [0, 1]
     assert member.stop() == 0
+
+
+def command(member: MemberProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`kunicorn` with the member's own settings and token."""
+    return subprocess.run(
+        [sys.executable, "-m", "kunicorn", *arguments, "--config", str(member.config)],
+        env={**os.environ, "KUNICORN_HTTP__TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_person_at_the_command_line_pauses_seeks_back_and_past_a_halted_record(scene: SceneMaker) -> None:
+    stage = scene(2, handler="marked:handle", settings={"handler": {"max_attempts": 1}})
+    member, topic = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN}), stage.topic
+    stage.send(0, "a", "b", "c")
+    stage.send(1, "a", "raise", "after")
+    member.wait(lambda: member.partitions("halted"), "partition 1 to halt")
+    stage.wait_handled(0, 2, member)
+    generation = member.generation()
+
+    plan = command(member, "seek", f"{topic}:0", "--to-offset", "1")
+    assert plan.returncode == 0, plan.stderr
+    assert "2 again" in plan.stdout
+    assert "--execute does it" in plan.stdout
+    done = command(member, "seek", f"{topic}:0", "--to-offset", "1", "--execute")
+    assert done.returncode == 0, done.stderr
+    member.wait(lambda: stage.handled(0) == [0, 1, 2, 1, 2], "1 and 2 again")
+    assert command(member, "seek", f"{topic}:1", "--to-offset", "2", "--execute").returncode == 0
+    stage.wait_handled(1, 2, member)
+    assert stage.handled(1) == [0, 2]
+    refused = command(member, "seek", f"{topic}:0", "--to-offset", "4", "--execute")
+    assert (refused.returncode, "offset 4 is not in the log (0 to 3)" in refused.stderr) == (2, True)
+
+    assert command(member, "pause", f"{topic}:0").returncode == 0
+    assert command(member, "seek", f"{topic}:0", "--earliest", "--execute").returncode == 0
+    assert stage.committed()[0] == 0, "committed although nothing is fetched"
+    assert [p["partition"] for p in member.partitions("paused")] == [0]
+    assert command(member, "resume", f"{topic}:0").returncode == 0
+    member.wait(lambda: stage.handled(0) == [0, 1, 2, 1, 2, 0, 1, 2], "everything once more")
+    stage.wait_all_committed()
+    assert member.generation() == generation
+    assert member.stop() == 0
+    assert "seek was asked for over HTTP by 127.0.0.1 (" in member.output()
+    assert TOKEN not in member.output()

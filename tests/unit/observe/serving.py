@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 
-from kunicorn.observe.actions import Done
+from kunicorn.observe.actions import Done, Goal, SeekMove
 from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
@@ -42,6 +43,10 @@ class Service:
 
     def drain(self) -> Done:
         return self._note("drain", None)
+
+    async def seek(self, partitions: Sequence[str], goal: Goal, *, execute: bool) -> Done:
+        move = SeekMove("orders", 1, 10, 8, 5, 0, 20, "")
+        return replace(self._note("seek", (list(partitions), goal, execute)), moves=[move])
 
     def _note(self, action: str, what: Any) -> Done:
         self.done.append((action, what))

@@ -101,7 +101,7 @@ async def test_nonsense_is_refused(content_type: str, data: bytes, code: int) ->
 
 async def test_an_action_that_there_is_not_is_named_only_to_whoever_has_the_token() -> None:
     async with serving(Service(), token=SecretStr(TOKEN)) as server:
-        assert await act(server, "explode") == (404, "no such action; there are pause, resume, recycle, drain")
+        assert await act(server, "explode") == (404, "no such action; there are pause, resume, recycle, drain, seek")
         assert (await act(server, "explode", Authorization="Bearer nope"))[0] == 401
         assert (await ask(server, "/actions/drain", "GET", Authorization=f"Bearer {TOKEN}"))[0] == 405
 

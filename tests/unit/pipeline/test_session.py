@@ -48,6 +48,14 @@ def test_settings_of_the_users_go_to_spark_but_for_what_promises_rest_on() -> No
     assert (told["spark.ui.port"], told["spark.speculation"], told["spark.app.name"]) == ("4141", "false", "run")
 
 
+def test_a_jvm_beside_its_tasks_is_a_small_one_and_a_clusters_is_left_alone() -> None:
+    name = "spark.driver.extraJavaOptions"
+    assert "UseSerialGC" in spark_settings(PipelineSettings(), "local[2]", "run")[name]
+    assert name not in spark_settings(PipelineSettings(), "local-cluster[2,1,1024]", "run")
+    own = PipelineSettings(spark={name: "-Xmx8g"})
+    assert spark_settings(own, "local", "run")[name] == "-Xmx8g"
+
+
 def test_a_tasks_own_message_is_found_in_sparks_account() -> None:
     account = """An exception was thrown from the Python worker: Traceback (most recent call last):
   File "tasks.py", line 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from kunicorn.pipes.messages import FetcherStopped, Stopped
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.replacing import ReplacementFailed
+from kunicorn.supervisor.seeking import Seeker
 from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
 
 
@@ -28,7 +30,7 @@ class Bench:
         self.places[0].process = self.worker
         pool: Any = self
         replacer: Any = self
-        self.actions = Actions(self.stage.fetchers, pool, replacer, self.drain)
+        self.actions = Actions(self.stage.fetchers, pool, replacer, mock.Mock(spec=Seeker), self.drain)
 
     @property
     def worker(self) -> PlayedWorker:

@@ -21,6 +21,7 @@ from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.handover import Handover
 from kunicorn.supervisor.replacing import Replacer
+from kunicorn.supervisor.seeking import Seeker
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage
 
@@ -82,7 +83,9 @@ class World:
         self._read: dict[PlayedWorker, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         played: Any = self.stage.pool
-        self.actions = Actions(self.stage.fetchers, played, mock.Mock(spec=Replacer), lambda: False)
+        self.actions = Actions(
+            self.stage.fetchers, played, mock.Mock(spec=Replacer), mock.Mock(spec=Seeker), lambda: False
+        )
         self.commits = Commits(self, self.stage.fetchers.table.consumed, self.stage.fetchers.table.committed, Metrics())
         self.handover = Handover(SETTINGS, self.stage.fetchers, self.commits, Metrics())
 

@@ -56,7 +56,7 @@ class Table:
         return sorted((p.topic, p.partition, p.offset) for p in self.consumer.assignment())
 
 
-def failed(grant: Grant) -> Attempt:
+def failed(grant: Grant) -> Attempt[Grant]:
     """The handler raised on offset 0."""
     return Attempt(grant, [Message(topic="t", partition=0, offset=0)], 1, nanoseconds=10)
 

@@ -70,7 +70,7 @@ class Stage:
         return said
 
 
-def handling(handler: Handler) -> Handling:
+def handling(handler: Handler) -> Handling[Any]:
     return Handling(handler, calls_of(handler, "record"), Policies(RetryPolicy(1, 1, 1)), None)
 
 

@@ -1,0 +1,89 @@
+"""Which offsets of a window are marked: done ahead of the lowest unfinished one, or in a handler's hands.
+
+A ring of bits in the ledger for each, and a text form for pipes and for the metadata of commits.
+1. The ring has twice as many bits as the window: when the window moves on, the offset is stored first and the bits
+   behind it are cleared afterwards. Whoever reads in between (after SIGKILL) takes none of those for a later offset.
+2. One writer, one byte a store: a reader never sees half of a change.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection, Iterator
+
+WINDOW = 4096
+"""So far may records be started beyond the lowest unfinished one of their partition, in offsets."""
+_RING = 2 * WINDOW
+RING_BYTES = _RING // 8
+
+_FORM = "kunicorn:done:1:"
+"""How the text form begins; another version's is not understood, which costs repetitions and no record."""
+
+
+class Marks:
+    """One ring of a slot. Holds no view of its own into the memory: views would keep the ledger from being closed."""
+
+    __slots__ = ("_at", "_memory")
+
+    def __init__(self, memory: memoryview, at: int) -> None:
+        """`memory`: the ledger's bytes; the ring begins at `at`."""
+        self._memory = memory
+        self._at = at
+
+    def mark(self, offset: int) -> None:
+        """Set the offset's bit."""
+        bit = offset % _RING
+        self._memory[self._at + (bit >> 3)] |= 1 << (bit & 7)
+
+    def unmark(self, offset: int) -> None:
+        """Clear it."""
+        bit = offset % _RING
+        self._memory[self._at + (bit >> 3)] &= ~(1 << (bit & 7))
+
+    def clear(self) -> None:
+        """Clear every bit. Caller: a worker that marks; for others an untouched page stays untouched."""
+        self._memory[self._at : self._at + RING_BYTES] = bytes(RING_BYTES)
+
+    def from_offset(self, first: int) -> frozenset[int]:
+        """The marked offsets of the window that begins with `first`."""
+        ring = int.from_bytes(self._memory[self._at : self._at + RING_BYTES], "little")
+        if not ring:
+            return frozenset()
+        start = first % _RING
+        turned = (ring >> start | ring << (_RING - start)) & ((1 << WINDOW) - 1)
+        return frozenset(first + bit for bit in _bits(turned))
+
+
+def written(first: int, offsets: Collection[int]) -> str:
+    """The offsets as text, relative to `first`; those outside its window are left out. Empty where there are none.
+
+    At most 700 characters: well below the 4096 that brokers take as a commit's metadata (offset.metadata.max.bytes).
+    """
+    bits = 0
+    for offset in offsets:
+        if 0 <= offset - first < WINDOW:
+            bits |= 1 << (offset - first)
+    if not bits:
+        return ""
+    return _FORM + base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
+
+
+def read(first: int, text: str) -> frozenset[int]:
+    """What `written` wrote. Other texts, which others may have committed with their offsets, say nothing."""
+    if not text.startswith(_FORM):
+        return frozenset()
+    try:
+        data = base64.b64decode(text.removeprefix(_FORM), validate=True)
+    except (binascii.Error, ValueError):
+        return frozenset()
+    if len(data) > WINDOW // 8:
+        return frozenset()
+    return frozenset(first + bit for bit in _bits(int.from_bytes(data, "little")))
+
+
+def _bits(number: int) -> Iterator[int]:
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest

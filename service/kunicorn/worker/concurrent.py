@@ -1,0 +1,167 @@
+"""The worker's main thread where several records are in hand: it fetches and deals with what failed; a crew handles.
+
+1. Only this thread calls the Kafka client; the crew starts and finishes records by itself, without waiting for it.
+2. No record is started past the lease: `Flights.start_next` looks at the clock for each.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections import deque
+from operator import methodcaller
+
+from confluent_kafka import Consumer, Message
+
+from kunicorn.handlers import DrainDeadline, HandlerTimeout
+from kunicorn.handling.reasons import timed_out
+from kunicorn.pipes.clock import now_ns
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.batches import runs
+from kunicorn.worker.crew import Crew, Work
+from kunicorn.worker.failures import Failures
+from kunicorn.worker.faults import meet_errors
+from kunicorn.worker.flight import Flight
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.grants import Attempt
+from kunicorn.worker.lifecycle import Lifecycle
+from kunicorn.worker.login import Login
+
+log = logging.getLogger("kunicorn.worker")
+
+_FETCH_RECORDS = 500
+_IDLE_SECONDS = 0.03
+"""Longest wait for a first record: so long may a partition that was handed out wait to be fetched, and a record that
+failed for what becomes of it."""
+
+
+class ConcurrentRunner:
+    """The loop. `progress` grows with every turn: the evidence that it is alive."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        flights: Flights,
+        ledger: Ledger,
+        crew: Crew,
+        lifecycle: Lifecycle,
+        failures: Failures[Flight],
+        login: Login,
+    ) -> None:
+        """Caller: the main thread, as `run`."""
+        self.progress = 0
+        self.paused_by_lease = False
+        self._consumer = consumer
+        self._flights = flights
+        self._ledger = ledger
+        self._crew = crew
+        self._lifecycle = lifecycle
+        self._failures = failures
+        self._login = login
+        self._failed: deque[tuple[Flight, BaseException]] = deque()
+        self._stirred = threading.Event()
+        """There is room again, or something has failed."""
+        self._deadline = False
+        """The drain budget is over."""
+
+    def run(self) -> None:
+        """Go on until everything is drained. Caller: the main thread; blocks."""
+        self._crew.begin(Work(self._flights.start_next, lambda: self._flights.startable, self._finish, self._fail))
+        while not self._flights.drained:
+            self.progress += 1
+            now = now_ns()
+            self._login.apply(self._consumer)
+            self._interrupt_what_is_to_end()
+            self._failures.look_after_letters(now)
+            self._meet_failures(now)
+            for flight, _ in self._failures.due(now):
+                self._flights.try_again(flight)
+            self._watch_lease(now)
+            self._lifecycle.attend(now)
+            self._flights.make_room()
+            self._flights.fetch_again()
+            self._flights.begin_turn(now)
+            self._fetch(now)
+            self._crew.wake()
+
+    def time_out(self, grant: int, offset: int) -> None:
+        """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
+        if (flight := self._flights.find(grant, offset)) is not None:
+            self._crew.interrupt(flight, HandlerTimeout())
+
+    def on_interruption(self) -> None:
+        """Have `DrainDeadline` raised in the calls whose partition is to be given up. Caller: the signal handler, which
+        may run while this thread holds the table's lock: the next turn does it."""
+        self._deadline = True
+
+    # -- crew --------------------------------------------------------------------------------------------------------
+
+    def _finish(self, flight: Flight, now: int) -> None:
+        self._flights.finish(flight, now)
+        if not self._flights.full:
+            self._stirred.set()
+
+    def _fail(self, flight: Flight, error: BaseException) -> None:
+        self._failed.append((flight, error))
+        self._stirred.set()
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def _fetch(self, now: int) -> None:
+        patience = self._failures.patience(now, _IDLE_SECONDS)
+        if self._flights.full:
+            self._stirred.wait(patience)
+            self._stirred.clear()
+            return
+        first = self._consumer.poll(0 if self._failed else patience)
+        if first is None:
+            return
+        batch = [first, *self._consumer.consume(_FETCH_RECORDS - 1, 0)]
+        errors = [message for message in batch if message.error() is not None]
+        if errors:
+            batch = [message for message in batch if message.error() is None]
+        for tp, epoch, messages in runs(batch, self._flights.several_topics):
+            self._flights.feed(tp, epoch, self._before_end(tp, messages))
+        # A partition's error comes after its records, and the next comes only after it was assigned again.
+        meet_errors(errors, self._flights.broken)
+
+    def _before_end(self, tp: TopicPartition, messages: list[Message]) -> list[Message]:
+        """What is dropped here moves the position on, which tells the supervisor that the end is reached."""
+        stop = self._flights.stops.get(tp)
+        return messages if stop is None else messages[: bisect_left(messages, stop, key=methodcaller("offset"))]
+
+    # -- what failed -------------------------------------------------------------------------------------------------
+
+    def _meet_failures(self, now: int) -> None:
+        while self._failed:
+            flight, error = self._failed.popleft()
+            if flight.poison:
+                self._failures.meet_poison(flight, [flight.message], now)
+            elif isinstance(error, DrainDeadline):
+                self._flights.put_back(flight)
+            else:
+                if isinstance(error, HandlerTimeout):
+                    error = timed_out(error)
+                attempt = Attempt(flight, [flight.message], flight.offset + 1, 0, now - flight.since_ns)
+                self._failures.meet(attempt, error, now)
+
+    def _interrupt_what_is_to_end(self) -> None:
+        if self._deadline:
+            self._deadline = False
+            for flight in self._flights.to_be_given_up():
+                self._crew.interrupt(flight, DrainDeadline())
+
+    # -- the lease ---------------------------------------------------------------------------------------------------
+
+    def _watch_lease(self, now: int) -> None:
+        """Tell when records are not started any more, and when they are again."""
+        past = now > self._ledger.lease_ns
+        if past and not self.paused_by_lease:
+            log.warning(
+                "membership is not certain any more: no further record is started until a heartbeat is answered"
+            )
+        elif self.paused_by_lease and not past:
+            log.info("membership is certain again: going on")
+        self.paused_by_lease = past

@@ -1,0 +1,113 @@
+"""A record on its way through a worker that has several in hand, and where it belongs: its lane and its track. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kunicorn.topics import NO_EPOCH, TopicPartition
+
+
+class Stage(Enum):
+    """Where a record stands."""
+
+    #: Fetched; behind others in its lane, or as soon as there is a free hand.
+    QUEUED = "queued"
+    #: In a handler's hands.
+    RUNNING = "running"
+    #: Failed: waits for its next try, or for its dead letter.
+    WAITING = "waiting"
+    #: Not kept in memory, to be fetched again.
+    DROPPED = "dropped"
+    #: Done with.
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One record from its arrival until it is done with. `number` is unique in the worker."""
+
+    number: int
+    track: Track
+    lane: Lane
+    offset: int
+    epoch: int
+    size: int
+    message: Any
+    stage: Stage = Stage.QUEUED
+    since_ns: int = 0
+    """When the handler got it."""
+    failures: int = 0
+    failing_since: int = 0
+    poison: str = ""
+    """Why it is not for the handler: it killed workers."""
+    poison_deaths: int = 0
+    waits_for: str = ""
+    why: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Its partition."""
+        return self.track.tp
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """The record while it waits, and nothing once that is over."""
+        return (self.message,) if self.stage is Stage.WAITING and not self.track.closed else ()
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Records that are handled one after the other."""
+
+    track: Track
+    key: object
+    queue: deque[Flight] = field(default_factory=deque)
+    """The first one may be running or waiting; it leaves when it is done."""
+    ready: bool = False
+    """In the list of those that may start."""
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """One partition under one grant."""
+
+    tp: TopicPartition
+    grant: int
+    consumed: int
+    epoch: int = NO_EPOCH
+    """Of the last record below `consumed`."""
+    done_before: set[int] = field(default_factory=set)
+    """Offsets that were done under earlier grants."""
+    suspects: frozenset[int] = frozenset()
+    closed: bool = False
+    """Nothing of it is started any more."""
+    following: int = 0
+    """Beyond every offset that has arrived."""
+    order: deque[Flight] = field(default_factory=deque)
+    """From the lowest unfinished one on, in offset order."""
+    running: dict[Flight, None] = field(default_factory=dict)
+    """The oldest first."""
+    waiting: set[Flight] = field(default_factory=set)
+    lanes: dict[object, Lane] = field(default_factory=dict)
+    beyond: list[Lane] = field(default_factory=list)
+    """Lanes whose next record lies beyond the window."""
+    dropped: deque[Flight] = field(default_factory=deque)
+    bytes: int = 0
+    """Of what is queued."""
+    passed: list[int] = field(default_factory=list)
+    """Offsets that the consumed one has moved over the last time it moved."""
+
+
+def done_ahead(track: Track) -> Iterator[int]:
+    """What is done beyond the consumed offset: under this grant, and under earlier ones."""
+    yield from (flight.offset for flight in track.order if flight.stage is Stage.DONE)
+    yield from (offset for offset in track.done_before if offset >= track.consumed)
+
+
+def oldest(track: Track) -> Flight | None:
+    """What a handler has had in hand for the longest."""
+    return next(iter(track.running), None)

@@ -1,0 +1,323 @@
+"""The worker's table where several records are in hand at a time: what the fetcher knows of grants, and its lanes.
+
+Called by three kinds of threads: the runner feeds it and deals with what failed, the crew starts and finishes records,
+the control thread opens and stops grants. All of it happens under the fetcher's lock, and none of it blocks but for the
+client's own calls between turns.
+A grant that is to end is reported when the last of its records has left the handlers' hands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from kunicorn.handling.reasons import Reason
+from kunicorn.handling.retry import End
+from kunicorn.pipes import marks
+from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.pipes.ledger import (
+    Ledger,
+)
+from kunicorn.pipes.messages import (
+    Failed,
+    FailureKind,
+    FetcherStart,
+    FetcherStopped,
+    FromWorker,
+    InHand,
+    Parked,
+    Stopped,
+)
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.worker.faults import refused
+from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
+from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.handed import Handed
+from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.metadata import KnownTopics
+from kunicorn.worker.meter import Meter
+from kunicorn.worker.table import PARKED_TOLD, GrantTable
+
+_MESSAGE_BYTES = 600
+"""What a message takes here besides key and value."""
+
+
+class Flights(GrantTable):
+    """The table; see the module's head."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        known_topics: KnownTopics,
+        ledger: Ledger,
+        meter: Meter,
+        report: Callable[[FromWorker], None],
+        lanes: Lanes,
+        ahead_bytes: int,
+    ) -> None:
+        """`ahead_bytes`: so much is kept in memory for when there is a free hand."""
+        super().__init__(consumer, known_topics, ledger, meter, report)
+        self._lanes = lanes
+        self._ahead_bytes = ahead_bytes
+        self._handed: dict[int, Handed] = {}
+
+    # -- control thread ----------------------------------------------------------------------------------------------
+
+    def in_hand(self, now: int) -> InHand | None:
+        """See `GrantTable`: the record that is in hand for the longest, and how many there are in all."""
+        with self._lock:
+            held = [flight for handed in self._handed.values() if (flight := oldest(handed.track)) is not None]
+            if not held:
+                return None
+            first = min(held, key=lambda flight: flight.since_ns)
+            age = max(0.0, (now - first.since_ns) / NANOSECONDS)
+            return InHand(first.tp.topic, first.tp.partition, first.offset, self._lanes.in_flight, age)
+
+    def in_flight(self) -> int:
+        """See `GrantTable`."""
+        return self._lanes.in_flight
+
+    def parked(self) -> tuple[list[Parked], dict[str, int]]:
+        """See `GrantTable`: partitions of which at least one record waits."""
+        with self._lock:
+            waiting = [
+                (number, flight)
+                for number, handed in self._handed.items()
+                if (flight := next(iter(handed.track.waiting), None)) is not None
+            ]
+            told = [Parked(number, flight.waits_for, flight.why) for number, flight in waiting[:PARKED_TOLD]]
+            return told, dict(Counter(flight.waits_for for _, flight in waiting))
+
+    def find(self, number: int, offset: int) -> Flight | None:
+        """The record of that grant, if a handler has it in hand."""
+        with self._lock:
+            handed = self._handed.get(number)
+            running = handed.track.running if handed is not None else ()
+            return next((flight for flight in running if flight.offset == offset), None)
+
+    # -- runner ------------------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """So much is kept already that nothing more is to be fetched."""
+        return self._lanes.bytes >= self._ahead_bytes
+
+    def feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
+        """These were fetched. What is not ours any more is dropped."""
+        with self._lock:
+            grant = self._by_partition.get(tp)
+            if grant is None or grant.state is not GrantState.FETCHING:
+                return
+            handed = self._handed[grant.number]
+            lanes, track = self._lanes, handed.track
+            for message in messages:
+                offset, key, value = message.offset(), message.key(), message.value()
+                size = _MESSAGE_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))
+                flight = lanes.arrive(track, NO_OFFSET if offset is None else offset, epoch, key, message, size)
+                if flight is not None and handed.poison is not None and handed.poison[0] == flight.offset:
+                    _, flight.poison, flight.poison_deaths = handed.poison
+            handed.store()
+
+    def make_room(self) -> None:
+        """Nothing that is queued may start and more is not to be kept: the partition that has the most is kept in part,
+        and the rest of it is fetched again when that is done."""
+        with self._lock:
+            if not (self.full and self._lanes.starved):
+                return
+            queued = [h for h in self._handed.values() if h.track.bytes and h.grant.state is GrantState.FETCHING]
+            if not queued:
+                return
+            largest = max(queued, key=lambda handed: handed.track.bytes)
+            first = self._lanes.shed(largest.track, self._share())
+            if first is not None:
+                largest.grant.resume_at = Position(first.offset, first.epoch)
+                largest.grant.state = GrantState.ASIDE
+                self._leave(largest.grant)
+
+    def fetch_again(self) -> None:
+        """Take up partitions that were set aside as soon as what was kept of them is mostly done."""
+        with self._lock:
+            share = self._share()
+            for handed in self._handed.values():
+                if handed.grant.state is GrantState.ASIDE and handed.track.bytes * 4 <= share:
+                    handed.grant.state = GrantState.WAITING
+                    self._waiting.append(handed.grant)
+
+    def _share(self) -> int:
+        """What one partition may keep while it is set aside: all of them together leave something over."""
+        return self._ahead_bytes // (len(self._handed) + 1)
+
+    def to_be_given_up(self) -> list[Flight]:
+        """What is in hand of grants that are to end."""
+        with self._lock:
+            ending = (h for h in self._handed.values() if h.grant.state is GrantState.STOPPING)
+            return [flight for handed in ending for flight in handed.track.running]
+
+    # -- crew --------------------------------------------------------------------------------------------------------
+
+    def start_next(self) -> Flight | None:
+        """Put the next record in hand; None if there is none, or membership is not certain."""
+        with self._lock:
+            now = now_ns()
+            if now > self._ledger.lease_ns or (flight := self._lanes.start(now)) is None:
+                return None
+            self._handed[flight.track.grant].taken(flight)
+            return flight
+
+    @property
+    def startable(self) -> bool:
+        """Whether there is something for another free hand. Not locked: whoever is wrong looks once too often."""
+        return self._lanes.startable
+
+    def finish(self, flight: Flight, now: int) -> None:
+        """The handler is done with it."""
+        with self._lock:
+            self._meter.finished(flight.tp.topic, 1, now - flight.since_ns, 1)
+            self._finish(flight)
+
+    # -- what failed -------------------------------------------------------------------------------------------------
+
+    def park(self, attempt: Attempt[Flight], waits_for: str, why: str) -> bool:
+        """See `GrantTable`: its lane waits with it, and nothing else."""
+        flight = attempt.grant
+        with self._lock:
+            self._count_failure(attempt, retried=waits_for == "retry")
+            self._lanes.wait(flight, waits_for, why)
+            return self._left_hands(flight)
+
+    def waits(self, grant: Flight, why: str) -> None:
+        """See `GrantTable`."""
+        with self._lock:
+            grant.why = why
+
+    def retake(self, grant: Flight, offset: int, now: int) -> bool:
+        """A waiting record is about to be ended; False if its grant has ended since."""
+        with self._lock:
+            if not grant.held:
+                return False
+            self._lanes.take_up(grant, now)
+            self._handed[grant.track.grant].taken(grant)
+            return True
+
+    def try_again(self, flight: Flight) -> None:
+        """Its wait is over: it is its lane's next."""
+        with self._lock:
+            if flight.held:
+                self._lanes.queue_again(flight)
+
+    def put_back(self, flight: Flight) -> None:
+        """The handler was interrupted: it is not done."""
+        with self._lock:
+            self._lanes.queue_again(flight)
+            self._left_hands(flight)
+
+    def pass_over(self, attempt: Attempt[Flight], end: End, reason: Reason) -> bool:
+        """See `GrantTable`."""
+        with self._lock:
+            self._count_failure(attempt, retried=False, failed=end is not End.DONE)
+            self._meter.passed_over(attempt.grant.tp.topic, 1, end, reason)
+            return self._finish(attempt.grant)
+
+    def give_up(self, attempt: Attempt[Flight], error: str) -> None:
+        """See `GrantTable`; what else is in hand of its partition is waited for."""
+        flight = attempt.grant
+        with self._lock:
+            self._count_failure(attempt, retried=False)
+            self._lanes.queue_again(flight)
+            handed = self._handed[flight.track.grant]
+            self._end(handed, FailureKind.HANDLER, f"offset {flight.offset}: {error}")
+            self._left_hands(flight)
+
+    # -- under the lock ----------------------------------------------------------------------------------------------
+
+    def _open(self, start: FetcherStart) -> Grant:
+        self._ledger.done(start.slot).clear()
+        self._ledger.in_hand(start.slot).clear()
+        grant = super()._open(start)
+        track = Track(grant.tp, grant.number, start.offset, start.leader_epoch)
+        track.done_before = set(marks.read(start.offset, start.done))
+        track.suspects = frozenset(start.suspects)
+        handed = self._handed[grant.number] = Handed(grant, track, self._ledger, start.slot)
+        if start.poison:
+            offset = start.offset if start.poison_offset == NO_OFFSET else start.poison_offset
+            handed.poison = offset, start.poison, start.poison_deaths
+        return grant
+
+    def _busy(self, grant: Grant) -> bool:
+        """See `GrantTable`. What is stopped starts nothing from here on."""
+        track = self._handed[grant.number].track
+        self._lanes.close(track)
+        return bool(track.running)
+
+    def _forget(self, grant: Grant) -> None:
+        self._lanes.close(self._handed.pop(grant.number).track)
+        super()._forget(grant)
+
+    def _final(self, grant: Grant) -> Stopped:
+        track = self._handed[grant.number].track
+        done = marks.written(track.consumed, frozenset(done_ahead(track)))
+        return msgspec.structs.replace(super()._final(grant), done=done)
+
+    def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
+        """What is in hand of it is waited for."""
+        handed = self._handed[grant.number]
+        self._end(handed, kind, error)
+        self._conclude(handed)
+
+    def _refuse(self, grant: Grant, error: KafkaException) -> None:
+        report = refused(grant.tp, self._final(grant), error)
+        self._fail(grant, report.kind, report.offset, report.error)
+
+    def _end(self, handed: Handed, kind: FailureKind, error: str) -> None:
+        self._leave(handed.grant)
+        self._lanes.close(handed.track)
+        if handed.grant.state is not GrantState.STOPPING:
+            handed.grant.state, handed.failed = GrantState.STOPPING, (kind, error)
+
+    def _left_hands(self, flight: Flight) -> bool:
+        """A record that is not done has left the handler's hands; False if that was its grant's end."""
+        handed = self._handed[flight.track.grant]
+        handed.left(flight)
+        return not self._conclude(handed)
+
+    def _finish(self, flight: Flight) -> bool:
+        handed = self._handed[flight.track.grant]
+        handed.done(flight, moved=self._lanes.finish(flight))
+        return not self._conclude(handed)
+
+    def _conclude(self, handed: Handed) -> bool:
+        """Report a grant that is to end once nothing of it is in hand."""
+        grant = handed.grant
+        if grant.state is not GrantState.STOPPING or handed.track.running:
+            return False
+        final = self._final(grant)
+        self._forget(grant)
+        if handed.failed is None:
+            self._report(FetcherStopped([final]))
+        else:
+            kind, error = handed.failed
+            self._report(Failed(grant.number, kind, final.offset, final.leader_epoch, error, final.done))
+        return True
+
+    def _count_failure(self, attempt: Attempt[Flight], *, retried: bool, failed: bool = True) -> None:
+        self._meter.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
+        if attempt.calls and failed:
+            self._meter.failed(attempt.grant.tp.topic, retried=retried)
+
+    def _advance(self) -> None:
+        """See `GrantTable`; only where nothing that was fetched is unfinished and in memory."""
+        idle = [h for h in self._handed.values() if h.grant.state is GrantState.FETCHING and not h.track.bytes]
+        if not idle:
+            return
+        positions = self._consumer.position([ClientPartition(*handed.track.tp) for handed in idle])
+        for handed, now in zip(idle, positions, strict=True):
+            if now.offset < 0 or now.offset == handed.grant.stale_position:
+                continue
+            self._lanes.pass_by(handed.track, now.offset)
+            if not handed.track.order and now.leader_epoch is not None:
+                handed.track.epoch = now.leader_epoch
+            handed.store()

@@ -1,0 +1,77 @@
+"""A grant of several records in hand: its lanes, and what the ledger says of it.
+
+Bits before offsets, and offsets before bits that are cleared: a record that SIGKILL hits between two stores is at worst
+handled again, never passed over (see `pipes.marks`).
+"""
+
+from __future__ import annotations
+
+from kunicorn.pipes.ledger import (
+    CONSUMED,
+    HAND_COUNT,
+    HAND_OFFSET,
+    HAND_SINCE,
+    HANDLED,
+    LEADER_EPOCH,
+    TIMESTAMP,
+    Ledger,
+)
+from kunicorn.pipes.messages import FailureKind
+from kunicorn.topics import NO_EPOCH
+from kunicorn.worker.flight import Flight, Track, oldest
+from kunicorn.worker.grants import Grant
+
+
+class Handed:
+    """Every caller holds the table's lock."""
+
+    def __init__(self, grant: Grant, track: Track, ledger: Ledger, slot: int) -> None:
+        self.grant = grant
+        self.track = track
+        self.poison: tuple[int, str, int] | None = None
+        """Offset of a record that is not for the handler, why, and how many workers died with it."""
+        self.failed: tuple[FailureKind, str] | None = None
+        """Why the grant ends by itself, once nothing of it is in hand."""
+        self._cells = ledger.cells
+        self._done, self._in_hand = ledger.done(slot), ledger.in_hand(slot)
+
+    def taken(self, flight: Flight) -> None:
+        """A handler has it in hand."""
+        self._in_hand.mark(flight.offset)
+        self._note_oldest()
+
+    def left(self, flight: Flight) -> None:
+        """It has left the handler's hands and is not done."""
+        self._in_hand.unmark(flight.offset)
+        self._note_oldest()
+
+    def done(self, flight: Flight, *, moved: bool) -> None:
+        """It is done; `moved`: the consumed offset with it."""
+        if moved:
+            self.store()
+            for offset in self.track.passed:
+                self._done.unmark(offset)
+        else:
+            self._done.mark(flight.offset)
+        self._in_hand.unmark(flight.offset)
+        self._cells[self.grant.at + HANDLED] += 1
+        self._note_oldest()
+
+    def store(self) -> None:
+        """The consumed offset, where it has moved."""
+        cells, at, track = self._cells, self.grant.at, self.track
+        if track.consumed == cells[at + CONSUMED]:
+            return
+        if track.order and track.order[0].message is not None:
+            cells[at + TIMESTAMP] = track.order[0].message.timestamp()[1]
+        if track.epoch != NO_EPOCH:
+            cells[at + LEADER_EPOCH] = track.epoch
+        cells[at + CONSUMED] = track.consumed
+
+    def _note_oldest(self) -> None:
+        cells, at, track = self._cells, self.grant.at, self.track
+        first = oldest(track)
+        if first is not None and (cells[at + HAND_SINCE], cells[at + HAND_OFFSET]) != (first.since_ns, first.offset):
+            cells[at + HAND_OFFSET] = first.offset
+            cells[at + HAND_SINCE] = first.since_ns
+        cells[at + HAND_COUNT] = len(track.running)

@@ -1,0 +1,268 @@
+"""Which record may start next when a worker has several in hand, and how far each partition is done. Pure.
+
+A *lane* is what is handled in order: a partition, the records of one key in it, or a single record. A lane has one
+record in a handler's hands at most; one that failed and waits keeps its place, and only its lane waits with it.
+
+1. The consumed offset is the lowest unfinished one (or what follows the last record, where all are finished).
+2. No record starts `WINDOW` offsets or more beyond it: so far reach the ledger's bits, which say what is done ahead.
+3. A suspect, which may have killed a worker, starts only with nothing beside it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from kunicorn.pipes.marks import WINDOW
+from kunicorn.worker.flight import Flight, Lane, Stage, Track
+
+LaneKey = Callable[[int, bytes | None], object]
+
+LANE_KEYS: dict[str, LaneKey] = {
+    "partition": lambda offset, key: None,
+    # Without a key there is no order to keep: Kafka itself spreads such records over the partitions as it likes.
+    "key": lambda offset, key: offset if key is None else key,
+    "none": lambda offset, key: offset,
+}
+"""By ordering: what records of one lane have in common, by offset and key."""
+
+
+class Lanes:
+    """All partitions of a worker. Not locked: every caller holds the table's lock."""
+
+    def __init__(self, ordering: str, concurrency: int) -> None:
+        """At most `concurrency` records are in hand at a time, over all partitions."""
+        self.in_flight = 0
+        self.bytes = 0
+        """Of all that is queued."""
+        self._concurrency = concurrency
+        self._key_of = LANE_KEYS[ordering]
+        self._ready: deque[Lane] = deque()
+        self._suspected: deque[Lane] = deque()
+        self._alone: Flight | None = None
+        self._numbers = count(1)
+
+    @property
+    def startable(self) -> bool:
+        """Whether `start` may find another one."""
+        return bool(self._ready or self._suspected) and self._alone is None and self.in_flight < self._concurrency
+
+    @property
+    def starved(self) -> bool:
+        """A hand is free and nothing that is queued may start."""
+        free = self._alone is None and self.in_flight < self._concurrency
+        return free and not self._ready and not self._suspected
+
+    # -- arriving ----------------------------------------------------------------------------------------------------
+
+    def arrive(
+        self, track: Track, offset: int, epoch: int, key: bytes | None, message: Any, size: int
+    ) -> Flight | None:
+        """A record was fetched; its offset is above all that arrived before, unless it is fetched again. None: it is
+        done already, or known."""
+        self._note_gone(track, offset)
+        if offset < track.following:
+            if not track.dropped or track.dropped[0].offset != offset:
+                return None
+            flight = track.dropped.popleft()
+            flight.message, flight.stage = message, Stage.QUEUED
+            self._enqueue(flight)
+            return flight
+        track.following = offset + 1
+        lane_key = self._key_of(offset, key)
+        lane = track.lanes.get(lane_key) or Lane(track, lane_key)
+        flight = Flight(next(self._numbers), track, lane, offset, epoch, size, message)
+        if not track.order:
+            # What lies between has been deleted or compacted away: nothing there is unfinished.
+            track.consumed = max(track.consumed, offset)
+        track.order.append(flight)
+        if offset in track.done_before:
+            track.done_before.discard(offset)
+            flight.stage, flight.message = Stage.DONE, None
+            self._settle(track)
+            return None
+        track.lanes[lane_key] = lane
+        self._enqueue(flight)
+        return flight
+
+    def pass_by(self, track: Track, position: int) -> None:
+        """The client has given out all that there is before `position`."""
+        self._note_gone(track, position)
+        if not track.order:
+            track.consumed = max(track.consumed, position)
+
+    def _note_gone(self, track: Track, position: int) -> None:
+        """Dropped records that did not come again were compacted away meanwhile."""
+        gone = False
+        while track.dropped and track.dropped[0].offset < position:
+            track.dropped.popleft().stage = Stage.DONE
+            gone = True
+        if gone:
+            self._settle(track)
+
+    def _enqueue(self, flight: Flight) -> None:
+        track, lane = flight.track, flight.lane
+        lane.queue.append(flight)
+        track.lanes[lane.key] = lane
+        track.bytes += flight.size
+        self.bytes += flight.size
+        if lane.queue[0] is flight:
+            self._make_ready(lane)
+
+    def _make_ready(self, lane: Lane, *, first: bool = False) -> None:
+        if lane.ready:
+            return
+        lane.ready = True
+        if first:
+            self._ready.appendleft(lane)
+        else:
+            self._ready.append(lane)
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def start(self, now: int) -> Flight | None:
+        """The next record for a free hand, if there is one."""
+        if self._alone is not None or self.in_flight >= self._concurrency:
+            return None
+        while self._ready and not self._suspected:
+            lane = self._ready.popleft()
+            lane.ready = False
+            if (flight := self._first(lane)) is None:
+                continue
+            if flight.offset in lane.track.suspects:
+                lane.ready = True
+                self._suspected.append(lane)
+            else:
+                return self._run(flight, now)
+        while self._suspected and not self.in_flight:
+            lane = self._suspected.popleft()
+            lane.ready = False
+            if (flight := self._first(lane)) is not None:
+                self._alone = flight
+                return self._run(flight, now)
+        return None
+
+    def _first(self, lane: Lane) -> Flight | None:
+        """The lane's next record, if it may start."""
+        track = lane.track
+        if track.closed:
+            return None
+        if not lane.queue:
+            self._remove(lane)
+            return None
+        flight = lane.queue[0]
+        if flight.stage is not Stage.QUEUED:
+            return None
+        if flight.offset >= track.consumed + WINDOW:
+            track.beyond.append(lane)
+            return None
+        return flight
+
+    def _remove(self, lane: Lane) -> None:
+        if lane.track.lanes.get(lane.key) is lane:
+            del lane.track.lanes[lane.key]
+
+    def _run(self, flight: Flight, now: int) -> Flight:
+        self._unqueue(flight)
+        flight.stage, flight.since_ns = Stage.RUNNING, now
+        flight.track.running[flight] = None
+        self.in_flight += 1
+        return flight
+
+    def _unqueue(self, flight: Flight) -> None:
+        flight.track.bytes -= flight.size
+        self.bytes -= flight.size
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def finish(self, flight: Flight) -> bool:
+        """The running record is done with; whether its partition's consumed offset has moved."""
+        self._put_down(flight)
+        flight.stage, flight.message = Stage.DONE, None
+        lane = flight.lane
+        lane.queue.popleft()
+        if lane.queue and not lane.track.closed:
+            self._make_ready(lane)
+        else:
+            self._remove(lane)
+        return self._settle(flight.track)
+
+    def wait(self, flight: Flight, waits_for: str, why: str) -> None:
+        """The running record failed, and its lane waits with it."""
+        self._put_down(flight)
+        flight.stage, flight.waits_for, flight.why = Stage.WAITING, waits_for, why
+        flight.track.waiting.add(flight)
+
+    def queue_again(self, flight: Flight) -> None:
+        """A waiting record may be tried again, or a running one was interrupted: it is its lane's next."""
+        if flight.stage is Stage.WAITING:
+            flight.track.waiting.discard(flight)
+        else:
+            self._put_down(flight)
+        flight.stage = Stage.QUEUED
+        if not flight.track.closed:
+            flight.track.bytes += flight.size
+            self.bytes += flight.size
+            self._make_ready(flight.lane, first=True)
+
+    def take_up(self, flight: Flight, now: int) -> None:
+        """A waiting record is about to be ended by somebody other than the handler."""
+        flight.track.waiting.discard(flight)
+        flight.stage, flight.since_ns = Stage.RUNNING, now
+        flight.track.running[flight] = None
+        self.in_flight += 1
+
+    def _put_down(self, flight: Flight) -> None:
+        del flight.track.running[flight]
+        self.in_flight -= 1
+        if self._alone is flight:
+            self._alone = None
+
+    def _settle(self, track: Track) -> bool:
+        order = track.order
+        if not order or order[0].stage is not Stage.DONE:
+            return False
+        track.passed.clear()
+        while order and order[0].stage is Stage.DONE:
+            flight = order.popleft()
+            track.passed.append(flight.offset)
+            track.consumed, track.epoch = flight.offset + 1, flight.epoch
+        if order:
+            track.consumed = order[0].offset
+        for lane in track.beyond:
+            self._make_ready(lane)
+        track.beyond.clear()
+        return True
+
+    # -- making room -------------------------------------------------------------------------------------------------
+
+    def shed(self, track: Track, keep_bytes: int) -> Flight | None:
+        """Drop what is queued beyond so many bytes, from its end; the first that is to be fetched again, if any."""
+        dropped: deque[Flight] = deque()
+        for flight in reversed(track.order):
+            if track.bytes <= keep_bytes:
+                break
+            if flight.stage is Stage.QUEUED and not flight.failures:
+                flight.lane.queue.pop()
+                self._unqueue(flight)
+                flight.stage, flight.message = Stage.DROPPED, None
+                dropped.appendleft(flight)
+        # What was dropped before, and is not back yet, lies beyond what is queued now.
+        track.dropped = deque(sorted((*dropped, *track.dropped), key=lambda flight: flight.offset))
+        return track.dropped[0] if track.dropped else None
+
+    def close(self, track: Track) -> None:
+        """Nothing of it is started any more; what runs goes on."""
+        track.closed = True
+        self.bytes -= track.bytes
+        track.bytes = 0
+        track.waiting.clear()
+        track.dropped.clear()
+        for lane in (*self._ready, *self._suspected):
+            if lane.track is track:
+                lane.ready = False
+        self._ready = deque(lane for lane in self._ready if lane.track is not track)
+        self._suspected = deque(lane for lane in self._suspected if lane.track is not track)
+        track.beyond.clear()

@@ -1,0 +1,237 @@
+"""The worker's client and its table of open grants, shared by the control thread and the runner.
+
+1. Only the runner calls the client. confluent-kafka lets one thread at a time into a consumer, and whoever comes second
+   sleeps and looks again: beside a runner that waits in `poll`, a control thread would hardly ever get in.
+2. So the control thread changes the table, and that takes effect at once: a record is handled only after `take` found
+   its grant fetching. The client follows at the next turn. A stopped partition may be fetched until then, in vain.
+3. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. Partitions are
+   assigned and unassigned only between turns, so a batch never holds records from before a grant that is fetching.
+4. Reports are sent under the lock: what is said is in the order in which it happened.
+5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled, and only
+   once it moved under this grant: the position survives an unassign for a while (`rktp_app_pos` is reset by the
+   broker's thread), and an assignment further back would then skip records.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.pipes.ledger import CONSUMED, LEADER_EPOCH, Ledger
+from kunicorn.pipes.messages import (
+    Deltas,
+    Failed,
+    FailureKind,
+    FetcherStart,
+    FetcherStopped,
+    FromWorker,
+    InHand,
+    Parked,
+    Stopped,
+)
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.worker.faults import no_start, refused
+from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.metadata import KnownTopics
+from kunicorn.worker.meter import Meter
+
+_ADVANCE_NS = NANOSECONDS
+"""How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
+PARKED_TOLD = 50
+_LEARN_SECONDS = 0.5
+"""How long the runner may wait for a new topic's metadata, once for each topic."""
+
+
+class GrantTable(ABC):
+    """Who may handle what. `report` sends one message to the supervisor.
+
+    Its two kinds differ in what is in the handler's hands: `Fetcher` has records of one partition, `Flights` several.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        known_topics: KnownTopics,
+        ledger: Ledger,
+        meter: Meter,
+        report: Callable[[FromWorker], None],
+    ) -> None:
+        self.interrupts: list[None] = []
+        """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
+        self.several_topics = False
+        """Records of more than one topic may be in one batch."""
+        self.stops: dict[TopicPartition, int] = {}
+        """The first offset not to be handled, for partitions that have one; changed by the control thread."""
+        self.draining = False
+        self._consumer = consumer
+        self._known_topics = known_topics
+        self._ledger = ledger
+        self._cells = ledger.cells
+        self._meter = meter
+        self._report = report
+        self._lock = threading.Lock()
+        self._grants: dict[int, Grant] = {}
+        self._by_partition: dict[TopicPartition, Grant] = {}
+        self._topics: set[str] = set()
+        self._waiting: list[Grant] = []
+        """To be assigned with the next turn."""
+        self._leaving: set[TopicPartition] = set()
+        """Assigned to the client, but for a grant that is not fetching any more."""
+        self._advanced_at = 0
+
+    @property
+    def drained(self) -> bool:
+        """Nothing is left to do, and everything has been reported."""
+        return self.draining and not self._grants
+
+    # -- control thread ----------------------------------------------------------------------------------------------
+
+    def start(self, starts: Iterable[FetcherStart]) -> None:
+        """Open the slots at once; fetching starts with the next turn."""
+        with self._lock:
+            for start in starts:
+                if start.offset < 0:
+                    self._report(no_start(start))
+                    continue
+                grant = self._open(start)
+                self._grants[grant.number] = self._by_partition[grant.tp] = grant
+                self._topics.add(start.topic)
+                if start.stop != NO_OFFSET:
+                    self.stops[grant.tp] = start.stop
+                self._waiting.append(grant)
+            self.several_topics = len(self._topics) > 1
+
+    def stop(self, numbers: Iterable[int]) -> None:
+        """Fetch these no more. Reports those with nothing in hand before it returns; the runner reports the others.
+
+        A grant that has ended by itself meanwhile was reported then, and is passed over.
+        """
+        with self._lock:
+            self._stop([grant for number in numbers if (grant := self._grants.get(number)) is not None])
+
+    def drain(self) -> None:
+        """Stop everything; `drained` comes true when the last report is sent."""
+        with self._lock:
+            self._stop(list(self._grants.values()))
+            self.draining = True
+
+    def interrupt(self) -> None:
+        """Make the runner look around before its next record."""
+        if not self.interrupts:
+            self.interrupts.append(None)
+
+    @abstractmethod
+    def in_hand(self, now: int) -> InHand | None:
+        """What the handler is busy with."""
+
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Records that calls of the handler have right now."""
+
+    @abstractmethod
+    def parked(self) -> tuple[list[Parked], dict[str, int]]:
+        """Some of the partitions of which a record waits, and how many there are in all, by what they wait for."""
+
+    def measured(self) -> tuple[int, list[Deltas]]:
+        """Records handled in all, and what changed in the counters since the last call."""
+        with self._lock:
+            return self._meter.handled, self._meter.take()
+
+    # -- runner --------------------------------------------------------------------------------------------------------
+
+    def begin_turn(self, now: int) -> None:
+        """The last batch is done with: nothing that the client has given out is unhandled, except what is parked."""
+        due = now - self._advanced_at >= _ADVANCE_NS
+        if not (due or self._leaving or self._waiting):
+            return
+        self._known_topics.learn([grant.tp.topic for grant in self._waiting.copy()], _LEARN_SECONDS)
+        with self._lock:
+            if due:
+                self._advanced_at = now
+                self._advance()
+            if self._leaving:
+                self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self._leaving])
+                self._leaving.clear()
+            waiting, self._waiting = self._waiting, []
+            self._assign([g for g in waiting if g.number in self._grants and g.state is GrantState.WAITING])
+
+    def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
+        """The client reported an error in place of records, once: the partition would be silent from here on."""
+        with self._lock:
+            grant = self._by_partition.get(tp)
+            if grant is not None and grant.state is GrantState.FETCHING:
+                self._fail(grant, kind, self._cells[grant.at + CONSUMED], error)
+
+    # -- under the lock ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _busy(self, grant: Grant) -> bool:
+        """Whether the handler has records of it. Asked when it is to be stopped."""
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""
+
+    def _open(self, start: FetcherStart) -> Grant:
+        self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
+        tp, at = TopicPartition(start.topic, start.partition), self._ledger.index(start.slot)
+        return Grant(start.grant, tp, at)
+
+    def _final(self, grant: Grant) -> Stopped:
+        """The last word under this grant."""
+        return Stopped(grant.number, self._cells[grant.at + CONSUMED], self._cells[grant.at + LEADER_EPOCH])
+
+    def _stop(self, grants: list[Grant]) -> None:
+        reports = []
+        for grant in grants:
+            self._leave(grant)
+            if self._busy(grant):
+                grant.state = GrantState.STOPPING
+                self.interrupt()
+            else:
+                reports.append(self._final(grant))
+                self._forget(grant)
+        if reports:
+            self._report(FetcherStopped(reports))
+
+    def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
+        self._leave(grant)
+        self._forget(grant)
+        self._report(Failed(grant.number, kind, offset, self._cells[grant.at + LEADER_EPOCH], error))
+
+    def _refuse(self, grant: Grant, error: KafkaException) -> None:
+        final = self._final(grant)
+        self._forget(grant)
+        self._report(refused(grant.tp, final, error))
+
+    def _forget(self, grant: Grant) -> None:
+        """Nothing is known of it any more."""
+        grant.held = ()
+        del self._grants[grant.number]
+        if self._by_partition.get(grant.tp) is grant:
+            del self._by_partition[grant.tp]
+
+    def _assign(self, grants: list[Grant]) -> None:
+        if not grants:
+            return
+        targets = [grant.from_where(self._cells) for grant in grants]
+        for grant, before in zip(grants, self._consumer.position(targets), strict=True):
+            grant.stale_position = before.offset
+        try:
+            self._consumer.incremental_assign(targets)
+        except KafkaException as error:
+            for grant in grants:
+                self._refuse(grant, error)
+            return
+        for grant in grants:
+            grant.assigned, grant.state = True, GrantState.FETCHING
+
+    def _leave(self, grant: Grant) -> None:
+        if grant.assigned:
+            grant.assigned = False
+            self._leaving.add(grant.tp)

@@ -1,0 +1,125 @@
+"""A crew of asyncio tasks, for `async def` handlers: one loop in a thread of its own, which turns as long as the worker
+lives, so that the handler's background tasks do, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from kunicorn.handling.calls import awaited
+from kunicorn.outcomes import heed
+from kunicorn.pipes.clock import now_ns
+from kunicorn.records import Record
+from kunicorn.worker.crew import Poisoned, Work, die, raise_in
+from kunicorn.worker.flight import Flight
+
+_CLOSING_SECONDS = 1.0
+
+
+class Tasks:
+    """See `Crew`. A task for each record: what a handler sets in context variables is its own."""
+
+    def __init__(self, handle: Callable[[Any], Any]) -> None:
+        self._handle = handle
+        self._work: Work
+        self._loop = uvloop.new_event_loop()
+        self._tasks: dict[Flight, asyncio.Task[None]] = {}
+        self._interruptions: dict[Flight, BaseException] = {}
+        self._filling = False
+        self._thread = threading.Thread(target=self._turn, name="handlers", daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Work) -> None:
+        """See `Crew`."""
+        self._work = work
+
+    def wake(self) -> None:
+        """See `Crew`."""
+        if not self._filling and self._work.startable():
+            self._filling = True
+            self._loop.call_soon_threadsafe(self._fill)
+
+    def interrupt(self, flight: Flight, error: BaseException) -> None:
+        """See `Crew`. A handler that waits is cancelled; one that computes holds up the loop, and meets the error where
+        it is."""
+        task = self._tasks.get(flight)
+        if task is None:
+            return
+        self._interruptions[flight] = error
+        if asyncio.current_task(self._loop) is task and self._thread.ident is not None:
+            raise_in(self._thread.ident, type(error))
+        else:
+            self._loop.call_soon_threadsafe(task.cancel, "the handler is interrupted by kunicorn")
+
+    def run(self, returned: Any) -> Any:
+        """See `Crew`."""
+        if not inspect.isawaitable(returned):
+            return returned
+        return asyncio.run_coroutine_threadsafe(awaited(returned), self._loop).result()
+
+    def close(self) -> None:
+        """See `Crew`. The handler's remaining tasks see their cancellation."""
+        done: concurrent.futures.Future[None] = asyncio.run_coroutine_threadsafe(self._cancel_rest(), self._loop)
+        done.result(2 * _CLOSING_SECONDS)
+
+    async def _cancel_rest(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_CLOSING_SECONDS)
+
+    def _turn(self) -> None:
+        """The thread's life. What a background task raises that is no `Exception` (SystemExit) stops the loop."""
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue
+
+    def _fill(self) -> None:
+        """Start what there is. Caller: the loop."""
+        self._filling = False
+        try:
+            while (flight := self._work.start_next()) is not None:
+                self._loop.create_task(self._handled(flight))
+        except BaseException:
+            die()
+
+    async def _handled(self, flight: Flight) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        # Not when it is made: one that is cancelled before it has begun would never end its record.
+        self._tasks[flight] = task
+        error = await self._call(flight)
+        try:
+            del self._tasks[flight]
+            if error is None:
+                self._work.finish(flight, now_ns())
+            else:
+                self._work.fail(flight, error)
+        except BaseException:
+            die()
+        self._fill()
+
+    async def _call(self, flight: Flight) -> BaseException | None:
+        """What the handler raised, or was said in its place."""
+        if flight.poison:
+            return Poisoned()
+        try:
+            heed(await self._handle(Record.of(flight.message)))
+        except asyncio.CancelledError as error:
+            return self._interruptions.get(flight, error)
+        except BaseException as error:
+            return error
+        finally:
+            self._interruptions.pop(flight, None)
+        return None

@@ -1,0 +1,109 @@
+"""A crew of threads, for handlers that are plain functions. A thread is started only when all others are busy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kunicorn.handling.calls import OwnLoop
+from kunicorn.outcomes import heed
+from kunicorn.pipes.clock import now_ns
+from kunicorn.records import Record
+from kunicorn.worker.crew import Poisoned, Work, die, raise_in
+from kunicorn.worker.flight import Flight
+
+
+class Threads:
+    """See `Crew`."""
+
+    def __init__(self, handle: Callable[[Any], Any], most: int) -> None:
+        self._handle = handle
+        self._most = most
+        self._work: Work
+        self._stirred = threading.Condition()
+        self._started = 0
+        self._idle = 0
+        self._closed = False
+        self._calling: dict[Flight, int] = {}
+        """Which thread the handler has a record in."""
+        self._interrupting = threading.Lock()
+        self._hooks = OwnLoop()
+
+    def begin(self, work: Work) -> None:
+        """See `Crew`."""
+        self._work = work
+
+    def wake(self) -> None:
+        """See `Crew`."""
+        with self._stirred:
+            if not self._work.startable():
+                return
+            if self._idle:
+                self._stirred.notify()
+            elif self._started < self._most:
+                self._started += 1
+                threading.Thread(target=self._serve, name=f"handler-{self._started}", daemon=True).start()
+
+    def interrupt(self, flight: Flight, error: BaseException) -> None:
+        """See `Crew`."""
+        with self._interrupting:
+            if (thread := self._calling.get(flight)) is not None:
+                raise_in(thread, type(error))
+
+    def run(self, returned: Any) -> Any:
+        """See `Crew`."""
+        return self._hooks.run(returned)
+
+    def close(self) -> None:
+        """See `Crew`."""
+        with self._stirred:
+            self._closed = True
+            self._stirred.notify_all()
+        self._hooks.close()
+
+    def _serve(self) -> None:
+        """One thread's life."""
+        try:
+            while (flight := self._next()) is not None:
+                error = self._call(flight)
+                if error is None:
+                    self._work.finish(flight, now_ns())
+                else:
+                    self._work.fail(flight, error)
+        except BaseException:
+            die()
+
+    def _next(self) -> Flight | None:
+        """Wait for a record; None at the end."""
+        work = self._work
+        if (flight := work.start_next()) is None:
+            with self._stirred:
+                self._idle += 1
+                while (flight := work.start_next()) is None:
+                    if self._closed:
+                        return None
+                    self._stirred.wait()
+                self._idle -= 1
+        if work.startable():
+            self.wake()
+        return flight
+
+    def _call(self, flight: Flight) -> BaseException | None:
+        """What the handler raised, or was said in its place.
+
+        An interruption is raised in this thread by another one, which finds it in `_calling`. It may hit the inner
+        `finally`, too; that takes the lock, which whoever raises holds, so it can hit nothing beyond the outer `try`.
+        """
+        if flight.poison:
+            return Poisoned()
+        try:
+            try:
+                self._calling[flight] = threading.get_ident()
+                heed(self._handle(Record.of(flight.message)))
+            finally:
+                with self._interrupting:
+                    self._calling.pop(flight, None)
+        except BaseException as error:
+            return error
+        return None
