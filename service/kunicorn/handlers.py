@@ -158,9 +158,20 @@ def user_traceback(error: BaseException, limit: int = 12) -> str:
     return "".join(traceback.format_list(frames[-limit:])).rstrip()
 
 
+def error_message(error: BaseException) -> str:
+    """What the exception says, cut short. Its `__str__` is the user's code: one that raises must not end the worker."""
+    try:
+        return str(error)[:_LONGEST_MESSAGE]
+    except Exception as inner:
+        return f"(its __str__ raised {type(inner).__name__})"
+
+
 def _is_machinery(filename: str) -> bool:
     return filename.startswith(("<frozen importlib", _OURS)) or filename == importlib.__file__
 
+
+_LONGEST_MESSAGE = 10_000
+"""Of megabytes nobody reads more, and they would go over the pipe, into the log and into /status."""
 
 _OURS = str(Path(__file__).parent) + os.sep
 

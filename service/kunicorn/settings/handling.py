@@ -43,7 +43,8 @@ class HandlerSettings(Section):
     """What is called with the records, and what becomes of those that fail."""
 
     entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
-        description="The handler as package.module:attribute; a function of one argument, def or async def.",
+        description="The handler as package.module:attribute; a function of one argument, def or async def, "
+        "or a class with such a method `handle`.",
         examples=["shop.handlers:handle_order"],
     )
     mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
