@@ -18,7 +18,8 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 JOBS ?= 2
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
-.PHONY: bench-quick bench-scale bench-memory bench-handover bench-scrape bench-pipeline bench-differential
+.PHONY: bench bench-growth bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
+.PHONY: bench-pipeline bench-differential
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -99,6 +100,15 @@ pictures: venv chromium  ## the documentation's pictures, of a real group and of
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES))
 
+bench: venv  ## ours beside every peer, in about an hour; QUICK=1: in a dozen minutes; ONLY="aiokafka java"
+	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+bench-growth: venv  ## how our cost grows with partitions, workers, sizes and work, in about a quarter of an hour
+	$(BIN)/python -m bench.peers.growth --write
+
+bench-concurrency: venv  ## several records in hand, in about a minute
+	$(BIN)/python -m bench.concurrency
+
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
 
@@ -117,7 +127,7 @@ bench-scrape: venv  ## what a scrape of /metrics costs, in half a minute
 bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
 	$(BIN)/python -m bench.pipeline --write
 
-bench-differential: venv  ## ours beside confluent-kafka's members through the same faults, in about four minutes
+bench-differential: venv  ## ours beside confluent-kafka's members through the same faults, three times, in about 25 minutes
 	$(BIN)/python -m bench.differential --write
 	$(BIN)/python -m tests.contract.conformance
 

@@ -1,42 +1,68 @@
 """Ours beside confluent-kafka's members through the same faults, for docs/conformance.md. `make bench-differential`
 
-    python -m bench.differential [--write]
+    python -m bench.differential [--runs 3] [--only WORD] [--write | --append]
 
 One broker, and groups of two members each, every group behind a link of its own. Each fault hits all groups at the same
-moment; afterwards they are left alone until a missed session would have shown. `--write` keeps the figures, from which
-`python -m tests.contract.conformance` makes the table.
+moment; afterwards they are left alone for a while. `--write` keeps the figures in place of those kept before,
+`--append` beside them; `python -m tests.contract.conformance` makes the table of their medians. It exits with 1 where
+ours did worse than theirs with the same protocol. A run takes eight minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import re
+import sys
 import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from bench.brokers import handled_by_two
-from bench.contestants import CONTESTANTS, Contestant, Entry
+from bench.contestants import CONTESTANTS, PARTITIONS, Contestant, Entry
+from bench.faults import HURTS, Hurt, Links, Protocol, pause
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import Call, longest_waits, repeats
+from tests.contract.conformance.side_by_side import MEASURED, Row, medians, read, worse, write
 from tests.kafka import KafkaCluster, ProxiedCluster
 from tests.waiting import wait_until
 
-RESULTS = Path(__file__).parents[1] / "tests/contract/conformance/differential.json"
 RATE = 40
-AFTER = 12.0
-"""Seconds left alone after each fault."""
+_SETTLED_WITHIN = 120.0
+_JUST_NOW = 3
+"""Seconds; a record comes every third of one to each partition."""
+_EVERY_SECOND: dict[str, Any] = {"commit_interval_ms": 1000}
+"""As the reference client with the consumer protocol commits: what is repeated is then the same for both."""
+
+
+class Chosen(NamedTuple):
+    """One group."""
+
+    title: str
+    protocol: Protocol
+    settings: dict[str, Any]
+
+    @property
+    def contestant(self) -> Contestant:
+        """With these settings beside its own."""
+        (found,) = (each for each in CONTESTANTS if each.title == self.title)
+        return replace(found, settings={**found.settings, **self.settings})
+
+
 CHOSEN = (
-    "kunicorn, cooperative-sticky",
-    "confluent-kafka, cooperative-sticky, its defaults",
-    "kunicorn, consumer protocol",
-    "confluent-kafka, consumer protocol",
+    Chosen("kunicorn, cooperative-sticky", "classic", {}),
+    Chosen("confluent-kafka, cooperative-sticky, its defaults", "classic", {}),
+    Chosen("kunicorn, consumer protocol", "consumer", _EVERY_SECOND),
+    Chosen("confluent-kafka, consumer protocol", "consumer", {}),
 )
-LINKS = tuple(f"link{number}" for number in range(len(CHOSEN)))
+_REBALANCE: dict[Protocol, str] = {
+    # GroupMetadataManager's own words (Kafka 4).
+    "classic": r"Stabilized group {group} generation \d+",
+    "consumer": r"\[GroupId {group}\] Bumped group epoch to \d+",
+}
 
 
 class Behind:
@@ -47,101 +73,104 @@ class Behind:
         self.create_topic = kafka.create_topic
 
 
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
+class Group:
+    """One contestant's group behind its link."""
+
+    def __init__(self, kafka: ProxiedCluster, chosen: Chosen, number: int, directory: Path) -> None:
+        self.link, self.chosen = _link(number), chosen
+        behind = cast("KafkaCluster", Behind(kafka, self.link))
+        self.entry = Entry(chosen.contestant, behind, f"faults-{number}", directory / str(number), RATE)
+        # What is produced must not suffer from the fault.
+        self.entry.load = type(self.entry.load)(kafka.bootstrap, self.entry.topic, RATE)
+        self._kafka = kafka
+
+    def start(self) -> None:
+        """Two members, and records for them."""
+        for _ in range(2):
+            self.entry.start()
+        self.entry.load.start()
+
+    @property
+    def settled(self) -> bool:
+        """Every partition was handled just now, and by two members between them."""
+        latest = [calls[-1] for calls in self.entry.calls().values()]
+        just_now = now_ns() - _JUST_NOW * NANOSECONDS
+        two = len({call.member for call in latest}) == 2
+        return two and len(latest) == PARTITIONS and all(call.begin > just_now for call in latest)
+
+    def wait_settled(self) -> None:
+        """Until it is, or not any more: what comes then is told as what it is, a pause that does not end."""
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: self.settled, f"{self.chosen.title}: two members at work", _SETTLED_WITHIN, 0.5)
+
+    def rebalances(self) -> int:
+        """How many generations (epochs) of this group the broker has told of."""
+        pattern = _REBALANCE[self.chosen.protocol].format(group=self.entry.topic)
+        return len(re.findall(pattern, self._kafka.broker(1).log.read_text(errors="replace")))
+
+    def row(self, window: Window) -> Row:
+        """What the fault did to it."""
+        calls = self.entry.calls()
+        waits = longest_waits(calls, self.entry.load.appended, window.start, window.end)
+        began, ended = window.rebalances[self.link]
+        row = Row(
+            client=self.chosen.title,
+            protocol=self.chosen.protocol,
+            fault=window.hurt.name,
+            pause=round(max(waits, default=0) / NANOSECONDS, 1),
+            rebalances=ended - began,
+            moved=sum(_moves(each, window.start, window.end) for each in calls.values()),
+            repeated=len([each for each in repeats(calls) if window.start <= each.again.begin < window.end]),
+        )
+        print(row, flush=True)
+        return row
 
 
-def _cut(kafka: ProxiedCluster, seconds: float, *directions: Any) -> None:
-    for link in LINKS:
-        kafka.cut(link, *directions)
-    _pause(seconds)
-    for link in LINKS:
-        kafka.heal(link)
+class Window(NamedTuple):
+    """One fault and the time after it; nanoseconds of the audit's clock."""
+
+    hurt: Hurt
+    start: int
+    end: int
+    rebalances: dict[str, tuple[int, int]]
+    """By link, as counted at the beginning and at the end."""
 
 
-def _reset(kafka: ProxiedCluster) -> None:
-    for _ in range(3):
-        for link in LINKS:
-            kafka.reset(link)
-        _pause(0.5)
+def _link(number: int) -> str:
+    return f"link{number}"
 
 
-def _slow(kafka: ProxiedCluster) -> None:
-    for link in LINKS:
-        kafka.slow(link, 0.5)
-    _pause(8.0)
-    for link in LINKS:
-        kafka.heal(link)
+def measured(directory: Path, hurts: Sequence[Hurt]) -> list[Row]:
+    """A row for each fault and group: one run."""
+    names = [_link(number) for number in range(len(CHOSEN))]
+    with ProxiedCluster(names, brokers=1, workdir=directory / "kafka") as kafka, ExitStack() as stack:
+        groups = [Group(kafka, chosen, number, directory) for number, chosen in enumerate(CHOSEN)]
+        for group in groups:
+            stack.callback(group.entry.close)
+            group.start()
+        for group in groups:
+            group.wait_settled()
+        windows = [_hit(kafka, groups, hurt) for hurt in hurts]
+        for group in groups:
+            group.entry.load.stop()
+        pause(1.0)
+        return [group.row(window) for window in windows for group in groups if group.link in window.rebalances]
 
 
-def _restart(kafka: ProxiedCluster) -> None:
-    kafka.broker(1).kill()
-    kafka.broker(1).start()
-    kafka.wait_until_ready()
-
-
-def _freeze(kafka: ProxiedCluster) -> None:
-    kafka.broker(1).freeze()
-    _pause(6.0)
-    kafka.broker(1).thaw()
-
-
-FAULTS: Mapping[str, Callable[[ProxiedCluster], None]] = {
-    "answers lost for 4 s": lambda kafka: _cut(kafka, 4.0, "from"),
-    "requests lost for 7 s": lambda kafka: _cut(kafka, 7.0, "to"),
-    "connections reset three times": _reset,
-    "half a second slower each way for 8 s": _slow,
-    "coordinator frozen for 6 s": _freeze,
-    "nothing gets through for 50 s, longer than a session": lambda kafka: _cut(kafka, 50.0, "to", "from"),
-    "coordinator killed and started: errors on heartbeats and commits": _restart,
-}
-
-
-def measured(kafka: ProxiedCluster, chosen: Sequence[Contestant], directory: Path) -> list[dict[str, Any]]:
-    """A row for each fault and contestant."""
-    with ExitStack() as stack:
-        entries = []
-        for number, who in enumerate(chosen):
-            behind = cast("KafkaCluster", Behind(kafka, LINKS[number]))
-            entry = Entry(who, behind, f"faults-{number}", directory / str(number), RATE)
-            # What is produced must not suffer from the fault.
-            entry.load = type(entry.load)(kafka.bootstrap, entry.topic, RATE)
-            stack.callback(entry.close)
-            entries.append(entry)
-            for _ in range(2):
-                entry.start()
-            entry.load.start()
-        for entry in entries:
-            wait_until(lambda entry=entry: handled_by_two(entry), f"{entry.who.title}: two members at work", 90, 0.5)
-        windows = {fault: _hit(kafka, inflict) for fault, inflict in FAULTS.items()}
-        for entry in entries:
-            entry.load.stop()
-        _pause(1.0)
-        return [_row(entry, fault, *window) for fault, window in windows.items() for entry in entries]
-
-
-def _hit(kafka: ProxiedCluster, inflict: Callable[[ProxiedCluster], None]) -> tuple[int, int, int]:
-    """When it began, when it was over, and when the time to recover was."""
+def _hit(kafka: ProxiedCluster, groups: Sequence[Group], hurt: Hurt) -> Window:
+    """Until all groups are as they were before: a pause belongs to the fault that it began with, however long it is."""
+    concerned = [group for group in groups if hurt.only in (None, group.chosen.protocol)]
+    links: Links = {group.link: group.chosen.protocol for group in concerned}
+    before = {group.link: group.rebalances() for group in concerned}
     start = now_ns()
-    inflict(kafka)
-    over = now_ns()
-    _pause(AFTER)
-    return start, over, now_ns()
-
-
-def _row(entry: Entry, fault: str, start: int, over: int, end: int) -> dict[str, Any]:
-    calls = entry.calls()
-    waits = longest_waits(calls, entry.load.appended, start, end)
-    row = {
-        "client": entry.who.title,
-        "fault": fault,
-        "lasted": round((over - start) / NANOSECONDS, 1),
-        "pause": round(max(waits, default=0) / NANOSECONDS, 1),
-        "moved": sum(_moves(each, start, end) for each in calls.values()),
-        "repeated": len([each for each in repeats(calls) if start <= each.again.begin < end]),
-    }
-    print(row, flush=True)
-    return row
+    hurt.inflict(kafka, links)
+    pause(hurt.after)
+    for link in links:
+        kafka.heal(link)
+    for group in () if hurt.fatal else concerned:
+        group.wait_settled()
+    end = now_ns()
+    return Window(hurt, start, end, {group.link: (before[group.link], group.rebalances()) for group in concerned})
 
 
 def _moves(calls: Sequence[Call], start: int, end: int) -> int:
@@ -149,20 +178,26 @@ def _moves(calls: Sequence[Call], start: int, end: int) -> int:
     return sum(a.member != b.member and start <= b.begin < end for a, b in pairwise(calls))
 
 
-def main() -> None:
-    """Measure, and keep what was measured if that is wished for."""
+def main() -> int:
+    """Measure, judge, and keep what was measured if that is wished for."""
     parser = argparse.ArgumentParser(description="ours beside confluent-kafka's members through the same faults")
-    parser.add_argument("--write", action="store_true", help=f"keep the figures in {RESULTS.name}")
+    parser.add_argument("--runs", type=int, default=3, help="of which the medians count (default: %(default)s)")
+    parser.add_argument("--only", default="", help="faults with this word in their name")
+    keep = parser.add_mutually_exclusive_group()
+    keep.add_argument("--write", action="store_true", help=f"keep the figures in {MEASURED.name}")
+    keep.add_argument("--append", action="store_true", help="keep them beside those of earlier runs, and judge all")
     options = parser.parse_args()
-    chosen = [each for title in CHOSEN for each in CONTESTANTS if each.title == title]
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        ProxiedCluster(LINKS, brokers=1, workdir=Path(directory) / "kafka") as kafka,
-    ):
-        rows = measured(kafka, chosen, Path(directory))
-    if options.write:
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    hurts = [hurt for hurt in HURTS if options.only in hurt.name]
+    runs = read() if options.append else []
+    for _ in range(options.runs):
+        with tempfile.TemporaryDirectory() as directory:
+            runs.append(measured(Path(directory), hurts))
+        if options.write or options.append:
+            write(runs)
+    complaints = worse(medians(row for run in runs for row in run))
+    print("\n".join(complaints) or f"ours is never worse, in the medians of {len(runs)} runs", flush=True)
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
 from kunicorn.records import Batch, Record
 
+WAIT_SECONDS = 0.005
 delays: list[int] = []
 
 
@@ -42,3 +44,13 @@ def never_return(record: Record) -> None:
     """Have the first record in hand for ever."""
     while True:
         time.sleep(60)
+
+
+def wait(record: Record) -> None:
+    """As a handler does that asks a database."""
+    time.sleep(WAIT_SECONDS)
+
+
+async def wait_async(record: Record) -> None:
+    """Likewise."""
+    await asyncio.sleep(WAIT_SECONDS)

@@ -11,6 +11,7 @@ import sys
 import time
 
 from kunicorn.errors import PeerError
+from kunicorn.exits import how_it_ended
 from kunicorn.pipes.framing import decode, encode
 from kunicorn.pipes.messages import FetchToken, FromTokenHelper, Token, TokenFailed
 from kunicorn.settings.security import without_secrets
@@ -57,15 +58,9 @@ def _ask(sock: socket.socket, request: FetchToken, helper: subprocess.Popen[byte
         # It closed its end of the socket by dying, or is about to.
         with contextlib.suppress(subprocess.TimeoutExpired):
             helper.wait(_DYING)
-        raise PeerError(f"the process that asks {asked} ended without an answer ({_how(helper.returncode)})")
+        how = "still running" if helper.returncode is None else how_it_ended(helper.returncode)
+        raise PeerError(f"the process that asks {asked} ended without an answer ({how})")
     return answered(body)
-
-
-def _how(code: int | None) -> str:
-    """As the supervisor's log says it."""
-    if code is None:
-        return "still running"
-    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def answered(body: bytes) -> Token:

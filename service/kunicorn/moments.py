@@ -25,3 +25,11 @@ def moment(option: str, text: str, now_ms: int) -> int:
     if parsed is None or parsed.tzinfo is None:
         raise ConfigError(f"{option} {text!r} is neither a time with its zone (2026-01-31T12:00:00Z) nor an age (2h)")
     return int(parsed.astimezone(UTC).timestamp() * 1000)
+
+
+def span(option: str, text: str) -> float:
+    """Seconds in "90s", "30m", "2h", "7d". Raises `ConfigError` naming the `option`."""
+    found = _AGO.fullmatch(text)
+    if found is None or int(found["count"]) == 0:
+        raise ConfigError(f"{option} {text!r} is no length of time; write it such as 90s, 30m, 2h or 7d")
+    return int(found["count"]) * _UNIT_MS[found["unit"]] / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -42,6 +43,31 @@ def as_json_text(value: Any) -> str:
 def printable(text: str) -> str:
     """A terminal must not obey what somebody else's client or record says."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_SHOWN_BYTES = 4_000
+
+
+def shown_bytes(value: bytes | None) -> str:
+    """A key or a value for a person: text where it is UTF-8, cut where it is long."""
+    if value is None:
+        return "null"
+    cut = f" … ({len(value)} bytes; --json has them all)" if len(value) > _SHOWN_BYTES else ""
+    shown = value[:_SHOWN_BYTES]
+    try:
+        return printable(shown.decode(errors="strict" if not cut else "ignore")) + cut
+    except UnicodeDecodeError:
+        return repr(shown) + cut
+
+
+def json_bytes(value: bytes | None) -> Any:
+    """The same for a program: base64 where it is not UTF-8."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 _UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))

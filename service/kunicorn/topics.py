@@ -30,3 +30,5 @@ class Position(NamedTuple):
 
     offset: int
     leader_epoch: int = NO_EPOCH
+    done: str = ""
+    """Which records from there on are done already, as text (`pipes.marks`); it travels as the commit's metadata."""

@@ -26,8 +26,9 @@ PROMISES = (
         ("kunicorn_drain_seconds", "kafka_consumer_rebalances_total"),
     ),
     Promise(
-        "A killed worker repeats the record (or batch) it had in hand, and causes no rebalance.",
-        ("handler.mode", "handler.batch_max_records", "workers.max_crashes"),
+        "A killed worker repeats the record (or batch) it had in hand, or those if it had several, and causes no "
+        "rebalance.",
+        ("handler.mode", "handler.batch_max_records", "handler.concurrency", "workers.max_crashes"),
         ("kunicorn_worker_restarts_total",),
     ),
     Promise(
@@ -43,9 +44,10 @@ PROMISES = (
         ("kunicorn_lease_left_seconds", "kunicorn_workers_paused"),
     ),
     Promise(
-        "Records of a partition are handled in the order of their offsets.",
-        (),
-        ("kafka_consumer_position",),
+        "Records of a partition are handled in the order of their offsets; those of a key, or none, where that is "
+        "asked for.",
+        ("handler.ordering", "handler.concurrency"),
+        ("kafka_consumer_position", "kunicorn_inflight_records"),
     ),
     Promise(
         "Workers are recycled and code is reloaded without a rebalance, and nothing is handled twice as long as "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 from pathlib import Path
 
@@ -32,8 +33,13 @@ def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console) -> N
 
 
 @pytest.mark.timeout(240)
-def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(kafka: KafkaCluster, console: Console) -> None:
-    assert run_demo(kafka.bootstrap, seconds=10, console=console) == 0, printed(console)
+def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
+    kafka: KafkaCluster, console: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_demo(kafka.bootstrap, seconds=10, console=console, as_json=True) == 0, printed(console)
+    told = json.loads(capsys.readouterr().out)
+    assert told["kept"] is True
+    assert {"name", "value", "kept"} == told["audit"][0].keys()
     assert not [name for name in kafka.admin().list_topics(timeout=10).topics if name.startswith("kunicorn-demo")]
     groups = kafka.admin().list_consumer_groups().result(10).valid
     assert not [group.group_id for group in groups if group.group_id.startswith("kunicorn-demo")]

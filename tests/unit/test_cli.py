@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from kunicorn import __version__
+from kunicorn.cli import app
 from tests.unit.settings.files import LEAST
 
 
@@ -62,6 +66,7 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
         "pause",
         "resume",
         "seek",
+        "replay-one",
         "config show",
         "leave",
         "completion",
@@ -72,6 +77,30 @@ def test_every_command_has_help_without_loading_a_file(command: str, tmp_path: P
     done = kunicorn(*command.split(), "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) > 8
+
+
+def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+NO_RESULT_FOR_A_PROGRAM = {
+    "run": "the service; its log is JSON by [log] format",
+    "completion": "a script for a shell",
+    "config schema": "JSON as it is",
+}
+
+
+def test_every_command_speaks_to_programs() -> None:
+    silent = {
+        name
+        for name, command in commands(typer.main.get_command(app))
+        if not name.startswith("pipeline ") and not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert silent == NO_RESULT_FOR_A_PROGRAM.keys()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kunicorn.exits import how_it_ended
 from kunicorn.settings.security import without_secrets
 
 
@@ -25,9 +26,7 @@ class Ended:
     @property
     def how(self) -> str:
         """For people."""
-        if self.code is None:
-            return "killed: it took too long"
-        return f"exit code {self.code}" if self.code >= 0 else f"killed by {signal.Signals(-self.code).name}"
+        return "killed: it took too long" if self.code is None else how_it_ended(self.code)
 
 
 def run(program: Sequence[str], arguments: Sequence[str], told: bytes, timeout: float) -> Ended:

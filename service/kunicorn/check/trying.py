@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import msgspec
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 
 from kunicorn.check.trial import Order, Result
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.fetching import fetch
 from kunicorn.handlers import user_traceback
 from kunicorn.handling.calls import Calls, calls_for
 from kunicorn.handling.handlings import Handlings
@@ -57,27 +58,7 @@ def _try(order: Order) -> tuple[int, bytes]:
 
 def _fetched(order: Order) -> list[Message]:
     """The youngest of what the ranges hold, by partition and offset."""
-    login = {}
-    if (token := order.token) is not None:
-        login["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
-    consumer = Consumer({**order.client, **login})
-    found: list[Message] = []
-    try:
-        ends = {(topic, number): end for topic, number, _, end in order.ranges}
-        consumer.assign([TopicPartition(topic, number, first) for topic, number, first, _ in order.ranges])
-        heard = time.monotonic()
-        while ends and time.monotonic() - heard < _PATIENCE:
-            for message in consumer.consume(500, 0.2):
-                heard = time.monotonic()
-                if message.error() is None:
-                    found.append(message)
-            # By position: an end may be a transaction's marker, which is no record.
-            places = consumer.position([TopicPartition(*each) for each in ends])
-            for place in places:
-                if place.offset >= ends[place.topic, place.partition]:
-                    del ends[place.topic, place.partition]
-    finally:
-        consumer.close()
+    found = fetch(order.client, order.token, order.ranges, _PATIENCE)
     youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
     return sorted(youngest, key=_place)
 

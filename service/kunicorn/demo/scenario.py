@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException
@@ -25,6 +26,7 @@ from kunicorn.demo.member import Member, MemberConfig
 from kunicorn.demo.mock_cluster import MockUnavailable, mock_cluster_process
 from kunicorn.demo.verdict import Outcome, kept, verdict
 from kunicorn.demo.view import Picture, View
+from kunicorn.tables import as_json_text
 from kunicorn.topics import TopicPartition
 
 PARTITIONS = 8
@@ -49,13 +51,16 @@ class DemoFailed(Exception):
     """The scenario cannot go on; the message says what was waited for and what the members logged."""
 
 
-def run_demo(bootstrap: str | None = None, seconds: float = 25.0, console: Console | None = None) -> int:
+def run_demo(
+    bootstrap: str | None = None, seconds: float = 25.0, console: Console | None = None, *, as_json: bool = False
+) -> int:
     """Play the scenario and print the audit; 0 if every promise was kept, 1 if not, 130 after Ctrl-C.
 
     Without `bootstrap` a mock cluster is started. The demo lasts for about `seconds`, or as long as its acts take.
-    Blocks; Ctrl-C ends everything that was started. What the members logged is kept where something went wrong.
+    With `as_json` nothing but the result goes to standard output. Blocks; Ctrl-C ends everything that was started. What
+    the members logged is kept where something went wrong.
     """
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, stderr=as_json)
     directory = Path(tempfile.mkdtemp(prefix="kunicorn-demo-"))
     topic = f"kunicorn-demo-{time.time_ns():x}"
     try:
@@ -72,6 +77,8 @@ def run_demo(bootstrap: str | None = None, seconds: float = 25.0, console: Conso
         shutil.rmtree(directory, ignore_errors=True)
         return 128 + signal.SIGINT
     View(console).result(lines)
+    if as_json:
+        print(as_json_text({"kept": kept(lines), "audit": [asdict(line) for line in lines]}))
     if not kept(lines):
         console.print(f"Logs and audit: {directory}", markup=False)
         return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -11,8 +10,7 @@ from typing import Any
 
 from kunicorn.dlq.topic import Found, LettersTopic
 from kunicorn.errors import ConfigError
-
-_SHOWN_BYTES = 4_000
+from kunicorn.tables import json_bytes, printable, shown_bytes
 
 
 def summary(topic: str, letters: Iterable[Found], latest: int) -> Iterator[str]:
@@ -93,12 +91,12 @@ def whole(found: Found) -> Iterator[str]:
         yield f"from      {told.topic}-{told.partition}@{told.offset}, group {told.group}"
         yield f"given up  {_time(told.time_ms)} after {told.cause.attempts} attempts, {told.replays} replays before"
         yield f"error     {told.cause.type}: {_one_line(told.cause.message)}"
-        yield from (f"          {_safe(line)}" for line in told.cause.stack.splitlines())
+        yield from (f"          {printable(line)}" for line in told.cause.stack.splitlines())
     yield f"timestamp {_time(record.timestamp) if record.timestamp is not None else 'none'}"
-    yield f"key       {_bytes(record.key)}"
+    yield f"key       {shown_bytes(record.key)}"
     for name, value in told.headers if told is not None else record.headers:
-        yield f"header    {_safe(name)}: {_bytes(value)}"
-    yield f"value     {_bytes(record.value)}"
+        yield f"header    {printable(name)}: {shown_bytes(value)}"
+    yield f"value     {shown_bytes(record.value)}"
 
 
 def as_json(found: Found) -> str:
@@ -111,9 +109,9 @@ def _plain(found: Found) -> dict[str, Any]:
     letter: dict[str, Any] = {
         "place": f"{found.partition}@{found.offset}",
         "timestamp": record.timestamp,
-        "key": _json_bytes(record.key),
-        "value": _json_bytes(record.value),
-        "headers": [[name, _json_bytes(value)] for name, value in (told.headers if told else record.headers)],
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+        "headers": [[name, json_bytes(value)] for name, value in (told.headers if told else record.headers)],
     }
     if told is not None:
         letter |= {"topic": told.topic, "partition": told.partition, "offset": told.offset, "group": told.group}
@@ -122,33 +120,8 @@ def _plain(found: Found) -> dict[str, Any]:
     return letter
 
 
-def _json_bytes(value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def _bytes(value: bytes | None) -> str:
-    if value is None:
-        return "null"
-    cut = f" … ({len(value)} bytes; --json has them all)" if len(value) > _SHOWN_BYTES else ""
-    shown = value[:_SHOWN_BYTES]
-    try:
-        return _safe(shown.decode(errors="strict" if not cut else "ignore")) + cut
-    except UnicodeDecodeError:
-        return repr(shown) + cut
-
-
-def _safe(text: str) -> str:
-    """A terminal must not obey what somebody produced."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _one_line(text: str) -> str:
-    return _safe(text.splitlines()[0] if text else "")[:200]
+    return printable(text.splitlines()[0] if text else "")[:200]
 
 
 def _time(ms: int) -> str:

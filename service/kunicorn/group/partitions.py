@@ -18,7 +18,7 @@ class PartitionState(Enum):
     STARTING = "starting"
     #: A worker fetches and handles it.
     RUNNING = "running"
-    #: A person has paused it.
+    #: A person has paused it, or it is handled up to where it is to end.
     PAUSED = "paused"
     #: It drains in one worker to go on in another one of ours.
     MOVING = "moving"

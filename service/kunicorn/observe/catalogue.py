@@ -83,8 +83,9 @@ WAITING = Declared(
     ("group", "waits_for"),
 )  # fmt: skip
 INFLIGHT = Declared(
-    "kunicorn_inflight_records", G, "Partitions whose record (or batch) the handler has in hand.",
-    "0 while lag grows: nothing is being handled; look at partitions by state.", ("group",),
+    "kunicorn_inflight_records", G, "Records that calls of the handler have in hand; all of a batch.",
+    "At workers × concurrency while lag grows: raise handler.concurrency, or add workers. 0 while it grows: nothing is "
+    "being handled; look at partitions by state.", ("group",),
 )  # fmt: skip
 INFLIGHT_AGE = Declared(
     "kunicorn_inflight_oldest_seconds", G, "Age of the longest handler call now; absent with nothing in hand.",

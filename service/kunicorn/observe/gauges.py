@@ -28,7 +28,7 @@ _PARTITION_SERIES: tuple[tuple[Declared, Callable[[PartitionStatus], Value]], ..
 
 _ASSIGNED_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
     (c.LAG_MAX, lambda s: max((p.lag for p in s.partitions if p.lag is not None), default=None)),
-    (c.INFLIGHT, lambda s: sum(p.in_hand is not None for p in s.partitions)),
+    (c.INFLIGHT, lambda s: sum(w.in_flight for w in s.workers)),
     (c.INFLIGHT_AGE, lambda s: max((p.in_hand_age for p in s.partitions if p.in_hand_age is not None), default=None)),
     (c.ASSIGNED, lambda s: len(s.partitions)),
     (c.LAST_POLL, lambda s: max((w.runner_age for w in s.workers if w.runner_age is not None), default=None)),

@@ -133,7 +133,8 @@ function member(now) {
 
 function workers(now, rate) {
   refill("workers", now.workers.map((w) => {
-    const hand = w.in_hand ? `${w.in_hand} for ${duration(w.in_hand_age)}` : "–";
+    const beside = w.in_flight > 1 ? ` (${w.in_flight} in all)` : "";
+    const hand = w.in_hand ? `${w.in_hand} for ${duration(w.in_hand_age)}${beside}` : "–";
     return [
       [String(w.worker)], [dot(w.state)], [w.pid === null ? "–" : String(w.pid), "n"], [number(w.partitions), "n"],
       [number(rate.workers.get(w.worker), 1), "n"], [number(w.handled), "n"], [bytes(w.rss_bytes), "n"], [number(w.restarts), "n"],

@@ -63,7 +63,9 @@ class WorkerStatus:
     paused_by_lease: bool
     last_exit: str | None
     waiting: dict[str, int] = field(default_factory=dict)
-    """Partitions whose failed record waits, by what for: retry, dead_letter."""
+    """Partitions of which a failed record waits, by what for: retry, dead_letter."""
+    in_flight: int = 0
+    """Records that calls of the handler have right now, one unless several may be in hand; `in_hand` is the oldest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 Nothing else waits behind a record here, as the task has one range: a record that is tried again is waited for, and the
 order is kept. An exception of the handler's never leaves this module, so that Spark does not try the whole range again.
+What is in hand is noted as in a worker's ledger, and records that killed earlier tries are kept from the handler.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from confluent_kafka import Message
 
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
-from kunicorn.handling.deadletters import Cause, cause_of
+from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
 from kunicorn.handling.retry import End, Policies, TryAgain
+from kunicorn.pipeline.hands import IDLE, IN_HAND, NEXT, ONE, STATE, STOP
 from kunicorn.pipeline.outcome_table import Row, Tiling
 from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.suspects import Piece, Suspects
 
 log = logging.getLogger("kunicorn.pipeline")
 
 _NANOSECONDS = 1_000_000_000
 _LOOKS = 10
+_NO_SUSPECTS = Suspects()
 
 
 class RangeHandler:
@@ -41,46 +45,59 @@ class RangeHandler:
         batch_max_records: int | None,
         timeout_ms: int | None = None,
         wait: Callable[[float], None] = time.sleep,
+        cells: memoryview | None = None,
+        suspects: Suspects = _NO_SUSPECTS,
     ) -> None:
-        """`batch_max_records`: None where the handler takes one record at a time. `wait` sleeps, in seconds."""
+        """`batch_max_records`: None where the handler takes one record at a time. `wait` sleeps, in seconds.
+
+        `cells` as `kunicorn.pipeline.hands` has them; None where nobody would look at them.
+        """
         self._calls = calls
         self._policies = policies
         self._batch_max_records = batch_max_records
         self._timeout_ms = timeout_ms
         self._wait = wait
-        self._cells = memoryview(bytearray(8)).cast("q")
-        """The next offset to handle, as in a worker's ledger."""
+        self._cells = cells or memoryview(bytearray(8 * (STATE + 1))).cast("q")
+        self._suspects = suspects
         self._interruptible = False
         """The handler has a record right now: a signal must not hit the code around it."""
 
     def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
-        tiling = Tiling(whole)
-        for chunk in self._chunks(fetched):
-            messages: Sequence[Message] = chunk
-            while messages:
-                done, failure = self._take(messages, following_offsets(messages))
-                tiling.handled(done)
-                if failure is None:
-                    break
-                failing = messages[done:] if self._batch_max_records is not None else messages[done : done + 1]
-                messages = messages[done + len(failing) :]
-                if failure.end is End.DONE:
-                    tiling.handled(len(failing))
-                    continue
-                now_ms = time.time_ns() // 1_000_000
-                for message in failing:
-                    yield from tiling.failed(message, failure.end, failure.cause, now_ms)
-                    if failure.end is End.HALT:
-                        return
+        tiling, begin = Tiling(whole), whole.start
+        for messages in fetched:
+            for piece in self._suspects.pieces(messages, begin, self._batch_max_records):
+                for failing, failure in self._failures(piece, tiling):
+                    now_ms = time.time_ns() // 1_000_000
+                    for message in failing:
+                        yield from tiling.failed(message, failure.end, failure.cause, now_ms)
+                        if failure.end is End.HALT:
+                            return
+            begin = following_offsets(messages[-1:])[0]
         yield from tiling.rest()
 
-    def _chunks(self, fetched: Iterable[list[Message]]) -> Iterator[list[Message]]:
-        if (most := self._batch_max_records) is None:
-            yield from fetched
+    def _failures(self, piece: Piece, tiling: Tiling) -> Iterator[tuple[Sequence[Message], _Failure]]:
+        """Have the piece handled; the records that end otherwise, each when it is its turn."""
+        messages = piece.messages
+        if piece.deaths:
+            yield messages, self._deadly(piece)
             return
-        for messages in fetched:
-            yield from (messages[at : at + most] for at in range(0, len(messages), most))
+        while messages:
+            done, failure = self._take(messages, following_offsets(messages))
+            tiling.handled(done)
+            if failure is None:
+                return
+            failing = messages[done:] if self._batch_max_records is not None else messages[done : done + 1]
+            messages = messages[done + len(failing) :]
+            if failure.end is End.DONE:
+                tiling.handled(len(failing))
+            else:
+                yield failing, failure
+
+    def _deadly(self, piece: Piece) -> _Failure:
+        text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
+        log.warning(f"{text}: it is kept from the handler")
+        return _Failure(self._policies.default.on_failure, Cause(WORKER_DIED, text, "", piece.deaths))
 
     def _take(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, _Failure | None]:
         """Let the handler have them, as often as the rules allow; how many it took, and how the next one ends."""
@@ -104,21 +121,25 @@ class RangeHandler:
 
     def _call(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, BaseException | None]:
         """One go: how many were finished, and what the handler raised on the next one."""
-        self._cells[0] = following[0] - 1
+        cells = self._cells
+        cells[NEXT] = following[0] - 1
+        cells[STOP] = ONE if self._batch_max_records is None else following[-1]
         error: BaseException | None = None
         with self._timer():
             try:
                 try:
+                    cells[STATE] = IN_HAND
                     self._interruptible = True
-                    self._calls(messages, following, self._cells, 0, [])
+                    self._calls(messages, following, cells, NEXT, [])
                 finally:
                     self._interruptible = False
+                    cells[STATE] = IDLE
             except HandlerTimeout as timeout:
                 # A failure like others that may pass: worth another try.
                 error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
             except BaseException as raised:
                 error = raised
-        return bisect_right(following, self._cells[0]), error
+        return bisect_right(following, cells[NEXT]), error
 
     @contextlib.contextmanager
     def _timer(self) -> Iterator[None]:
@@ -126,11 +147,11 @@ class RangeHandler:
         if self._timeout_ms is None:
             yield
             return
-        seen, looks = self._cells[0], 0
+        seen, looks = self._cells[NEXT], 0
 
         def look(number: int, frame: FrameType | None) -> None:
             nonlocal seen, looks
-            at = self._cells[0]
+            at = self._cells[NEXT]
             seen, looks = at, looks + 1 if at == seen else 0
             if looks > _LOOKS and self._interruptible:
                 looks, self._interruptible = 0, False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
 from kunicorn.pipeline.checks import CHECKED, CheckExecutor
 from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.hands import died_in_hand
 from kunicorn.pipeline.ranges import OffsetRange, cut, largest_first
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
@@ -50,7 +51,10 @@ class Job:
 
     def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory) -> list[Summary]:
         """Have the records handled, one task a range. Raises `JobFailed`."""
-        return self.run(ranges, HandleRanges(self.file, outcomes))
+        try:
+            return self.run(ranges, HandleRanges(self.file, outcomes))
+        except JobFailed as error:
+            raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
 
     def run(self, ranges: Sequence[OffsetRange], task: Task) -> list[Summary]:
         """Any task over the ranges; a summary each. Raises `JobFailed`."""
@@ -68,6 +72,16 @@ class Job:
             return max(1, int(self.spark.sparkContext.defaultParallelism))
         except PySparkException:  # Spark Connect has no context to ask.
             return 2
+
+
+def in_hand_text(outcomes: Directory) -> str:
+    """What processes died with, for the end of a message; empty if none did. Reads files."""
+    if not (found := died_in_hand(outcomes)):
+        return ""
+    return (
+        f". In hand at the end: {', '.join(found)}. After workers.max_crashes deaths a record is kept from the "
+        f"handler; going on gives it its next try"
+    )
 
 
 def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:

@@ -18,7 +18,7 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.group import GroupOffsets
-from kunicorn.pipeline.jobs import Job, JobFailed, said_by_task
+from kunicorn.pipeline.jobs import Job, JobFailed, in_hand_text, said_by_task
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Say
@@ -172,7 +172,8 @@ def _attend(query: StreamingQuery, batches: Batches, stop: Stop) -> None:
         if batches.failure is not None:
             raise batches.failure from error
         if not stop.asked:
-            raise JobFailed(f"Spark ended the stream: {said_by_task(str(error))}") from error
+            told = said_by_task(str(error))
+            raise JobFailed(f"Spark ended the stream: {told}{in_hand_text(batches.outcomes)}") from error
 
 
 def _written(query: StreamingQuery, batch: int) -> bool:

@@ -15,13 +15,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import Message
 
+from kunicorn.handling.calls import Calls
+from kunicorn.handling.handlings import Handlings
 from kunicorn.handling.retry import End
 from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
 from kunicorn.pipeline.handling import RangeHandler
+from kunicorn.pipeline.hands import InHand, take_up
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.suspects import Suspects
+from kunicorn.settings import Settings
 
 SUMMARY = (
     "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "
@@ -124,11 +130,28 @@ class HandleRanges:
         for whole in ranges:
             settings = self.file.settings()
             handlings = handlings or set_up(settings)
-            handling, timeout_ms = handlings.of(whole.topic), settings.handler_of(whole.topic).handler_timeout_ms
-            rows = RangeHandler(handling.calls, handling.policies, handling.batch_max_records, timeout_ms)
-            yield self._one(whole, rows.handle(whole, self.file.reader().read(whole)))
+            hand = take_up(whole, self.outcomes)
+            rows = self._handler(settings, handlings, whole.topic, hand)
+            summary = self._one(whole, rows.handle(whole, self._records(whole)))
+            hand.over()
+            yield summary
         if handlings is not None:
             tear_down(handlings)
+
+    def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
+        return self.file.reader().read(whole)
+
+    def _handler(self, settings: Settings, handlings: Handlings[Calls], topic: str, hand: InHand) -> RangeHandler:
+        handling = handlings.of(topic)
+        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
+        return RangeHandler(
+            handling.calls,
+            handling.policies,
+            handling.batch_max_records,
+            settings.handler_of(topic).handler_timeout_ms,
+            cells=hand.cells,
+            suspects=suspects,
+        )
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
         began = time.monotonic()

@@ -33,6 +33,9 @@ _SLOT_BYTES = _LINE * _WORD + _RINGS * RING_BYTES
 _LEASE = 0
 """Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
 
+_MARKED = _LINE
+"""Whether the worker uses the bits; written by the worker."""
+
 GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, TIMESTAMP, HANDLED = range(_LINE)
 """A slot's words: grant; next offset to handle; leader epoch of the last record handled; first offset, number of
 records and start (nanoseconds) of the run in hand; the timestamp (milliseconds since 1970) of its first record, which
@@ -103,6 +106,15 @@ class Ledger:
     def lease_ns(self, until: int) -> None:
         """Caller: supervisor."""
         self.cells[_LEASE] = until
+
+    @property
+    def marked(self) -> bool:
+        """Whether bits say something. Where they do not, reading them would only take memory."""
+        return bool(self.cells[_MARKED])
+
+    def use_marks(self) -> None:
+        """Caller: a worker that has several records of a partition in hand, before its first."""
+        self.cells[_MARKED] = 1
 
     def done(self, slot: int) -> Marks:
         """The slot's offsets that are done beyond the consumed one. Written by a worker with several in hand."""

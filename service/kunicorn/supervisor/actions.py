@@ -122,6 +122,7 @@ class Actions:
     def _resume(self, partition: Partition) -> None:
         partition.deaths.clear()
         partition.poison = None
+        partition.suspects = frozenset()
         if partition.position is None:
             # Halted before it had begun: where to begin may be known by now.
             partition.meet(PartitionEvent.LOOK_UP)

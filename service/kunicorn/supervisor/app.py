@@ -7,7 +7,7 @@ import contextlib
 import random
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,10 +27,12 @@ from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
+from kunicorn.supervisor.ending import Ending, Until
 from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.outfitting import configure, preload
+from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.passwords import watch_password
 from kunicorn.supervisor.pool import Blueprint, Pool
 from kunicorn.supervisor.processes import become_subreaper, reap_strangers
@@ -59,16 +61,18 @@ _EXIT_GRACE = 5.0
 _CONNECT_TIMEOUT = 5.0
 
 
-def run(settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = ()) -> int:
+def run(
+    settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = (), until: Until | None = None
+) -> int:
     """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
 
     `reread` loads the settings again, for a reload; it raises `ConfigError`. A change of the files in `watched` is a
-    reload, too.
+    reload, too. `until`: what ends the service by itself.
     """
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings, reread, watched).run()))
+            return int(runner.run(Service(settings, reread, watched, until or Until()).run()))
     except ServiceError as error:
         log.error(str(error))
         return int(error.exit_code)
@@ -79,7 +83,9 @@ def run(settings: Settings, reread: Callable[[], Settings], watched: Sequence[Pa
 class Service:
     """One supervisor. `run` is its whole life."""
 
-    def __init__(self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path]) -> None:
+    def __init__(
+        self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path], until: Until
+    ) -> None:
         """Only puts the parts together; nothing starts before `run`."""
         self._settings = settings
         self._watched = watched
@@ -137,7 +143,16 @@ class Service:
         self._fetchers.table.kept_elsewhere = self._kept_elsewhere
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
-        self._fetchers.resolve = self._resolver.resolve
+        self._ending = Ending(
+            until,
+            self._source,
+            self._fetchers,
+            self._brokers,
+            lambda: self._metrics.totals["records"],
+            group.session_timeout_ms / 1000,
+        )
+        self._ending.resolve = self._resolver.resolve
+        self._fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
         self._snapshot = Snapshot(
             settings, self._source, self._fetchers, self._pool, self._templates, self._reloader, self._metrics.totals
         )
@@ -177,6 +192,9 @@ class Service:
         if self._source.unfinished:
             log.error(f"stopped, but {self._source.words.unclean}")
             return ExitCode.NOT_ALL_COMMITTED
+        if self._ending.unfinished:
+            log.error("stopped, but not everything is handled up to its end; what is handled is committed")
+            return ExitCode.NOT_ALL_COMMITTED
         log.info(f"stopped; {self._source.words.clean}")
         return ExitCode.CLEAN
 
@@ -193,6 +211,7 @@ class Service:
             self._recycler.watch(),
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
+            self._end_by_itself(),
             ages.watch(self._brokers, self._fetchers),
             *self._source.works(),
             *([watching.watch(self._watched, self._reloader.ask)] if self._watched else []),
@@ -343,6 +362,14 @@ class Service:
             asyncio.get_running_loop().call_later(
                 budget, self._stop_at_once, f"{self._source.words.overdue} after {budget:.0f} s: stopping nevertheless"
             )
+
+    def _learn_ends(self, partitions: Collection[Partition]) -> None:
+        self._start(self._ending.learn(list(partitions)))
+
+    async def _end_by_itself(self) -> None:
+        why = await self._ending.wait()
+        if not self._stopping:
+            self._asked_to_stop(why)
 
     def _stop_at_once(self, why: str) -> None:
         if self._source.over:

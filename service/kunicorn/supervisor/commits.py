@@ -52,7 +52,7 @@ class Commits:
         self,
         target: CommitTarget,
         consumed: Callable[[], dict[TopicPartition, Position]],
-        committed: Callable[[TopicPartition, int], None],
+        committed: Callable[[TopicPartition, Position], None],
         metrics: Metrics,
     ) -> None:
         """`consumed` gives what may be committed now; `committed` is told what the broker has accepted."""
@@ -65,6 +65,8 @@ class Commits:
         self._one_at_a_time = asyncio.Lock()
         self._out = False
         self._held_until = float("-inf")
+        self._terse = False
+        """The broker takes no metadata as long as ours."""
 
     @property
     def pending(self) -> bool:
@@ -142,7 +144,7 @@ class Commits:
             self._out = True
             began = clock.now()
             try:
-                answer = await self._target.send_commit(offsets)
+                answer = await self._target.send_commit(_terse(offsets) if self._terse else offsets)
             except PeerError as error:
                 self._held_until = clock.now() + _HELD
                 self._note("unanswered", began)
@@ -164,15 +166,19 @@ class Commits:
         worst, given_up = 0, False
         for tp, position in offsets.items():
             error = answer.errors.get(tp)
+            if error == ErrorCode.OFFSET_METADATA_TOO_LARGE and position.done:
+                self._leave_metadata_out()
+                given_up = True
+                continue
             verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
             if verdict is Reaction.PROCEED:
-                self._committed(tp, position.offset)
+                self._committed(tp, position)
                 accepted(tp)
             elif verdict is Reaction.GIVE_UP:
                 # Of a start offset only this try is given up: the broker may not know a new topic yet. Not so without
                 # the right to read: the fetch is refused next, and the partition halts with that for its reason.
                 log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
-                self._committed(tp, position.offset)
+                self._committed(tp, position)
                 if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     accepted(tp)
                 else:
@@ -190,10 +196,22 @@ class Commits:
         self._target.commit_refused(worst)
         return False
 
+    def _leave_metadata_out(self) -> None:
+        if not self._terse:
+            self._terse = True
+            log.warning(
+                "the brokers' offset.metadata.max.bytes is too small for what is done ahead of a committed offset: "
+                "offsets are committed without it, and a hand-over may repeat those; the default of 4096 is enough"
+            )
+
     def _note(self, result: str, began: float) -> None:
         self.last_result = result
         self._metrics.commits.labels(result=result).inc()
         self._metrics.commit_seconds.observe(clock.now() - began)
+
+
+def _terse(offsets: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+    return {tp: position._replace(done="") for tp, position in offsets.items()}
 
 
 def _explained(error: int | None, tp: TopicPartition) -> str:

@@ -17,7 +17,7 @@ from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import share, workers_wanted
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes import clock
+from kunicorn.pipes import clock, marks
 from kunicorn.pipes.messages import (
     Failed,
     FailureKind,
@@ -29,6 +29,7 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.supervisor.partition import Partition, Poison
 from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.suspects import blamed, convicted
 from kunicorn.supervisor.table import PartitionTable
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
@@ -188,8 +189,9 @@ class Fetchers:
             partition = self.table.get(tp)
             if partition is None or partition.state is not PartitionState.RESOLVING:
                 continue
-            partition.position = start
-            partition.committed = committed.get(tp, partition.committed)
+            partition.begin_at(start)
+            if tp in committed:
+                partition.committed, partition.committed_done = committed[tp], start.done
             partition.meet(PartitionEvent.RESOLVED, "waiting for a worker")
         self.distribute()
 
@@ -248,6 +250,8 @@ class Fetchers:
                     leader_epoch=position.leader_epoch,
                     stop=partition.stop,
                     reset=partition.reset,
+                    done=marks.written(position.offset, partition.done),
+                    suspects=sorted(partition.suspects),
                     **(partition.poison.warning(position.offset) if partition.poison is not None else {}),
                 )
             )
@@ -287,7 +291,7 @@ class Fetchers:
         partition = self._holder(worker, stopped.grant)
         if partition is None:
             return
-        self._end(partition, Position(stopped.offset, stopped.leader_epoch))
+        self._end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
         partition.meet(PartitionEvent.LET_GO)
 
     def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
@@ -295,7 +299,7 @@ class Fetchers:
         partition = self._holder(worker, report.grant)
         if partition is None:
             return
-        self._end(partition, Position(report.offset, report.leader_epoch))
+        self._end(partition, Position(report.offset, report.leader_epoch, report.done))
         if partition.state in (PartitionState.STOPPING, PartitionState.STUCK):
             partition.meet(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
@@ -325,21 +329,40 @@ class Fetchers:
 
     def worker_died(self, worker: WorkerProcess, how: str) -> bool:
         """See `PoolListener`."""
-        anything = False
-        for partition in list(self._held[worker].values()):
+        held = list(self._held[worker].values())
+        for partition in held:
             partition.look()
-            in_hand, handled = partition.reading.in_hand, partition.reading.handled
-            count = partition.reading.hand_count if self.handling(partition.tp.topic).batches else 1
-            self._end(partition, None)
-            anything |= in_hand != NO_OFFSET or handled > 0
-            if in_hand != NO_OFFSET and (worker.killed_by_us is None or worker.blamed == partition.tp):
-                partition.deaths[in_hand] += 1
-            partition.meet(PartitionEvent.LET_GO, "its worker died")
-            if partition.state is PartitionState.STARTING and partition.deaths[in_hand] >= self.max_crashes > 0:
-                self._meet_poison(partition, Poison(in_hand, count, partition.deaths[in_hand], how))
+        in_hands = {partition.tp: partition.in_hands() for partition in held}
+        alone = sum(map(len, in_hands.values())) == 1
+        anything = any(in_hands.values()) or any(partition.reading.handled > 0 for partition in held)
+        for partition in held:
+            self._blame(worker, partition, in_hands[partition.tp], how, alone=alone)
         del self._held[worker]
         self._after_reports()
         return anything
+
+    def _blame(
+        self, worker: WorkerProcess, partition: Partition, in_hand: Collection[int], how: str, *, alone: bool
+    ) -> None:
+        """Take a partition back from a dead worker, and hold what was in hand to account for it."""
+        reading, marked = partition.reading, worker.ledger.marked
+        killed, killed_for = worker.killed_by_us is not None, worker.blamed == partition.tp
+        self._end(partition, None)
+        offsets = blamed(in_hand, reading.in_hand, killed_for=killed_for, killed=killed)
+        partition.deaths.update(offsets)
+        partition.meet(PartitionEvent.LET_GO, "its worker died")
+        worst = list(convicted(partition.deaths, offsets, self.max_crashes))
+        if partition.state is not PartitionState.STARTING or not worst:
+            return
+        if alone or killed:
+            count = reading.hand_count if self.handling(partition.tp.topic).batches else 1
+            self._meet_poison(partition, Poison(worst[0], count, partition.deaths[worst[0]], how, exact=marked))
+        else:
+            partition.suspects |= frozenset(worst)
+            log.warning(
+                f"{partition.tp}: {len(worst)} records were in hand when {self.max_crashes} workers died, with others: "
+                f"each is handled with nothing beside it now, from offset {worst[0]} on"
+            )
 
     def _meet_poison(self, partition: Partition, poison: Poison) -> None:
         if self.handling(partition.tp.topic).poison_halts:
@@ -359,7 +382,8 @@ class Fetchers:
     def _end(self, partition: Partition, reported: Position | None) -> None:
         partition.look()
         if reported is not None and reported.offset != NO_OFFSET:
-            partition.position = reported
+            partition.position = reported._replace(done="")
+            partition.done |= marks.read(reported.offset, reported.done)
         assert partition.worker is not None
         del self._held[partition.worker][partition.grant]
         partition.take_back()

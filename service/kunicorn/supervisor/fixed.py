@@ -20,12 +20,13 @@ from kunicorn.observe.status import AssignStatus
 from kunicorn.pipes import clock
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
+from kunicorn.supervisor.ending import is_at_its_end
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Words
 from kunicorn.supervisor.starts import EARLIEST, LATEST, Offsets, Starts, find
 from kunicorn.supervisor.topics import Topics
-from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.topics import Position, TopicPartition
 
 log = logs.get("kunicorn.assign")
 
@@ -160,7 +161,7 @@ class FixedAssignment:
             self._fetched = all(_is_fetched(partition) for partition in table.values())
         if self._assign.stop == "never":
             return False
-        reached = [tp for tp in self._known.difference(self._finished) if _at_its_end(table[tp])]
+        reached = [tp for tp in self._known.difference(self._finished) if is_at_its_end(table[tp])]
         if reached:
             await self._finish(reached)
         left = [table[tp] for tp in self._known.difference(self._finished)]
@@ -264,9 +265,3 @@ def _check_starts(known: Collection[TopicPartition], starts: Mapping[TopicPartit
 def _is_fetched(partition: Partition) -> bool:
     partition.look()
     return partition.state in (PartitionState.RUNNING, PartitionState.MOVING, PartitionState.RELEASED)
-
-
-def _at_its_end(partition: Partition) -> bool:
-    partition.look()
-    position = partition.position
-    return position is not None and partition.stop != NO_OFFSET and position.offset >= partition.stop

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState, advance
-from kunicorn.pipes import clock
+from kunicorn.pipes import clock, marks
 from kunicorn.pipes.ledger import NOT_STARTED, SlotReading
 from kunicorn.supervisor.age import Age
 from kunicorn.supervisor.worker import WorkerProcess
@@ -23,6 +23,8 @@ class Poison:
     count: int
     deaths: int
     how: str
+    exact: bool = False
+    """`offset` is the record's own, wherever its partition stands; else it is the first that is fetched."""
 
     def warning(self, position: int) -> dict[str, Any]:
         """What `FetcherStart` says of it to the next worker, which starts at `position`.
@@ -35,7 +37,8 @@ class Poison:
             return {}
         if self.count > 1:
             return {"singly_until": self.offset + self.count}
-        return {"poison": str(self), "poison_deaths": self.deaths}
+        where = {"poison_offset": self.offset} if self.exact else {}
+        return {"poison": str(self), "poison_deaths": self.deaths, **where}
 
     def __str__(self) -> str:
         return f"{self.deaths} workers died ({self.how}) with offset {self.offset} in hand"
@@ -52,6 +55,8 @@ class Partition:
         self.position: Position | None = None
         """Consumed up to here; while a worker holds the partition, as of the last look into its ledger."""
         self.committed: int | None = None
+        self.committed_done = ""
+        """What the broker was told with it of records that are done beyond it."""
         self.stop = NO_OFFSET
         """Records from this offset on are not ours to handle; `NO_OFFSET`: there is no end."""
         self.lost = False
@@ -69,6 +74,10 @@ class Partition:
         self.poison: Poison | None = None
         self.reset = False
         """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
+        self.suspects: frozenset[int] = frozenset()
+        """Offsets of records that workers died with, and with others: each is to be handled with nothing beside it."""
+        self.done: frozenset[int] = frozenset()
+        """Offsets beyond the position that are done already, as told under grants that are over."""
         self.denied = False
         """Halted because this user may not read the topic; tried again, and told only once."""
         self.log_end: int | None = None
@@ -110,6 +119,36 @@ class Partition:
         self.look()
         return self.reading.in_hand != NO_OFFSET
 
+    def begin_at(self, start: Position) -> None:
+        """The position was looked up, or chosen. What was known of records beyond another one is forgotten: they may be
+        other records by now, or are to be handled again."""
+        self.position = start._replace(done="")
+        self.done = marks.read(start.offset, start.done)
+        self.suspects = frozenset()
+
+    def reached(self) -> Position | None:
+        """The position, and what is done beyond it."""
+        if self.position is None:
+            return None
+        done = self._done_beyond(self.position.offset)
+        return self.position._replace(done=marks.written(self.position.offset, done) if done else "")
+
+    def _done_beyond(self, offset: int) -> frozenset[int]:
+        told = self.done
+        if self.worker is not None and self.worker.ledger.marked and self.reading.started:
+            told |= self.worker.ledger.done(self.slot).from_offset(offset)
+        return told
+
+    def in_hands(self) -> frozenset[int]:
+        """Offsets of the records that handlers of its worker have. Caller: after `look`; final once the worker is
+        dead."""
+        if self.worker is None or self.reading.in_hand == NO_OFFSET:
+            return frozenset()
+        if not self.worker.ledger.marked:
+            return frozenset({self.reading.in_hand})
+        first = self.reading.consumed.offset
+        return self.worker.ledger.in_hand(self.slot).from_offset(first) - self._done_beyond(first)
+
     def hand_to(self, worker: WorkerProcess, grant: int) -> None:
         """Under this grant the worker may handle it, from `position` on."""
         self.grant, self.slot, self.worker = grant, worker.take_slot(), worker
@@ -117,6 +156,11 @@ class Partition:
 
     def take_back(self) -> None:
         """The grant is over: nobody here has the partition in hand."""
+        if self.position is not None:
+            first = self.position.offset
+            self.done = frozenset(offset for offset in self._done_beyond(first) if offset > first)
+            self.suspects = frozenset(offset for offset in self.suspects if offset >= first)
+            self.deaths = Counter({offset: count for offset, count in self.deaths.items() if offset >= first})
         if self.worker is not None:
             self.worker.free_slot(self.slot)
         self.grant, self.slot, self.worker, self.reading = 0, -1, None, NOT_STARTED

@@ -9,7 +9,10 @@ import os
 import signal
 from collections.abc import Callable
 
+from kunicorn.exits import how_it_ended
+
 _PR_SET_CHILD_SUBREAPER = 36
+_UNKNOWN = "exited, status unknown"
 
 
 def become_subreaper() -> None:
@@ -26,23 +29,19 @@ def watch_exit(pidfd: int, on_exit: Callable[[str], None]) -> None:
     def reap() -> None:
         loop.remove_reader(pidfd)
         try:
-            how = _how_it_ended(os.waitid(os.P_PIDFD, pidfd, os.WEXITED))
+            how = _told(os.waitid(os.P_PIDFD, pidfd, os.WEXITED))
         except ChildProcessError:
-            how = "exited, status unknown"
+            how = _UNKNOWN
         os.close(pidfd)
         on_exit(how)
 
     loop.add_reader(pidfd, reap)
 
 
-def _how_it_ended(info: os.waitid_result | None) -> str:
+def _told(info: os.waitid_result | None) -> str:
     if info is None:
-        return "exited, status unknown"
-    if info.si_code == os.CLD_EXITED:
-        return f"exit {info.si_status}"
-    with contextlib.suppress(ValueError):
-        return signal.Signals(info.si_status).name
-    return f"signal {info.si_status}"
+        return _UNKNOWN
+    return how_it_ended(info.si_status if info.si_code == os.CLD_EXITED else -info.si_status)
 
 
 def send_signal(pidfd: int, number: signal.Signals) -> None:

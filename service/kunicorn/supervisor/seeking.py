@@ -105,7 +105,7 @@ class Seeker:
             await self._commits.quiet()
         if not self._waits(partition):
             return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
-        partition.position = Position(move.then)
+        partition.begin_at(Position(move.then))
         partition.deaths.clear()
         partition.poison = None
         return await self._settled(partition, stays_paused=stays_paused)

@@ -107,6 +107,7 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         paused_by_lease=pong.paused_by_lease if pong is not None else False,
         last_exit=place.last_exit,
         waiting=pong.parked_count if pong is not None else {},
+        in_flight=pong.in_flight if pong is not None else 0,
     )
 
 

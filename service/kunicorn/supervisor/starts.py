@@ -85,7 +85,7 @@ async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], poli
             continue
         match reaction(Api.OFFSET_FETCH, found.error):
             case Reaction.PROCEED if found.offset >= 0:
-                starts.committed[tp] = Position(found.offset, found.leader_epoch)
+                starts.committed[tp] = Position(found.offset, found.leader_epoch, found.metadata)
             case Reaction.PROCEED:
                 undecided.append(tp)
             case Reaction.GIVE_UP | Reaction.FAIL:

@@ -61,10 +61,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
             partition.look()
-            position = partition.position
-            if position is None or partition.lost or position.offset == partition.committed:
+            position = partition.reached() if not partition.lost else None
+            if position is None or self.kept_elsewhere(tp.topic):
                 continue
-            if not self.kept_elsewhere(tp.topic):
+            if (position.offset, position.done) != (partition.committed, partition.committed_done):
                 ready[tp] = position
         return ready
 
@@ -73,10 +73,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
         known = ((tp.topic, self[tp].topic_id) for tp in partitions if tp in self)
         return {topic: topic_id for topic, topic_id in known if topic_id is not None}
 
-    def committed(self, tp: TopicPartition, offset: int) -> None:
+    def committed(self, tp: TopicPartition, position: Position) -> None:
         """The broker has it."""
         if (partition := self.get(tp)) is not None:
-            partition.committed = offset
+            partition.committed, partition.committed_done = position.offset, position.done
 
 
 def _other(before: UUID | None, now: UUID | None) -> bool:

@@ -10,8 +10,9 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 from confluent_kafka import Message
@@ -24,9 +25,9 @@ from kunicorn.records import Batch
 from kunicorn.settings import Settings
 from kunicorn.supervisor.outfitting import configure
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.letters import MemoryProducer, SentLetter
 from kunicorn.testing.notes import Fate, Notes
 from kunicorn.testing.outcome import Run, outcome_of
+from kunicorn.testing.producer import MemoryProducer, SentRecord
 from kunicorn.testing.records import GivenRecord, message_of
 from kunicorn.testing.stages import Stage
 from kunicorn.testing.staging import Staging
@@ -44,7 +45,17 @@ _PAUSE = 0.0005
 class Bench:
     """Owns the ledger and the notes, which a killed worker leaves behind; `close` frees them."""
 
-    def __init__(self, settings: Settings, records: Sequence[GivenRecord], stage: Stage | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        records: Sequence[GivenRecord],
+        stage: Stage | None,
+        on_error: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """`on_error` is called with what the handler raised, before anything becomes of it."""
+        self.took = 0.0
+        """Seconds that the last call of the handler took, to within a turn of the runner."""
+        self._on_error = on_error
         self._settings = settings
         self._records = records
         self._places = {(each.tp, each.at): index for index, each in enumerate(records)}
@@ -56,12 +67,13 @@ class Bench:
         self._ledger.lease_ns = _FOR_EVER
         self._log = MemoryLog(map(message_of, records))
         self._clock = TurnedClock()
-        self._sent: list[SentLetter] = []
+        self._sent: list[SentRecord] = []
         self._over: dict[int, int] = {}
         """By grant: the offset that was reported last."""
         self._halted: dict[TopicPartition, str] = {}
         self._lost = False
         self._heard = 0.0
+        self._handling = False
         self._staging = Staging(
             stage,
             lambda tp, offset: self._places[tp, offset],
@@ -130,7 +142,8 @@ class Bench:
     def _watched(self, handler: Handler) -> Handler:
         if handler.is_async:
             _refuse_inside_a_loop()
-        return self._staging.around(handler)
+        # The records that are given are what is handled: nobody's database is asked where to begin, or told.
+        return self._staging.around(replace(handler, load_offsets=None, store_offsets=None))
 
     @contextmanager
     def _interruptible(self, made: Assembled) -> Iterator[None]:
@@ -151,6 +164,7 @@ class Bench:
 
     def _idle(self, seconds: float) -> None:
         """The client has nothing to give. Caller: the runner, between two turns."""
+        self._stop_watch()
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
             self._made.lifecycle.drain()
@@ -190,10 +204,17 @@ class Bench:
     def _called(self, indices: Sequence[int]) -> None:
         self._notes.called(indices)
         self._clock.busy()
-        self._heard = time.monotonic()
+        self._heard, self._handling = time.monotonic(), True
+
+    def _stop_watch(self) -> None:
+        if self._handling:
+            self._handling, self.took = False, time.monotonic() - self._heard
 
     def _raised(self, messages: Sequence[Message], error: BaseException) -> None:
+        self._stop_watch()
         self._notes.raised(self._staging.indices(Batch(messages)), error)
+        if self._on_error is not None:
+            self._on_error(error)
 
     def _ended(self, messages: Sequence[Message], fate: Fate) -> None:
         self._notes.ended(self._staging.indices(Batch(messages)), fate)

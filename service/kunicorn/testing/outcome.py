@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kunicorn.testing.letters import SentLetter
 from kunicorn.testing.notes import Fate, Notes
+from kunicorn.testing.producer import SentRecord
 from kunicorn.testing.records import GivenRecord
 from kunicorn.topics import TopicPartition
 
@@ -47,7 +47,8 @@ class Run:
     committed: Mapping[TopicPartition, int]
     """The offset that the group has for each partition afterwards: the next one to read. A partition whose session was
     lost stands where it began."""
-    dead_letters: Sequence[SentLetter]
+    sent: Sequence[SentRecord]
+    """Everything that the worker has produced, in order, dead letters included; of transactions what was committed."""
     halted: Mapping[TopicPartition, str]
     """Why, for partitions that are."""
 
@@ -55,6 +56,11 @@ class Run:
     def outcomes(self) -> list[Outcome]:
         """Of each record; they compare equal to their names: "done", "skipped", "dead_letter", "halted", …"""
         return [each.outcome for each in self.records]
+
+    @property
+    def dead_letters(self) -> list[SentRecord]:
+        """Those of `sent` that are records which could not be handled."""
+        return [each for each in self.sent if each.is_letter]
 
     @property
     def errors(self) -> list[BaseException]:
@@ -80,7 +86,7 @@ def outcome_of(
     notes: Notes,
     consumed: Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, int],
-    letters: Sequence[SentLetter],
+    sent: Sequence[SentRecord],
     halted: Mapping[TopicPartition, str],
 ) -> Run:
     """`consumed`: what the ledger says; a record before that offset is done with, one way or another."""
@@ -97,4 +103,4 @@ def outcome_of(
         Handled(each, ended(index, each), notes.attempts(index), tuple(notes.errors.get(index, ())))
         for index, each in enumerate(records)
     ]
-    return Run(handled, committed, letters, halted)
+    return Run(handled, committed, sent, halted)

@@ -176,7 +176,7 @@ def commit(
                         "partition_index": each.partition,
                         "committed_offset": offsets[each].offset,
                         "committed_leader_epoch": offsets[each].leader_epoch,
-                        "committed_metadata": metadata,
+                        "committed_metadata": offsets[each].done or metadata,
                     }
                     for each in partitions
                 ],

@@ -1,12 +1,15 @@
-"""kio's message classes for every API and version that we speak, loaded when this module is imported.
+"""kio's message classes for every API and version that we speak, each loaded when it is first asked for.
 
-Not on demand: the first JoinGroup would otherwise import its modules on the event loop, and heartbeats would wait.
+Making all of them takes longer than everything else that the service does before it joins. A connection asks for those
+of the versions it negotiated (`load`) before its first request: JoinGroup need not import its modules on the event
+loop, and heartbeats do not wait for that.
 """
 
 from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field
 from typing import Any, TypeAlias
 
@@ -17,10 +20,37 @@ from kunicorn.wire.versions import OURS, Api
 Schema: TypeAlias = Any
 """A kio dataclass (the class). Its fields differ from version to version: their types are known at run time only."""
 
-_VERSIONS = [(api, version) for api, ours in OURS.items() for version in range(ours.low, ours.high + 1)]
 
-REQUESTS: dict[tuple[Api, int], Schema] = {key: load_request_schema(*key) for key in _VERSIONS}
-RESPONSES: dict[tuple[Api, int], Schema] = {key: load_response_schema(*key) for key in _VERSIONS}
+class Schemas(Mapping[tuple[Api, int], Schema]):
+    """The classes by API and version; its keys are what we speak."""
+
+    def __init__(self, load: Callable[[Api, int], Schema]) -> None:
+        self._load = load
+        self._loaded: dict[tuple[Api, int], Schema | None] = {
+            (api, version): None for api, ours in OURS.items() for version in range(ours.low, ours.high + 1)
+        }
+
+    def __getitem__(self, key: tuple[Api, int]) -> Schema:
+        schema = self._loaded[key]
+        if schema is None:
+            schema = self._loaded[key] = self._load(*key)
+        return schema
+
+    def __iter__(self) -> Iterator[tuple[Api, int]]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
+REQUESTS = Schemas(load_request_schema)
+RESPONSES = Schemas(load_response_schema)
+
+
+def load(keys: Iterable[tuple[Api, int]]) -> None:
+    """Have these at hand; costs milliseconds each for the first time, nothing later."""
+    for key in keys:
+        REQUESTS[key], RESPONSES[key]
 
 
 def field_type(field: Field[Any]) -> tuple[Schema, bool]:

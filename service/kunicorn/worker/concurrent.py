@@ -63,6 +63,7 @@ class ConcurrentRunner:
         self._failed: deque[tuple[Flight, BaseException]] = deque()
         self._stirred = threading.Event()
         """There is room again, or something has failed."""
+        self._waits_for_room = False
         self._deadline = False
         """The drain budget is over."""
 
@@ -98,10 +99,11 @@ class ConcurrentRunner:
 
     # -- crew --------------------------------------------------------------------------------------------------------
 
-    def _finish(self, flight: Flight, now: int) -> None:
-        self._flights.finish(flight, now)
-        if not self._flights.full:
+    def _finish(self, flight: Flight) -> Flight | None:
+        following = self._flights.finish(flight)
+        if self._waits_for_room and not self._flights.full:
             self._stirred.set()
+        return following
 
     def _fail(self, flight: Flight, error: BaseException) -> None:
         self._failed.append((flight, error))
@@ -112,8 +114,10 @@ class ConcurrentRunner:
     def _fetch(self, now: int) -> None:
         patience = self._failures.patience(now, _IDLE_SECONDS)
         if self._flights.full:
+            self._waits_for_room = True
             self._stirred.wait(patience)
             self._stirred.clear()
+            self._waits_for_room = False
             return
         first = self._consumer.poll(0 if self._failed else patience)
         if first is None:

@@ -25,8 +25,8 @@ class Work:
 
     start_next: Callable[[], Flight | None]
     startable: Callable[[], bool]
-    finish: Callable[[Flight, int], None]
-    """The record, and now (nanoseconds of `clock.now_ns`)."""
+    finish: Callable[[Flight], Flight | None]
+    """Done; gives the next one, as `start_next`."""
     fail: Callable[[Flight, BaseException], None]
 
 

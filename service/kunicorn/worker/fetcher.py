@@ -200,7 +200,9 @@ class Fetcher(GrantTable):
         for grant, now in zip(idle, self._consumer.position([ClientPartition(*g.tp) for g in idle]), strict=True):
             if now.offset < 0 or now.offset == grant.stale_position:
                 continue
-            if now.offset > cells[grant.at + CONSUMED]:
+            # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
+            reached = min(now.offset, self.stops.get(grant.tp, now.offset))
+            if reached > cells[grant.at + CONSUMED]:
                 if now.leader_epoch is not None:
                     cells[grant.at + LEADER_EPOCH] = now.leader_epoch
-                cells[grant.at + CONSUMED] = now.offset
+                cells[grant.at + CONSUMED] = reached

@@ -61,6 +61,7 @@ class Flights(GrantTable):
     ) -> None:
         """`ahead_bytes`: so much is kept in memory for when there is a free hand."""
         super().__init__(consumer, known_topics, ledger, meter, report)
+        ledger.use_marks()
         self._lanes = lanes
         self._ahead_bytes = ahead_bytes
         self._handed: dict[int, Handed] = {}
@@ -162,22 +163,20 @@ class Flights(GrantTable):
     def start_next(self) -> Flight | None:
         """Put the next record in hand; None if there is none, or membership is not certain."""
         with self._lock:
-            now = now_ns()
-            if now > self._ledger.lease_ns or (flight := self._lanes.start(now)) is None:
-                return None
-            self._handed[flight.track.grant].taken(flight)
-            return flight
+            return self._start(now_ns())
 
     @property
     def startable(self) -> bool:
         """Whether there is something for another free hand. Not locked: whoever is wrong looks once too often."""
         return self._lanes.startable
 
-    def finish(self, flight: Flight, now: int) -> None:
-        """The handler is done with it."""
+    def finish(self, flight: Flight) -> Flight | None:
+        """The handler is done with it; the next record for the hand that is free by that."""
         with self._lock:
-            self._meter.finished(flight.tp.topic, 1, now - flight.since_ns, 1)
+            now = now_ns()
+            self._meter.finished(flight.track.tp.topic, 1, now - flight.since_ns, 1)
             self._finish(flight)
+            return self._start(now)
 
     # -- what failed -------------------------------------------------------------------------------------------------
 
@@ -284,6 +283,12 @@ class Flights(GrantTable):
         handed.left(flight)
         return not self._conclude(handed)
 
+    def _start(self, now: int) -> Flight | None:
+        if now > self._ledger.lease_ns or (flight := self._lanes.start(now)) is None:
+            return None
+        self._handed[flight.track.grant].taken(flight)
+        return flight
+
     def _finish(self, flight: Flight) -> bool:
         handed = self._handed[flight.track.grant]
         handed.done(flight, moved=self._lanes.finish(flight))
@@ -317,7 +322,8 @@ class Flights(GrantTable):
         for handed, now in zip(idle, positions, strict=True):
             if now.offset < 0 or now.offset == handed.grant.stale_position:
                 continue
-            self._lanes.pass_by(handed.track, now.offset)
+            # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
+            self._lanes.pass_by(handed.track, min(now.offset, self.stops.get(handed.track.tp, now.offset)))
             if not handed.track.order and now.leader_epoch is not None:
                 handed.track.epoch = now.leader_epoch
             handed.store()

@@ -61,7 +61,9 @@ class Grant:
 
     def from_where(self, cells: memoryview) -> ClientPartition:
         """The partition as the client takes it, from the next offset to handle on."""
-        offset, epoch = self.resume_at or (cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH])
+        offset, epoch = cells[self.at + CONSUMED], cells[self.at + LEADER_EPOCH]
+        if self.resume_at is not None:
+            offset, epoch = self.resume_at.offset, self.resume_at.leader_epoch
         if epoch == NO_EPOCH:
             return ClientPartition(*self.tp, offset)
         return ClientPartition(*self.tp, offset, leader_epoch=epoch)

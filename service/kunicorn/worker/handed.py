@@ -17,8 +17,8 @@ from kunicorn.pipes.ledger import (
     Ledger,
 )
 from kunicorn.pipes.messages import FailureKind
-from kunicorn.topics import NO_EPOCH
-from kunicorn.worker.flight import Flight, Track, oldest
+from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
+from kunicorn.worker.flight import Flight, Track
 from kunicorn.worker.grants import Grant
 
 
@@ -38,12 +38,19 @@ class Handed:
     def taken(self, flight: Flight) -> None:
         """A handler has it in hand."""
         self._in_hand.mark(flight.offset)
-        self._note_oldest()
+        cells, at, running = self._cells, self.grant.at, self.track.running
+        if len(running) == 1:
+            cells[at + HAND_OFFSET], cells[at + HAND_SINCE] = flight.offset, flight.since_ns
+        cells[at + HAND_COUNT] = len(running)
 
     def left(self, flight: Flight) -> None:
-        """It has left the handler's hands and is not done."""
+        """It has left the handler's hands."""
         self._in_hand.unmark(flight.offset)
-        self._note_oldest()
+        cells, at, running = self._cells, self.grant.at, self.track.running
+        if running and cells[at + HAND_OFFSET] == flight.offset:
+            first = next(iter(running))
+            cells[at + HAND_OFFSET], cells[at + HAND_SINCE] = first.offset, first.since_ns
+        cells[at + HAND_COUNT] = len(running)
 
     def done(self, flight: Flight, *, moved: bool) -> None:
         """It is done; `moved`: the consumed offset with it."""
@@ -53,25 +60,17 @@ class Handed:
                 self._done.unmark(offset)
         else:
             self._done.mark(flight.offset)
-        self._in_hand.unmark(flight.offset)
         self._cells[self.grant.at + HANDLED] += 1
-        self._note_oldest()
+        self.left(flight)
 
     def store(self) -> None:
         """The consumed offset, where it has moved."""
         cells, at, track = self._cells, self.grant.at, self.track
-        if track.consumed == cells[at + CONSUMED]:
-            return
-        if track.order and track.order[0].message is not None:
+        moved = track.consumed != cells[at + CONSUMED]
+        if (moved or cells[at + TIMESTAMP] == NO_TIMESTAMP) and track.order and track.order[0].message is not None:
             cells[at + TIMESTAMP] = track.order[0].message.timestamp()[1]
+        if not moved:
+            return
         if track.epoch != NO_EPOCH:
             cells[at + LEADER_EPOCH] = track.epoch
         cells[at + CONSUMED] = track.consumed
-
-    def _note_oldest(self) -> None:
-        cells, at, track = self._cells, self.grant.at, self.track
-        first = oldest(track)
-        if first is not None and (cells[at + HAND_SINCE], cells[at + HAND_OFFSET]) != (first.since_ns, first.offset):
-            cells[at + HAND_OFFSET] = first.offset
-            cells[at + HAND_SINCE] = first.since_ns
-        cells[at + HAND_COUNT] = len(track.running)

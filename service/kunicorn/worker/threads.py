@@ -8,7 +8,6 @@ from typing import Any
 
 from kunicorn.handling.calls import OwnLoop
 from kunicorn.outcomes import heed
-from kunicorn.pipes.clock import now_ns
 from kunicorn.records import Record
 from kunicorn.worker.crew import Poisoned, Work, die, raise_in
 from kunicorn.worker.flight import Flight
@@ -65,12 +64,14 @@ class Threads:
     def _serve(self) -> None:
         """One thread's life."""
         try:
-            while (flight := self._next()) is not None:
+            flight = self._next()
+            while flight is not None:
                 error = self._call(flight)
                 if error is None:
-                    self._work.finish(flight, now_ns())
+                    flight = self._work.finish(flight) or self._next()
                 else:
                     self._work.fail(flight, error)
+                    flight = self._next()
         except BaseException:
             die()
 

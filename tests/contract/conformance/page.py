@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from tests.contract.conformance import endurance
+from tests.contract.conformance import endurance, side_by_side
 from tests.contract.conformance.catalogue import SCENARIOS, SUITES
 from tests.contract.conformance.proofs import ROOT, TIERS, Proof, Tier, proofs
 from tests.contract.conformance.scenario import Area, Scenario
@@ -28,22 +27,6 @@ consumer is said in our words, and the tests that show it are ours (`@pytest.mar
 - *broker*: the whole service beside Apache Kafka.
 """
 
-MEASURED = Path(__file__).parent / "differential.json"
-_SIDE_BY_SIDE = """
-## Side by side
-
-Groups of two members of ours and of confluent-kafka, each group behind a link of its own, on one broker of Apache
-Kafka; every fault hits all of them at the same moment (`make bench-differential`). The pause is the longest of any
-partition: its next record lies in the log, and nobody has a record of it in hand, for whatever reason; the fault itself
-is part of it. Moved: how often a partition went to another member, which is what a rebalance would do. Repeated:
-records handled twice, which only an outage longer than a session brings about: what was handled since the last commit.
-Ours commit every 5 s here, and so does confluent-kafka with its defaults; with the consumer protocol it is made to
-commit every second. One run on a busy machine: a second more or less means nothing.
-
-| fault | client | longest pause s | moved | repeated |
-| --- | --- | --: | --: | --: |
-"""
-
 
 def page() -> str:
     """The whole page."""
@@ -51,22 +34,7 @@ def page() -> str:
     parts = [_HEAD, "## Count\n", _count(shown), "\n## Scenarios\n"]
     for area in get_args(Area):
         parts += [f"\n### {area[0].upper()}{area[1:]}\n\n", *_listed(area, shown)]
-    return "\n".join(parts[:3]) + "".join(parts[3:]) + endurance.section(endurance.read()) + _side_by_side()
-
-
-def _side_by_side() -> str:
-    """What `make bench-differential` measured last."""
-    if not MEASURED.exists():
-        return ""
-    rows = json.loads(MEASURED.read_text())
-    faults = list(dict.fromkeys(row["fault"] for row in rows))
-    table = "".join(
-        f"| {fault} | {row['client']} | {row['pause']:.1f} | {row['moved']} | {row['repeated']} |\n"
-        for fault in faults
-        for row in rows
-        if row["fault"] == fault
-    )
-    return _SIDE_BY_SIDE + table
+    return "\n".join(parts[:3]) + "".join(parts[3:]) + endurance.section(endurance.read()) + side_by_side.section()
 
 
 def _count(shown: Mapping[str, Sequence[Proof]]) -> str:

@@ -130,8 +130,8 @@ def test_a_property_that_librdkafka_refuses_is_named(handlers: Path) -> None:
         ("raise ValueError('no database')", "ValueError: no database"),
         ("import sys; sys.exit(0)", "SystemExit"),
         ("def handle(:", "SyntaxError"),
-        ("import os; os._exit(9)", "ended the process: exit code 9"),
-        ("import os; os.kill(os.getpid(), 11)", "ended the process: killed by SIGSEGV"),
+        ("import os; os._exit(9)", "ended the process: exit 9"),
+        ("import os; os.kill(os.getpid(), 11)", "ended the process: SIGSEGV"),
     ],
 )
 def test_a_handler_that_cannot_be_loaded_is_told_with_exit_code_3(handlers: Path, source: str, words: str) -> None:
@@ -261,7 +261,7 @@ def test_a_handler_that_ends_the_trial_is_told(kafka: KafkaCluster, handlers: Pa
     (handlers / "shop.py").write_text("import os\ndef handle(record): os.kill(os.getpid(), 11)\n")
     code, line = tried(kafka, numbers, 1)
     assert code is ExitCode.HANDLER
-    assert line.endswith("trying the handler on 1 records ended early: killed by SIGSEGV")
+    assert line.endswith("trying the handler on 1 records ended early: SIGSEGV")
 
 
 def test_topics_without_records_are_no_failure(kafka: KafkaCluster, handlers: Path) -> None:

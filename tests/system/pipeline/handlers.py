@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +34,8 @@ def obedient(record: Record) -> Any:
             raise DeadLetter("not wanted")
         case b"skip":
             return Skip("not needed")
+        case b"crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
         case b"halt" if not _options.get("forgive"):
             return Halt("a person has to look")
         case b"once" if record.idempotency_key not in _failed_once:

@@ -84,6 +84,23 @@ def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(de
     assert report.holds, report
 
 
+def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_the_others_go_on(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1, {"handler": {"on_failure": "dead_letter"}, "workers": {"max_crashes": 2}})
+    letters = desk.kafka.create_topic(f"{desk.topic}.dead-letters")
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x", "x", "crash", "x"]})
+    said = desk.said("backfill", "--master", MASTER, "--run", "deadly")
+    assert "handled       3 records" in said
+    assert [(r["offset"], r["status"], r["attempts"]) for r in desk.outcomes("deadly")] == [
+        (0, "done", None), (2, "dead_letter", 2), (3, "done", None),
+    ]  # fmt: skip
+    (letter,) = consumed(desk.kafka.bootstrap, letters, 1)
+    told = dict(headers_of(letter))
+    assert (letter.value(), told["kunicorn-error-type"], told["kunicorn-attempts"]) == (b"crash", b"WorkerDied", b"2")
+    assert list(desk.runs.rglob("*.cells")) == []
+
+
 def test_the_relay_loses_nothing_and_repeats_nothing(
     desk_of: Callable[..., Desk], members_of: Callable[..., Members], audit: Path
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from kunicorn.demo.check import Report
 from tests.system.members import Members
 from tests.system.pipeline.desk import Desk, tiles
+from tests.system.pipeline.test_jobs import send
 from tests.system.producing import committed_offsets, end_offsets, held, produce
 from tests.waiting import wait_until
 
@@ -140,6 +141,21 @@ def test_a_killed_backfill_goes_on_from_its_manifest_and_its_table_has_every_off
     assert report.lost == ()
     assert repeats(report) <= ROUND, report
     assert tiles(desk.outcomes("cut"), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
+
+
+def test_more_deadly_records_than_spark_has_tries_are_named_and_singled_out_by_the_next_run(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1, {"handler": {"on_failure": "skip"}, "workers": {"max_crashes": 2}})
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x", "crash", "x", "crash", "x"]})
+    process = desk.start("backfill", "--run", "deadly", "--master", "local-cluster[2,1,1024]")
+    out, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 6, out
+    assert f"In hand at the end: {desk.topic}-0@1, {desk.topic}-0@3." in out
+    finish(desk, "backfill", "--resume", "deadly", master="local-cluster[2,1,1024]")
+    assert [(row["offset"], row["status"]) for row in desk.outcomes("deadly")] == [
+        (0, "done"), (1, "skip"), (2, "done"), (3, "skip"), (4, "done"),
+    ]  # fmt: skip
 
 
 def test_a_stream_restarted_ten_times_has_every_offset_once_in_its_table_and_its_group(desk: Desk) -> None:

@@ -71,7 +71,7 @@ class Reader:
             if not reading.started:
                 assert last == 0, "the slot forgot its grant"
                 continue
-            offset, epoch = reading.consumed
+            offset, epoch, _ = reading.consumed
             assert offset >= max(last, START), f"offset {offset} after {last}"
             assert epoch >= epoch_of(offset - 1), f"epoch {epoch} with offset {offset}"
             assert reading.hand_count in (0, CHUNK), reading

@@ -154,7 +154,8 @@ def test_a_halted_partition_is_counted_by_its_state() -> None:
 
 def test_the_group_series_tell_the_snapshot() -> None:
     busy = status(
-        partitions=(partition(0, lag=3, in_hand=90, in_hand_age=2.5), partition(1, lag=8, in_hand=5, in_hand_age=0.1))
+        partitions=(partition(0, lag=3, in_hand=90, in_hand_age=2.5), partition(1, lag=8, in_hand=5, in_hand_age=0.1)),
+        workers=(worker(0, in_flight=1), worker(1, in_flight=3)),
     )
     samples = scraped(Metrics(), busy)
     expected = {
@@ -166,7 +167,7 @@ def test_the_group_series_tell_the_snapshot() -> None:
         "kunicorn_session_timeout_seconds": 45,
         "kunicorn_lease_left_seconds": 44,
         "kunicorn_last_commit_seconds": 2,
-        "kunicorn_inflight_records": 2,
+        "kunicorn_inflight_records": 4,
         "kunicorn_inflight_oldest_seconds": 2.5,
     }
     assert {name: value(samples, name, group="shop") for name in expected} == expected

@@ -56,8 +56,8 @@ class Consumed:
     def __call__(self) -> dict[TopicPartition, Position]:
         return dict(self.left)
 
-    def committed(self, tp: TopicPartition, offset: int) -> None:
-        if self.left.get(tp, Position(-1)).offset == offset:
+    def committed(self, tp: TopicPartition, position: Position) -> None:
+        if self.left.get(tp, Position(-1)) == position:
             del self.left[tp]
 
 
@@ -75,9 +75,9 @@ async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
 async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
     broker, consumed = Broker(), Consumed(p0=10, p1=20)
 
-    def goes_on(tp: TopicPartition, offset: int) -> None:
-        consumed.committed(tp, offset)
-        consumed.left[ONE] = Position(offset + 1)
+    def goes_on(tp: TopicPartition, position: Position) -> None:
+        consumed.committed(tp, position)
+        consumed.left[ONE] = Position(position.offset + 1)
 
     commits = Commits(broker, consumed, goes_on, Metrics())
     assert await commits.settle([ZERO], clock.now() + 5)

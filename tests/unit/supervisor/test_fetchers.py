@@ -177,7 +177,7 @@ def test_invariant_1_what_is_committable_is_what_the_ledger_says_and_never_an_un
     stage.give(0)
     stage.workers[0].consume(stage.start_of(0), 107, in_hand=3)
     assert consumed(stage) == {0: 107}
-    stage.fetchers.table.committed(TopicPartition("orders", 0), 107)
+    stage.fetchers.table.committed(TopicPartition("orders", 0), Position(107))
     assert consumed(stage) == {}
 
 

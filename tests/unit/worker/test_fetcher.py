@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message
@@ -11,6 +12,9 @@ from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
+from kunicorn.testing import record
+from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
+from kunicorn.testing.records import message_of, placed
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
@@ -259,3 +263,16 @@ def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
     hand = table.fetcher.in_hand(3_500_000_000)
     assert hand is not None
     assert (hand.offset, hand.count, hand.age) == (0, 3, 2.5)
+
+
+def test_what_lies_behind_a_stop_is_never_consumed() -> None:
+    records = placed([record(str(number)) for number in range(5)], "t")
+    consumer: Any = MemoryConsumer(MemoryLog(map(message_of, records)), lambda seconds: None)
+    ledger = Ledger.create(4)
+    fetcher = Fetcher(consumer, NoTopics(), ledger, Meter(), lambda report: None)
+    fetcher.start([FetcherStart(1, 1, *P0, 0, -1, stop=3)])
+    fetcher.begin_turn(0)
+    assert len(consumer.consume(5, 0)) == 5
+    fetcher.begin_turn(LATER)
+    assert ledger.read(1, 1).consumed.offset == 3, "the client is at 5, but 3 and 4 were dropped"
+    ledger.close()

@@ -1,0 +1,247 @@
+"""Who takes part, and how each is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import confluent_kafka
+
+import kunicorn
+from bench.peers.environments import HERE, franz_go, franz_go_version, python_of, version_of
+from tests.kafka.artifacts import distribution
+from tests.kafka.cluster import VERSION
+from tests.system.members import toml
+
+CLIENTS = HERE / "clients"
+PYTHON_KINDS = frozenset({"nothing", "work", "wait", "delay"})
+JAVA_MAIN = "org.apache.kafka.tools.ConsumerPerformance"
+JAVA_FLAGS = ("-server", "-Xmx512M", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExplicitGCInvokesConcurrent")
+"""What kafka-consumer-perf-test.sh and kafka-run-class.sh set."""
+
+
+class Setting(NamedTuple):
+    """What a run is about."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    partitions: int
+    records: int
+    kind: str
+    """Of handler: nothing, work, wait, delay."""
+    loops: int
+    """Of work."""
+    directory: Path
+    """For this run's files; `tallies` is in it."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A consumer and one way to use it."""
+
+    title: str
+    start: Callable[[Contender, Setting], list[str]]
+    version: Callable[[], str]
+    form: str = ""
+    workers: int = 1
+    kinds: frozenset[str] = PYTHON_KINDS
+    audited: bool = True
+    """Counts into shared memory; else its own report is read."""
+
+    in_order: bool = True
+    """Keeps the order of a partition; of handlers that wait nobody does by all means."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is kunicorn."""
+        return self.title.startswith("kunicorn")
+
+    def command(self, setting: Setting) -> list[str]:
+        """What to run, in `clients/`. Makes its environment first if need be; raises `Unavailable`."""
+        return self.start(self, setting)
+
+    def environment(self, setting: Setting) -> dict[str, str]:
+        """What `clients/tally.py` reads."""
+        return {
+            "BENCH_BOOTSTRAP": setting.bootstrap,
+            "BENCH_TOPIC": setting.topic,
+            "BENCH_GROUP": setting.group,
+            "BENCH_PARTITIONS": str(setting.partitions),
+            "BENCH_HANDLER": setting.kind,
+            "BENCH_LOOPS": str(setting.loops),
+            "BENCH_TALLIES": str(setting.directory / "tallies"),
+            "BENCH_FORM": self.form,
+            "BENCH_WORKERS": str(self.workers),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+
+def _program(environment: str, script: str) -> Callable[[Contender, Setting], list[str]]:
+    return lambda _who, _setting: [str(python_of(environment)), str(CLIENTS / script)]
+
+
+def _faust(_who: Contender, setting: Setting) -> list[str]:
+    data = str(setting.directory / "data")
+    return [
+        str(python_of("faust")),
+        "-m",
+        "faust",
+        "-D",
+        data,
+        "-A",
+        "with_faust",
+        "worker",
+        "-l",
+        "error",
+        "--without-web",
+    ]
+
+
+def _faststream(who: Contender, _setting: Setting) -> list[str]:
+    command = [str(python_of("faststream")), "-m", "faststream", "run", "with_faststream:app", "--log-level", "error"]
+    return command + (["--workers", str(who.workers)] if who.workers > 1 else [])
+
+
+def _java(_who: Contender, setting: Setting) -> list[str]:
+    kafka, properties = distribution(VERSION), setting.directory / "consumer.properties"
+    properties.write_text("heartbeat.interval.ms=1000\nsession.timeout.ms=45000\n")
+    told = {
+        "--bootstrap-server": setting.bootstrap,
+        "--topic": setting.topic,
+        "--group": setting.group,
+        "--num-records": str(setting.records),
+        "--command-config": str(properties),
+        "--reporting-interval": "10",
+    }
+    arguments = [*(word for pair in told.items() for word in pair), "--show-detailed-stats", "--hide-header"]
+    return [kafka.java.command, *JAVA_FLAGS, "-cp", kafka.classpath, JAVA_MAIN, *arguments]
+
+
+def _franz_go(_who: Contender, _setting: Setting) -> list[str]:
+    return [str(franz_go())]
+
+
+def _kunicorn(who: Contender, setting: Setting) -> list[str]:
+    """As its README has it: the group, the handler, so many workers; everything else is default."""
+    mode = "batch" if who.form == "batch" else "record"
+    special = {"nothing": "count", "wait": "wait"} if mode == "record" else {}
+    handler = special.get(setting.kind, {"record": "handle", "batch": "handle_batch"}[mode])
+    ordering = {"ordering": "key"} if who.form == "key" else {}
+    config = setting.directory / "kunicorn.toml"
+    config.write_text(
+        toml(
+            {
+                "kafka": {"bootstrap_servers": [setting.bootstrap]},
+                "group": {"id": setting.group, "topics": [setting.topic]},
+                "handler": {"entrypoint": f"with_kunicorn:{handler}", "mode": mode, **ordering},
+                "workers": {"count": who.workers},
+                "http": {"host": "127.0.0.1", "port": 0},
+            }
+        )
+    )
+    return [sys.executable, "-m", "kunicorn", "run", "--config", str(config)]
+
+
+def _pinned(environment: str, package: str) -> Callable[[], str]:
+    return lambda: version_of(environment, package)
+
+
+def _bare(title: str, form: str) -> Contender:
+    return Contender(title, _program("confluent", "with_confluent.py"), lambda: confluent_kafka.__version__, form)
+
+
+def kunicorns(form: str, workers: int) -> Contender:
+    """Ours, as `kunicorn run`."""
+    title = f"kunicorn, {workers} worker{'s' * (workers > 1)}, {form} handler"
+    return Contender(title, _kunicorn, lambda: kunicorn.__version__, form, workers)
+
+
+RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
+KEYED_2 = Contender(
+    "kunicorn, 2 workers, by key",
+    _kunicorn,
+    lambda: kunicorn.__version__,
+    "key",
+    2,
+    frozenset({"wait"}),
+    in_order=False,
+)
+BARE_POLL = _bare("confluent-kafka, poll()", "poll")
+BARE = _bare("confluent-kafka, tuned", "tuned")
+BARE_RUNS = _bare("confluent-kafka, tuned, by runs", "runs")
+AIOKAFKA = Contender("aiokafka, getmany", _program("aiokafka", "with_aiokafka.py"), _pinned("aiokafka", "aiokafka"))
+KAFKA_PYTHON = Contender(
+    "kafka-python", _program("kafka-python", "with_kafka_python.py"), _pinned("kafka-python", "kafka-python")
+)
+FAUST = Contender("Faust", _faust, _pinned("faust", "faust-streaming"))
+QUIX = Contender("Quix Streams", _program("quix", "with_quix.py"), _pinned("quix", "quixstreams"))
+FASTSTREAM, FASTSTREAM_BATCH, FASTSTREAM_2 = (
+    Contender(title, _faststream, _pinned("faststream", "faststream"), form, workers, kinds)
+    for title, form, workers, kinds in (
+        ("FastStream", "record", 1, PYTHON_KINDS),
+        ("FastStream, batches", "batch", 1, PYTHON_KINDS - {"wait"}),
+        ("FastStream, --workers 2", "record", 2, PYTHON_KINDS),
+    )
+)
+ARROYO, ARROYO_PROCESSES, ARROYO_THREADS = (
+    Contender(
+        title, _program("arroyo", "with_arroyo.py"), _pinned("arroyo", "sentry-arroyo"), form, workers, frozenset(kinds)
+    )
+    for title, form, workers, kinds in (
+        ("arroyo", "task", 1, PYTHON_KINDS - {"wait"}),
+        ("arroyo, 2 processes", "processes", 2, PYTHON_KINDS),
+        ("arroyo, 8 threads", "threads", 1, {"wait"}),
+    )
+)
+PYRALLEL, PYRALLEL_PROCESSES = (
+    Contender(
+        title,
+        _program("pyrallel", "with_pyrallel.py"),
+        _pinned("pyrallel", "pyrallel-consumer"),
+        form,
+        workers,
+        in_order=False,
+    )
+    for title, form, workers in (
+        ("Pyrallel-Consumer, asyncio", "asyncio", 1),
+        ("Pyrallel-Consumer, 2 processes", "processes", 2),
+    )
+)
+JAVA = Contender("Java ConsumerPerformance", _java, lambda: VERSION, kinds=frozenset({"nothing"}), audited=False)
+FRANZ_GO = Contender("franz-go", _franz_go, franz_go_version, kinds=frozenset({"nothing", "delay"}))
+
+CONTENDERS = (
+    BATCH_2,
+    RECORD_2,
+    BATCH_1,
+    RECORD_1,
+    KEYED_2,
+    BARE_RUNS,
+    BARE,
+    BARE_POLL,
+    FRANZ_GO,
+    JAVA,
+    AIOKAFKA,
+    KAFKA_PYTHON,
+    FAUST,
+    QUIX,
+    FASTSTREAM,
+    FASTSTREAM_BATCH,
+    FASTSTREAM_2,
+    ARROYO,
+    ARROYO_PROCESSES,
+    ARROYO_THREADS,
+    PYRALLEL,
+    PYRALLEL_PROCESSES,
+)
+"""In the order of the tables."""
+
+
+def importable() -> str:
+    """The path on which our own service is found, installed or not; the others' environments have their own."""
+    return os.pathsep.join(filter(None, sys.path))

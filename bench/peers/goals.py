@@ -1,0 +1,126 @@
+"""What has to be reached, each in the same run as what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.peers import contenders as c
+from bench.peers.contenders import Contender
+from bench.peers.plan import Case, Plan
+from bench.peers.results import Results
+
+
+class Goal(NamedTuple):
+    """One line of the table."""
+
+    text: str
+    limit: float
+    at_least: bool
+    value: float | None
+    unit: str = "×"
+
+    @property
+    def reached(self) -> bool | None:
+        """None where there is nothing to judge."""
+        if self.value is None:
+            return None
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    @property
+    def wanted(self) -> str:
+        """The limit, for people."""
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+
+    @property
+    def measured(self) -> str:
+        """The value, for people."""
+        return "not measured" if self.value is None else f"{self.value:.2f} {self.unit}"
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        return {True: "reached", False: "missed", None: ""}[self.reached]
+
+
+AIOKAFKAS = (c.AIOKAFKA,)
+QUIXES = (c.QUIX,)
+ARROYOS = (c.ARROYO, c.ARROYO_PROCESSES)
+ELSEWHERE = (
+    c.FASTSTREAM,
+    c.FASTSTREAM_BATCH,
+    c.FASTSTREAM_2,
+    c.FAUST,
+    c.KAFKA_PYTHON,
+    c.PYRALLEL,
+    c.PYRALLEL_PROCESSES,
+)
+
+
+def goals(plan: Plan, results: Results) -> list[Goal]:
+    """All of them, with what was measured."""
+    nothing, wide = Case(plan.small, "nothing"), Case(plan.wide, "nothing")
+    work, delay = Case(plan.small, "work"), Case(plan.delayed, "delay")
+
+    def rate(ours: Contender, theirs: Contender) -> float | None:
+        return results.ratio((nothing, ours), (nothing, theirs))
+
+    def ahead_of(theirs: Sequence[Contender]) -> float | None:
+        found = [ratio for who in theirs if (ratio := rate(c.BATCH_2, who)) is not None]
+        return min(found, default=None)
+
+    return [
+        Goal("one worker, record handler, beside the tuned confluent-kafka loop", 0.9, True, rate(c.RECORD_1, c.BARE)),
+        Goal("one worker, batch handler, beside the same by runs", 0.97, True, rate(c.BATCH_1, c.BARE_RUNS)),
+        Goal("two workers, batch handler, beside Java's ConsumerPerformance", 1.5, True, rate(c.BATCH_2, c.JAVA)),
+        Goal("two workers, batch handler, beside franz-go", 1.0, True, rate(c.BATCH_2, c.FRANZ_GO)),
+        Goal("two workers, batch handler, beside aiokafka", 4.0, True, ahead_of(AIOKAFKAS)),
+        Goal("two workers, batch handler, beside Quix Streams", 15.0, True, ahead_of(QUIXES)),
+        Goal("two workers, batch handler, beside arroyo at its best", 20.0, True, ahead_of(ARROYOS)),
+        Goal(
+            "two workers, batch handler, beside the best of FastStream, Faust, kafka-python and Pyrallel-Consumer",
+            10.0,
+            True,
+            ahead_of(ELSEWHERE),
+        ),
+        Goal("20 µs of work: two workers beside one", 1.7, True, results.ratio((work, c.RECORD_2), (work, c.RECORD_1))),
+        Goal(
+            "p99 at 1,000 records/s beside a bare poll() loop",
+            1.2,
+            False,
+            results.ratio((delay, c.RECORD_1), (delay, c.BARE_POLL), "p99"),
+        ),
+        Goal(
+            "the supervisor's part of the tree's CPU at full throughput",
+            2.0,
+            False,
+            _percent(results.median(nothing, c.BATCH_2, "root_share")),
+            "%",
+        ),
+        Goal(
+            "a worker's memory over a bare process with the same handler",
+            15.0,
+            False,
+            _difference(
+                results.median(nothing, c.RECORD_1, "member_memory_mb"),
+                results.median(nothing, c.BARE, "member_memory_mb"),
+            ),
+            "MB",
+        ),
+        Goal(
+            "from `kunicorn run` to the first record, beyond the group's join",
+            1.0,
+            False,
+            results.median(nothing, c.RECORD_1, "first_record_s"),
+            "s",
+        ),
+        Goal("2,000 partitions beside 8", 0.8, True, results.ratio((wide, c.BATCH_1), (nothing, c.BATCH_1))),
+    ]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other

@@ -1,0 +1,151 @@
+"""The section of docs/benchmarks.md and its pictures."""
+
+from __future__ import annotations
+
+import os
+import platform
+import textwrap
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from bench.pages import PAGE
+from bench.peers import contenders as c
+from bench.peers.contenders import CONTENDERS, Contender
+from bench.peers.goals import Goal
+from bench.peers.plan import Case, Plan
+from bench.peers.plot import Bar, bars
+from bench.peers.results import Results
+from tests.kafka.cluster import VERSION
+
+TITLE = "Beside every peer"
+PICTURES = PAGE.parent / "pictures"
+KINDS = {
+    "nothing": "nothing to do",
+    "work": "JSON and about 20 µs of CPU",
+    "wait": "5 ms of waiting",
+    "delay": "1,000 records a second",
+}
+
+
+def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
+    """All of it."""
+    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), _paragraph(_rules())]
+    for picture, title in (("peers-rate.svg", "Records per second"), ("peers-cpu.svg", "CPU per record")):
+        parts.append(f"![{title}](pictures/{picture})")
+    for case in dict.fromkeys(series.case for series in plan.series):
+        taking_part = [who for who in CONTENDERS if results.of(case, who) or results.failure(case, who)]
+        if taking_part:
+            parts += [f"### {_heading(case)}", _table(case, results, taking_part)]
+    return "\n\n".join(parts)
+
+
+def pictures(plan: Plan, results: Results) -> None:
+    """Rates and costs where there is nothing to do, best first."""
+    nothing = Case(plan.small, "nothing")
+    for name, column, title, unit in (
+        ("peers-rate.svg", "rate", f"Records per second: {nothing.load}, nothing to do", ""),
+        ("peers-cpu.svg", "cpu_us", f"CPU time per record, whole process tree: {nothing.load}", "µs"),
+    ):
+        found = [
+            Bar(who.title, value, who.ours) for who in CONTENDERS if (value := results.median(nothing, who, column))
+        ]
+        ranked = sorted(found, key=lambda bar: bar.value, reverse=column == "rate")
+        (PICTURES / name).write_text(bars(title, unit, ranked))
+
+
+def conditions(command: str, taking_part: Iterable[Contender]) -> str:
+    """What it was measured with."""
+    versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
+    return _paragraph(
+        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} and one contender at a time on "
+        f"the same {os.cpu_count()} cores ({_processor()}), Linux {platform.release().split('-')[0]}, Python "
+        f"{platform.python_version()}. {'; '.join(versions)}."
+    )
+
+
+def _rules() -> str:
+    return (
+        "All are members of a group with heartbeats every second, written and tuned as their documentation has it "
+        "(bench/peers/clients), Pyrallel-Consumer on Python 3.12. Rates count from when 5 % of the records (or the "
+        "records of two seconds) are handled until the last is, or until time is up; CPU is the whole process tree's "
+        "in the same window, memory its highest PSS, where pages that processes share count once. Medians, and the "
+        "range over the rounds; a ratio is the median of the rounds' ratios. Every run is audited by a count and a sum "
+        "of offsets for each partition, kept by the handler: each record exactly once, unless said. "
+        "ConsumerPerformance gives its own count. What a second member's joining costs is told above, under Hand-over "
+        "under load."
+    )
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _goal_table(reached: Iterable[Goal]) -> str:
+    rows = [["what", "must reach", "measured", ""], ["---", "--:", "--:", "---"]]
+    rows += [[goal.text, goal.wanted, goal.measured, _verdict(goal)] for goal in reached]
+    return rows_of(rows)
+
+
+def _verdict(goal: Goal) -> str:
+    return f"**{goal.verdict}**" if goal.reached is False else goal.verdict
+
+
+def _heading(case: Case) -> str:
+    return f"{KINDS[case.kind][0].upper()}{KINDS[case.kind][1:]}: {case.load}, {case.load.records:,} records"
+
+
+def _table(case: Case, results: Results, taking_part: Iterable[Contender]) -> str:
+    if case.kind == "delay":
+        rows = [["client", "p50 ms", "p99 ms", "p99.9 ms", "audit"], ["---", *["--:"] * 3, "---"]]
+        return rows_of([*rows, *(_delay_row(case, results, who) for who in taking_part)])
+    head = ["client", f"beside {c.BATCH_2.title if case.kind == 'nothing' else c.RECORD_2.title}", "records/s", "range"]
+    rows = [[*head, "CPU µs a record", "MB", "audit"], ["---", *["--:"] * 5, "---"]]
+    return rows_of([*rows, *(_rate_row(case, results, who) for who in taking_part)])
+
+
+def _rate_row(case: Case, results: Results, who: Contender) -> list[str]:
+    if failure := results.failure(case, who):
+        return [who.title, "", "", "", "", "", _cell(failure)]
+    yardstick = c.BATCH_2 if case.kind == "nothing" else c.RECORD_2
+    ratio, rates = results.ratio((case, who), (case, yardstick)), results.column(case, who, "rate")
+    rate, cpu, memory = (results.median(case, who, name) for name in ("rate", "cpu_us", "memory_mb"))
+    return [
+        who.title,
+        "" if ratio is None else f"{ratio:.2g}",
+        f"{rate:,.0f}",
+        f"{rates[0]:,.0f}–{rates[-1]:,.0f}" if len(rates) > 1 else "one run",
+        f"{cpu:.2f}",
+        f"{memory:.0f}",
+        _cell(_audit(case, results, who)),
+    ]
+
+
+def _audit(case: Case, results: Results, who: Contender) -> str:
+    if not who.audited:
+        return "its own count"
+    if finding := results.finding(case, who):
+        return finding
+    handled = results.column(case, who, "handled")[0]
+    return "once each" if handled >= case.load.records else f"once each, of the first {handled:,}"
+
+
+def _delay_row(case: Case, results: Results, who: Contender) -> list[str]:
+    if failure := results.failure(case, who):
+        return [who.title, "", "", "", _cell(failure)]
+    figures = (results.median(case, who, name) for name in ("p50", "p99", "p999"))
+    return [who.title, *(f"{value:.2f}" for value in figures), _cell(results.finding(case, who) or "once each")]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")
+
+
+def rows_of(rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False)

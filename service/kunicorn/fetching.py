@@ -1,0 +1,43 @@
+"""Ranges of offsets fetched by commands: with the workers' client properties, and without a group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from kunicorn.pipes.messages import Token
+
+Range = tuple[str, int, int, int]
+"""Topic, partition, first offset, and the end."""
+
+
+def fetch(
+    client: Mapping[str, str | int | float | bool], token: Token | None, ranges: Sequence[Range], patience: float
+) -> list[Message]:
+    """The records in `ranges`, those behind an end that came along included.
+
+    Gives up after `patience` seconds without a record. Blocks.
+    """
+    login = {}
+    if token is not None:
+        login["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
+    consumer = Consumer({**client, **login})
+    found: list[Message] = []
+    try:
+        ends = {(topic, number): end for topic, number, _, end in ranges}
+        consumer.assign([TopicPartition(topic, number, first) for topic, number, first, _ in ranges])
+        heard = time.monotonic()
+        while ends and time.monotonic() - heard < patience:
+            for message in consumer.consume(500, 0.2):
+                heard = time.monotonic()
+                if message.error() is None:
+                    found.append(message)
+            # By position: an end may be a transaction's marker, which is no record.
+            for place in consumer.position([TopicPartition(*each) for each in ends]):
+                if place.offset >= ends[place.topic, place.partition]:
+                    del ends[place.topic, place.partition]
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,170 @@
+"""When a service that runs as a job ends by itself: at the logs' ends, after so many records, or at a time.
+
+With `--until-end` a partition is handled up to where its log ended when it was first assigned here (isolation level
+respected), and then fetched no more; one that leaves and comes back keeps that end. The service leaves its group when
+everything that it has got is handled so far. Members that run as jobs beside it get its partitions then, with ends of
+their own: together they end once nobody produces faster than they leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.group.partitions import PartitionEvent, PartitionState
+from kunicorn.group.states import State
+from kunicorn.moments import moment, span
+from kunicorn.observe import logs
+from kunicorn.pipes import clock
+from kunicorn.pipes.messages import StopFetcher
+from kunicorn.settings import Settings
+from kunicorn.settings.assign import shown
+from kunicorn.supervisor.fetchers import WHENEVER, Fetchers
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.source import Source
+from kunicorn.supervisor.starts import LATEST, Offsets
+from kunicorn.topics import NO_OFFSET, TopicPartition
+
+log = logs.get("kunicorn.ending")
+
+_LOOK_INTERVAL = 0.25
+_PAUSE = 0.5
+_FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """What ends the service by itself; the first that comes true."""
+
+    end: bool = False
+    """The partitions' ends."""
+    max_records: int | None = None
+    """Records handled, by all workers together; what they handle until that is noticed comes on top."""
+    seconds: float | None = None
+    """Since partitions began to be had."""
+
+
+def until_of(
+    settings: Settings, *, end: bool, max_records: int | None, run_for: str | None, stop_at: str | None
+) -> Until:
+    """What the command line asks for; `run_for` and `stop_at` as in `kunicorn.moments`. Raises `ConfigError`."""
+    if end and settings.assigned:
+        raise ConfigError('--until-end is for groups: with [assign], set assign.stop = "end"')
+    if run_for is not None and stop_at is not None:
+        raise ConfigError("--for and --stop-at both say when to stop: choose one")
+    seconds = None if run_for is None else span("--for", run_for)
+    if stop_at is not None:
+        now_ms = time.time_ns() // 1_000_000
+        seconds = (moment("--stop-at", stop_at, now_ms) - now_ms) / 1000
+        if seconds <= 0:
+            raise ConfigError(f"--stop-at {stop_at!r} lies in the past")
+    return Until(end, max_records, seconds)
+
+
+class Ending:
+    """Looks four times a second. Caller: the loop; nothing blocks."""
+
+    def __init__(
+        self,
+        until: Until,
+        source: Source,
+        fetchers: Fetchers,
+        offsets: Offsets,
+        handled: Callable[[], int],
+        idle_patience: float,
+    ) -> None:
+        """`handled`: records that workers have reported. `idle_patience`: seconds that a member waits for a first
+        partition; those of a dead member come when its session is over."""
+        self.unfinished = 0
+        """Partitions that halted before their end."""
+        self.resolve: Callable[[Collection[Partition]], None]
+        """Set by the service: goes on with partitions whose end is known."""
+        self._until = until
+        self._source = source
+        self._fetchers = fetchers
+        self._offsets = offsets
+        self._handled = handled
+        self._idle_patience = idle_patience
+        self._ends: dict[TopicPartition, int] = {}
+        self._began = clock.now()
+
+    async def wait(self) -> str:
+        """Return why the service is to end, as soon as it is."""
+        self._began = clock.now()
+        while True:
+            if (why := self._why(clock.now())) is not None:
+                return why
+            await asyncio.sleep(_LOOK_INTERVAL)
+
+    async def learn(self, partitions: Collection[Partition]) -> None:
+        """Find out where these end, however long it takes, and go on with each that is still ours."""
+        left = list(partitions)
+        for partition in left:
+            if partition.fresh:
+                # Its topic was created anew: the end that is known was the old one's.
+                self._ends.pop(partition.tp, None)
+        while left := [p for p in left if self._waits(p)]:
+            missing = [p.tp for p in left if p.tp not in self._ends]
+            try:
+                found = await self._offsets.list_offsets(dict.fromkeys(missing, LATEST)) if missing else {}
+            except PeerError as error:
+                log.info(f"the ends of {len(missing)} logs are not known yet: {error}")
+                found = {}
+            self._ends |= {tp: each.offset for tp, each in found.items() if not each.error}
+            self._go_on([p for p in left if p.tp in self._ends and self._waits(p)])
+            left = [p for p in left if p.tp not in self._ends]
+            if left:
+                await asyncio.sleep(_PAUSE)
+
+    def _go_on(self, known: Collection[Partition]) -> None:
+        for partition in known:
+            partition.stop = self._ends[partition.tp]
+        if known:
+            self.resolve(known)
+
+    def _waits(self, partition: Partition) -> bool:
+        ours = self._fetchers.table.get(partition.tp) is partition
+        return ours and partition.state is PartitionState.RESOLVING
+
+    def _why(self, now: float) -> str | None:
+        until = self._until
+        if until.seconds is not None and now - self._began >= until.seconds:
+            return f"has run for {until.seconds:.0f} s, as asked"
+        if until.max_records is not None and self._handled() >= until.max_records:
+            return f"{self._handled()} records are handled, {until.max_records} were asked for"
+        return self._at_the_ends(now) if until.end else None
+
+    def _at_the_ends(self, now: float) -> str | None:
+        table = self._fetchers.table
+        for partition in table.values():
+            if partition.state in _FETCHED and is_at_its_end(partition):
+                self._rest(partition)
+        group = self._source.group(now)
+        if group is None or not group.joined or group.state != State.STABLE.value:
+            return None  # Partitions may be coming, or going.
+        if not table:
+            late = now - self._began >= self._idle_patience
+            return f"this member has got no partition within {self._idle_patience:.0f} s" if late else None
+        halted = [p.tp for p in table.values() if p.state is PartitionState.HALTED]
+        if not all(p.tp in halted or is_at_its_end(p) for p in table.values()):
+            return None
+        self.unfinished = len(halted)
+        if halted:
+            log.error(f"{len(halted)} partitions are halted before their end: {shown(frozenset(halted))}")
+            return "everything else that was assigned is handled up to its end"
+        return "everything that was assigned is handled up to its end"
+
+    def _rest(self, partition: Partition) -> None:
+        partition.meet(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
+        if partition.worker is not None:
+            partition.worker.send(StopFetcher([partition.grant], WHENEVER))
+
+
+def is_at_its_end(partition: Partition) -> bool:
+    """Nothing that is to be handled is left of it."""
+    partition.look()
+    position = partition.position
+    return position is not None and partition.stop != NO_OFFSET and position.offset >= partition.stop

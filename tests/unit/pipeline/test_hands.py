@@ -1,0 +1,93 @@
+"""What a killed process had in hand is found by the next try; real processes die here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kunicorn.pipeline.hands import IDLE, IN_HAND, STATE, died_in_hand, take_up
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.suspects import Hand
+
+WHOLE = OffsetRange("orders", 3, 10, 90)
+DYING = """
+import os, signal, sys
+from confluent_kafka import Message
+from kunicorn.handlers import Handler
+from kunicorn.handling.calls import calls_of
+from kunicorn.handling.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.handling import RangeHandler
+from kunicorn.pipeline.hands import take_up
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.storage import Directory
+
+def die(records):
+    if mode == "batch" or records.offset == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+url, mode = sys.argv[1:]
+whole = OffsetRange("orders", 3, 10, 90)
+messages = [Message(topic="orders", partition=3, offset=each, value=b"v") for each in (10, 12, 13, 17)]
+calls = calls_of(Handler("x:y", die, False, None, None), mode)
+policies = Policies(RetryPolicy(1, 1, 1, None, End.SKIP))
+list(RangeHandler(calls, policies, 3 if mode == "batch" else None, cells=take_up(whole, Directory(url)).cells)
+     .handle(whole, [messages]))
+"""
+CRASH = [sys.executable, "-c", DYING]
+
+
+def crash(place: Path, mode: str = "record") -> None:
+    """A try of the range in a process of this one's, killed with a record in hand."""
+    assert subprocess.run([*CRASH, str(place), mode], check=False).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("mode", "hand"), [("record", Hand(11, 12)), ("batch", Hand(10, 14))])
+def test_the_next_try_finds_what_a_killed_process_had_in_hand(tmp_path: Path, mode: str, hand: Hand) -> None:
+    crash(tmp_path, mode)
+    crash(tmp_path, mode)
+    assert take_up(WHOLE, Directory(str(tmp_path))).died_with == [hand, hand]
+    assert died_in_hand(Directory(str(tmp_path))) == [f"orders-3@{hand.start}"]
+    assert take_up(WHOLE._replace(stop=80), Directory(str(tmp_path))).died_with == [], "another range"
+
+
+def test_a_process_that_went_with_the_daemon_that_forked_it_blames_no_record(tmp_path: Path) -> None:
+    daemon = f"import subprocess, sys; subprocess.run({[*CRASH, str(tmp_path), 'record']!r})"
+    subprocess.run([sys.executable, "-c", daemon], check=True)
+    assert take_up(WHOLE, Directory(str(tmp_path))).died_with == []
+
+
+def test_a_death_that_was_seen_is_remembered_when_the_daemon_is_gone(tmp_path: Path) -> None:
+    look = (
+        "from kunicorn.pipeline.hands import take_up; from kunicorn.pipeline.ranges import OffsetRange as Whole; "
+        f"from kunicorn.pipeline.storage import Directory; take_up(Whole{tuple(WHOLE)}, Directory({str(tmp_path)!r}))"
+    )
+    command = [*CRASH, str(tmp_path), "record"]
+    daemon = f"import subprocess, sys; subprocess.run({command!r}); subprocess.run([sys.executable, '-c', {look!r}])"
+    subprocess.run([sys.executable, "-c", daemon], check=True)
+    assert take_up(WHOLE, Directory(str(tmp_path))).died_with == [Hand(11, 12)]
+
+
+def test_a_try_that_still_runs_is_no_death_and_a_range_that_is_through_leaves_nothing(tmp_path: Path) -> None:
+    place = Directory(str(tmp_path))
+    running = take_up(WHOLE, place)
+    running.cells[STATE] = IN_HAND
+    second = take_up(WHOLE, place)
+    assert second.died_with == []
+    running.cells[STATE] = IDLE
+    second.over()
+    assert list(tmp_path.glob("*/*/*")) == []
+
+
+def test_outcomes_in_an_object_store_have_their_hands_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    hand = take_up(WHOLE, Directory("s3://bucket/run/outcomes"))
+    assert len(list(tmp_path.glob(f"kunicorn-pipeline-{os.getuid()}/*/orders/3/_hand-*.cells"))) == 1
+    hand.over()

@@ -1,0 +1,274 @@
+"""Which record may start next, and how far a partition is done: for every order in which records can end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kunicorn.pipes.marks import WINDOW
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.flight import Flight, Stage, Track, done_ahead
+from kunicorn.worker.lanes import Lanes
+
+TP = TopicPartition("t", 0)
+NS = iter(range(1, 1 << 60))
+
+
+def track(start: int = 0, number: int = 0, **more: Any) -> Track:
+    return Track(TopicPartition("t", number), number, start, **more)
+
+
+def arrive(lanes: Lanes, to: Track, *keys: str | None, first: int = 0) -> None:
+    for offset, key in enumerate(keys, first):
+        lanes.arrive(to, offset, 0, None if key is None else key.encode(), f"record {offset}", 1)
+
+
+def started(lanes: Lanes) -> list[Flight]:
+    found = []
+    while (flight := lanes.start(next(NS))) is not None:
+        found.append(flight)
+    return found
+
+
+def offsets(flights: list[Flight]) -> list[int]:
+    return [flight.offset for flight in flights]
+
+
+@pytest.mark.parametrize(
+    ("ordering", "expected"), [("partition", [0]), ("key", [0, 1, 3, 4]), ("none", [0, 1, 2, 3, 4])]
+)
+def test_what_starts_at_once_is_the_first_of_each_lane_and_no_key_is_no_order(
+    ordering: str, expected: list[int]
+) -> None:
+    lanes, one = Lanes(ordering, 100), track()
+    arrive(lanes, one, "a", "b", "a", None, None)
+    assert offsets(started(lanes)) == expected
+
+
+def test_no_more_start_than_hands_are_free() -> None:
+    lanes, one = Lanes("none", 2), track()
+    arrive(lanes, one, *"abcd")
+    first, second = started(lanes)
+    lanes.finish(second)
+    assert offsets(started(lanes)) == [2]
+    lanes.finish(first)
+    assert one.consumed == 2
+
+
+def test_a_record_that_waits_holds_up_its_key_and_nothing_else() -> None:
+    lanes, one = Lanes("key", 100), track()
+    arrive(lanes, one, "a", "b", "a", "b")
+    a, b = started(lanes)
+    lanes.wait(a, "retry", "why")
+    lanes.finish(b)
+    (b,) = started(lanes)
+    lanes.finish(b)
+    assert (one.consumed, sorted(done_ahead(one))) == (0, [1, 3])
+    lanes.queue_again(a)
+    (again,) = started(lanes)
+    assert again is a
+    lanes.finish(a)
+    assert one.consumed == 2
+
+
+def test_nothing_starts_a_window_beyond_the_lowest_unfinished_record() -> None:
+    lanes, one = Lanes("none", 2), track()
+    for offset in (0, WINDOW - 1, WINDOW):
+        lanes.arrive(one, offset, 0, None, "", 1)
+    first, last = started(lanes)
+    lanes.finish(last)
+    assert started(lanes) == []
+    lanes.finish(first)
+    assert offsets(started(lanes)) == [WINDOW]
+
+
+def test_a_gap_larger_than_the_window_is_nothing_unfinished() -> None:
+    lanes, one = Lanes("key", 2), track()
+    lanes.arrive(one, 10 * WINDOW, 0, b"a", "", 1)
+    assert one.consumed == 10 * WINDOW
+    assert offsets(started(lanes)) == [10 * WINDOW]
+
+
+def test_a_suspect_is_handled_with_nothing_beside_it() -> None:
+    lanes, one = Lanes("none", 10), track(suspects=frozenset({1}))
+    arrive(lanes, one, *"abcd")
+    (first,) = started(lanes)
+    lanes.finish(first)
+    (suspect,) = started(lanes)
+    assert suspect.offset == 1
+    lanes.finish(suspect)
+    assert offsets(started(lanes)) == [2, 3]
+
+
+def test_what_was_done_before_is_passed_over() -> None:
+    lanes, one = Lanes("key", 10), track(done_before={1, 2, 5})
+    arrive(lanes, one, *"aaaa")
+    (first,) = started(lanes)
+    lanes.finish(first)
+    assert one.consumed == 3
+    assert offsets(started(lanes)) == [3]
+    assert sorted(done_ahead(one)) == [5], "told to the successor, though it was never fetched here"
+
+
+def test_dropped_records_are_unfinished_until_they_are_fetched_again_or_gone() -> None:
+    lanes, one = Lanes("partition", 10), track()
+    arrive(lanes, one, *"abcdef")
+    (first,) = started(lanes)
+    again = lanes.shed(one, 2)
+    assert again is not None
+    assert again.offset == 3
+    lanes.finish(first)
+    for _ in range(2):
+        (flight,) = started(lanes)
+        lanes.finish(flight)
+    assert one.consumed == 3
+    assert started(lanes) == []
+    # 3 comes again, 4 was compacted away meanwhile, 5 comes again.
+    assert lanes.arrive(one, 3, 0, b"d", "", 1) is not None
+    assert lanes.arrive(one, 5, 0, b"f", "", 1) is not None
+    for _ in range(2):
+        (flight,) = started(lanes)
+        lanes.finish(flight)
+    assert one.consumed == 6
+    assert lanes.bytes == 0
+
+
+def test_a_closed_partition_starts_nothing_and_what_runs_still_counts() -> None:
+    lanes, one, other = Lanes("key", 2), track(), track(number=1)
+    arrive(lanes, one, *"aab")
+    (first, second) = started(lanes)
+    lanes.close(one)
+    arrive(lanes, other, "a")
+    lanes.finish(first)
+    assert [flight.tp.partition for flight in started(lanes)] == [1]
+    assert one.consumed == 1
+    lanes.finish(second)
+    assert list(done_ahead(one)) == [2]
+    assert lanes.bytes == 0
+
+
+class Played:
+    """What a handler and a supervisor saw, and what the rules forbid."""
+
+    def __init__(self, ordering: str, concurrency: int, keys: list[str | None]) -> None:
+        self.ordering, self.concurrency, self.keys = ordering, concurrency, keys
+        self.finished: set[int] = set()
+        self.handled: dict[object, list[int]] = defaultdict(list)
+        self.begin(0, set())
+
+    def begin(self, consumed: int, done: set[int]) -> None:
+        """A worker takes over."""
+        self.lanes = Lanes(self.ordering, self.concurrency)
+        self.track = track(consumed, done_before=done)
+        self.running: list[Flight] = []
+        self.waiting: list[Flight] = []
+        self.next = consumed
+
+    def arrive(self) -> None:
+        if self.next < len(self.keys):
+            key = self.keys[self.next]
+            self.lanes.arrive(self.track, self.next, 0, None if key is None else key.encode(), "", 1)
+            self.next += 1
+
+    def start(self) -> None:
+        if (flight := self.lanes.start(next(NS))) is None:
+            return
+        assert flight.offset not in self.finished, "handled twice"
+        lane = self.lane_of(flight.offset)
+        assert lane not in {self.lane_of(each.offset) for each in self.running}, "two of a lane at a time"
+        before = [o for o in range(flight.offset) if self.lane_of(o) == lane]
+        assert self.finished.issuperset(before), "invariant 4: out of order"
+        self.running.append(flight)
+        assert len(self.running) <= self.concurrency
+
+    def finish(self, index: int) -> None:
+        if self.running:
+            flight = self.running.pop(index % len(self.running))
+            self.finished.add(flight.offset)
+            self.lanes.finish(flight)
+
+    def fail(self, index: int) -> None:
+        if self.running:
+            flight = self.running.pop(index % len(self.running))
+            self.lanes.wait(flight, "retry", "")
+            self.waiting.append(flight)
+
+    def again(self, index: int) -> None:
+        if self.waiting:
+            flight = self.waiting.pop(index % len(self.waiting))
+            if flight.held:
+                self.lanes.queue_again(flight)
+
+    def shed(self, index: int) -> None:
+        """And fetch again from there on."""
+        first = self.lanes.shed(self.track, index % 5)
+        if first is not None:
+            self.next = first.offset
+
+    def crash(self, index: int) -> None:
+        """SIGKILL, or a hand-over: the successor knows what is done."""
+        done = set(done_ahead(self.track))
+        self.begin(self.track.consumed, done)
+
+    def check(self) -> None:
+        assert self.finished.issuperset(range(self.track.consumed)), "invariant 1: passed an unfinished record"
+        ahead = {o for o in self.finished if o >= self.track.consumed}
+        assert set(done_ahead(self.track)) == ahead, "what is done ahead"
+        assert self.lanes.in_flight == len(self.running)
+
+    def lane_of(self, offset: int) -> object:
+        key = self.keys[offset]
+        if self.ordering == "partition":
+            return "all"
+        return offset if self.ordering == "none" or key is None else key
+
+    def complete(self) -> None:
+        """Everything ends well from here on."""
+        for _ in range(10 * len(self.keys) + 10):
+            self.again(0)
+            self.arrive()
+            self.start()
+            self.finish(0)
+        assert self.track.consumed == len(self.keys), "something is never handled"
+        assert self.lanes.bytes == 0
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "start", "finish", "fail", "again", "shed", "crash"]), st.integers(0, 50)),
+    max_size=120,
+)
+WEIGHTS = {"arrive": 4, "start": 4}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["partition", "key", "none"]),
+    st.integers(1, 5),
+    st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=25),
+    STEPS,
+)
+def test_invariants_1_and_4_hold_whatever_ends_fails_is_dropped_or_killed(
+    ordering: str, concurrency: int, keys: list[str | None], steps: list[tuple[str, int]]
+) -> None:
+    played = Played(ordering, concurrency, keys)
+    for name, index in steps:
+        for _ in range(WEIGHTS.get(name, 1)):
+            step = getattr(played, name)
+            step() if name in WEIGHTS else step(index)
+            played.check()
+    played.complete()
+
+
+def test_a_record_that_failed_is_no_longer_held_once_its_partition_is_closed() -> None:
+    lanes, one = Lanes("key", 1), track()
+    arrive(lanes, one, "a")
+    (flight,) = started(lanes)
+    lanes.wait(flight, "retry", "")
+    assert flight.held
+    lanes.close(one)
+    assert not flight.held
+    assert flight.stage is Stage.WAITING
