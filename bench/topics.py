@@ -19,7 +19,8 @@ def create(admin: AdminClient, topic: str, partitions: int, config: Mapping[str,
     for count in range(2 * MOST_AT_ONCE, partitions + MOST_AT_ONCE, MOST_AT_ONCE):
         grown = NewPartitions(topic, min(count, partitions))
         admin.create_partitions([grown])[topic].result(60)
-    queries = {Coordinates(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    queries = {Coordinates(topic, number): latest for number in range(partitions)}
     while queries:
         answers = admin.list_offsets(queries, request_timeout=10)
         queries = {each: queries[each] for each, answer in answers.items() if answer.exception(30)}

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
-
-import confluent_kafka
 
 import kunicorn
 from bench.peers.environments import HERE, franz_go, franz_go_version, python_of, version_of
@@ -152,7 +152,9 @@ def _pinned(environment: str, package: str) -> Callable[[], str]:
 
 
 def _bare(title: str, form: str) -> Contender:
-    return Contender(title, _program("confluent", "with_confluent.py"), lambda: confluent_kafka.__version__, form)
+    return Contender(
+        title, _program("confluent", "with_confluent.py"), partial(metadata.version, "confluent-kafka"), form
+    )
 
 
 def kunicorns(form: str, workers: int) -> Contender:

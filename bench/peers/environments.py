@@ -31,9 +31,8 @@ def pinned() -> dict[str, dict[str, Any]]:
 
 def version_of(environment: str, package: str) -> str:
     """As it is pinned."""
-    return next(
-        line.partition("==")[2] for line in pinned()[environment]["packages"] if line.startswith(f"{package}==")
-    )
+    packages: list[str] = pinned()[environment]["packages"]
+    return next(line.partition("==")[2] for line in packages if line.startswith(f"{package}=="))
 
 
 def python_of(environment: str) -> Path:

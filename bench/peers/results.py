@@ -76,7 +76,7 @@ class Results:
         mine, other = ({entry.round: entry.figures[name] for entry in self.of(*side)} for side in (ours, theirs))
         common = [mine[number] / other[number] for number in mine.keys() & other.keys() if other[number]]
         if common:
-            return median(common)
+            return float(median(common))
         if mine and other and median(other.values()):
             return float(median(mine.values()) / median(other.values()))
         return None

@@ -139,8 +139,8 @@ def run(
     from kunicorn.supervisor.app import run as run_service
     from kunicorn.supervisor.ending import until_of
 
-    until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
     gc.enable()
+    until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
     watched: Sequence[Path] = ()
     if reload:
         from kunicorn.supervisor.watching import places_of

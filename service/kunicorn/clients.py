@@ -9,7 +9,15 @@ import sys
 from collections.abc import Callable, Mapping
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import DeadLetterTarget, FailureRule, FetchToken, HandlerOrder
+from kunicorn.pipes.messages import (
+    Batching,
+    DeadLetterTarget,
+    Decoding,
+    FailureRule,
+    FetchToken,
+    HandlerOrder,
+    Tracing,
+)
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
 from kunicorn.settings.handling import OneOfHandlers, completed
 from kunicorn.wire.auth import Security
@@ -18,6 +26,9 @@ from kunicorn.wire.tls import Tls
 
 _TOKEN_TIMEOUT = 30.0
 """Seconds that a token's provider may take."""
+_BYTES_PER_MB = 1024 * 1024
+_WAITING_SHARE = 8
+"""One eighth of a worker's memory for records that wait for a fuller batch; the client's queue has as much."""
 
 
 def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) -> Mapping[str, str | int | float | bool]:
@@ -56,10 +67,10 @@ def dead_letter_target(settings: Settings, client_id: str, topic: str | None) ->
 
 def handler_orders(settings: Settings) -> list[HandlerOrder]:
     """Every handler, for the processes that call them: workers, tasks of a Spark job, trials. Maybe with secrets."""
-    return [_handler_order(handler) for handler in settings.every_handler]
+    return [_handler_order(settings, handler) for handler in settings.every_handler]
 
 
-def _handler_order(handler: HandlerSettings) -> HandlerOrder:
+def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder:
     return HandlerOrder(
         entrypoint=handler.entrypoint,
         mode=handler.mode,
@@ -73,6 +84,9 @@ def _handler_order(handler: HandlerSettings) -> HandlerOrder:
         retry_timeout_ms=handler.retry_timeout_ms,
         on_failure=handler.on_failure,
         failures=_failure_rules(handler),
+        decoding=decoding_of(settings, handler),
+        batching=_batching_of(settings, handler),
+        tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
         topics=list(handler.topics) if isinstance(handler, OneOfHandlers) else [],
     )
 
@@ -90,6 +104,29 @@ def _failure_rules(handler: HandlerSettings) -> list[FailureRule]:
         )
         for rule in rules
     ]
+
+
+def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
+    """How values and keys are decoded, secrets included. Raises `ConfigError` for the registry's password."""
+    registry = settings.schema_registry
+    given: dict[str, str | None] = {
+        "url": registry.url,
+        "ssl.ca.location": registry.ssl_ca_location,
+        "ssl.certificate.location": registry.ssl_certificate_location,
+        "ssl.key.location": registry.ssl_key_location,
+        "basic.auth.user.info": f"{registry.username}:{registry.secret()}" if registry.username else None,
+    }
+    properties: dict[str, str | int | float | bool] = {k: v for k, v in given.items() if v is not None}
+    if properties:
+        # The record waits and asks again, so that the other partitions go on; the client itself would block them.
+        properties |= {"timeout": registry.timeout_ms / 1000, "max.retries": 0}
+    return Decoding(handler.value, handler.key, properties, handler.on_undecodable)
+
+
+def _batching_of(settings: Settings, handler: HandlerSettings) -> Batching:
+    """What bounds a worker's batches beside their number of records."""
+    memory = settings.workers.memory_per_worker_mb * _BYTES_PER_MB // _WAITING_SHARE
+    return Batching(handler.batch_max_bytes, handler.batch_max_ms, memory)
 
 
 def security_properties(kafka: KafkaSettings) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Loading the user's handler from its entry point, `package.module:attribute.path`.
 
-A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them; or a
-class whose method `handle` is that, of which every worker makes one instance. Function, object and class may have hooks
-as attributes or methods, `setup` and others: see `kunicorn.lifecycle`.
+A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them; or
+what is in them as a model, and then the record may be a second one (`decoding.models`). Or it is a class whose method
+`handle` is that, of which every worker makes one instance. Function, object and class may have hooks as attributes or
+methods, `setup` and others: see `kunicorn.lifecycle`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kunicorn.decoding.models import takes_model_and_record
 from kunicorn.errors import HandlerLoadError
 from kunicorn.lifecycle import HOOKS, Worker, bound, misfit, setup_takes_worker
 from kunicorn.topics import TopicPartition
@@ -74,8 +76,11 @@ def load(entrypoint: str) -> Handler:
     Caller: a process that handles, once. Blocks and raises like `find`, and so for what `__init__` raises.
     """
     target = find(entrypoint)
-    if inspect.isclass(target):
-        target = _instance(entrypoint, target)
+    return handler_of(entrypoint, _instance(entrypoint, target) if inspect.isclass(target) else target)
+
+
+def handler_of(entrypoint: str, target: Any) -> Handler:
+    """What `find` has found, as a handler. Of a class, without an instance, it can be looked at, not called."""
     call = _call_of(target)
     hooks = {name: getattr(target, name, None) for name in HOOKS}
     return Handler(entrypoint, call, _is_async(call), **hooks)
@@ -238,7 +243,7 @@ def _check_callable(entrypoint: str, target: Any) -> None:
     except (TypeError, ValueError):
         return  # Written in C and silent about its arguments: the first record will tell.
     try:
-        signature.bind(None)
+        signature.bind(*[None] * (2 if takes_model_and_record(target) else 1))
     except TypeError as error:
         raise HandlerLoadError(
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Record(msgspec.Struct, gc=False, frozen=True):
@@ -56,13 +59,19 @@ class Record(msgspec.Struct, gc=False, frozen=True):
         return self.message.key()
 
     @property
+    def data(self) -> Any:
+        """What the value holds, decoded as `handler.value` says; without that setting the value itself."""
+        return self.value
+
+    @property
+    def key_data(self) -> Any:
+        """What the key holds, decoded as `handler.key` says; without that setting the key itself."""
+        return self.key
+
+    @property
     def headers(self) -> list[tuple[str, bytes | None]]:
         """Headers in their order, names possibly repeated; empty where there are none."""
-        headers = self.message.headers()
-        if not headers:
-            return []
-        pairs = headers.items() if isinstance(headers, dict) else headers
-        return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+        return _headers(self.message)
 
     @property
     def leader_epoch(self) -> int | None:
@@ -78,6 +87,15 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     def __repr__(self) -> str:
         # The value stays out: records end up in logs, where payloads do not belong.
         return f"<Record {self.topic}-{self.partition}@{self.offset}>"
+
+
+class DecodedRecord(Record, frozen=True, gc=True):
+    """A record with what its value and key hold."""
+
+    data: Any
+    """See `Record`."""
+    key_data: Any
+    """See `Record`."""
 
 
 class Batch(Sequence[Record]):
@@ -116,7 +134,29 @@ class Batch(Sequence[Record]):
 
     def timestamps(self) -> list[int | None]:
         """Milliseconds since the Unix epoch; None where a record carries no time."""
-        return [record.timestamp for record in self]
+        times = map(Message.timestamp, self._messages)
+        return [None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds for kind, milliseconds in times]
+
+    def headers(self) -> list[list[tuple[str, bytes | None]]]:
+        """Each record's headers, as `Record.headers` has them."""
+        return list(map(_headers, self._messages))
+
+    def data(self) -> list[Any]:
+        """What the values hold, decoded as `handler.value` says; without that setting the values themselves."""
+        return self.values()
+
+    def key_data(self) -> list[Any]:
+        """What the keys hold, decoded as `handler.key` says; without that setting the keys themselves."""
+        return self.keys()
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Columns topic, partition, offset, timestamp, timestampType, key, value (as bytes) and headers, with the types
+        of Spark's own Kafka source. Raises `ImportError` without pyarrow."""
+        try:
+            from kunicorn.record_columns import records_batch
+        except ModuleNotFoundError as error:
+            raise ImportError(f"batch.to_arrow() needs pyarrow ({error}): pip install 'kunicorn[arrow]'") from error
+        return records_batch(self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -137,3 +177,43 @@ class Batch(Sequence[Record]):
         if not self._messages:
             return "<Batch of nothing>"
         return f"<Batch {self.topic}-{self.partition}@{self[0].offset}-{self[-1].offset}, {len(self)} records>"
+
+
+class DecodedBatch(Batch):
+    """A batch with what its values and keys hold."""
+
+    __slots__ = ("_data", "_key_data")
+
+    def __init__(self, messages: Sequence[Message], data: list[Any], key_data: list[Any]) -> None:
+        super().__init__(messages)
+        self._data, self._key_data = data, key_data
+
+    def data(self) -> list[Any]:
+        """See `Batch`."""
+        return self._data
+
+    def key_data(self) -> list[Any]:
+        """See `Batch`."""
+        return self._key_data
+
+    def __iter__(self) -> Iterator[Record]:
+        messages = self._messages
+        return map(DecodedRecord, map(Message.value, messages), messages, self._data, self._key_data)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch: ...
+    def __getitem__(self, index: int | slice) -> Record | Batch:
+        if isinstance(index, slice):
+            return DecodedBatch(self._messages[index], self._data[index], self._key_data[index])
+        message = self._messages[index]
+        return DecodedRecord(message.value(), message, self._data[index], self._key_data[index])
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    headers = message.headers()
+    if not headers:
+        return []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
@@ -75,3 +77,28 @@ def test_a_batch_shows_where_it_is_from_and_no_payload() -> None:
 def test_a_record_outside_a_batch_is_an_index_error() -> None:
     with pytest.raises(IndexError):
         batch_of(4)[1]
+
+
+def test_a_batchs_columns_need_no_records() -> None:
+    first = Message(
+        topic="t", partition=0, offset=1, value=b"v", headers=[("a", b"1")], timestamp=(TIMESTAMP_CREATE_TIME, 9)
+    )
+    batch = Batch([first, Message(topic="t", partition=0, offset=2, key=b"k", timestamp=(TIMESTAMP_NOT_AVAILABLE, -1))])
+    assert (batch.values(), batch.keys(), batch.offsets()) == ([b"v", None], [None, b"k"], [1, 2])
+    assert (batch.timestamps(), batch.headers()) == ([9, None], [[("a", b"1")], []])
+    assert (batch.data(), batch.key_data()) == (batch.values(), batch.keys())
+
+
+def test_a_batch_is_a_table_of_arrow_with_the_columns_of_the_pipelines_source() -> None:
+    table = batch_of(4, 5).to_arrow()
+    assert table.schema.names == [
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+    ]
+    assert table.column("offset").to_pylist() == [4, 5]
+    assert table.column("value").to_pylist() == [b"v4", b"v5"]
+
+
+def test_without_pyarrow_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kunicorn.record_columns", None)
+    with pytest.raises(ImportError, match=r"pip install 'kunicorn\[arrow\]'"):
+        batch_of(4).to_arrow()

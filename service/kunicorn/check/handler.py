@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
 from kunicorn.check import children
 from kunicorn.check.findings import Finding
 from kunicorn.errors import ExitCode
+from kunicorn.handling.calls import AS_BYTES
+from kunicorn.pipes.messages import Decoding
 
 _IMPORT = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
+import msgspec
 from kunicorn.errors import ServiceError
+from kunicorn.handling.calls import arguments_of
 from kunicorn.handling.exceptions import find
-from kunicorn.handlers import find as find_handler
+from kunicorn.handlers import find as find_handler, handler_of
+from kunicorn.pipes.messages import Decoding
 try:
-    find_handler(sys.argv[3])
+    mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
+    arguments_of(handler_of(sys.argv[3], find_handler(sys.argv[3])), mode, decoding)
     for name in sys.argv[4:]:
         find(name)
 except ServiceError as error:
@@ -26,9 +34,12 @@ os._exit(0)
 """Run by a Python of its own. Leaves by `_exit`: threads that the handler's module started must not keep it."""
 
 
-def importable(entrypoint: str, exceptions: Collection[str], timeout: float) -> Finding:
-    """Import the handler, and the exceptions that rules name, in a process of its own. Blocks."""
-    ended = children.run(["-c", _IMPORT], [entrypoint, *exceptions], b"", timeout)
+def importable(
+    entrypoint: str, exceptions: Collection[str], timeout: float, mode: str = "record", decoding: Decoding = AS_BYTES
+) -> Finding:
+    """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks."""
+    order = msgspec.json.encode((mode, decoding))
+    ended = children.run(["-c", _IMPORT], [entrypoint, *exceptions], order, timeout)
     if ended.code is None:
         return no_handler(
             f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"

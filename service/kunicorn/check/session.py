@@ -9,7 +9,7 @@ from kunicorn.check import cluster
 from kunicorn.check.findings import Finding
 from kunicorn.check.handler import importable
 from kunicorn.check.trial import tried
-from kunicorn.clients import consumer_properties
+from kunicorn.clients import consumer_properties, decoding_of
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.settings import Settings
 
@@ -43,7 +43,8 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
     for handler in settings.every_handler:
-        yield importable(handler.entrypoint, handler.exception_names, import_timeout)
+        decoding = decoding_of(settings, handler)
+        yield importable(handler.entrypoint, handler.exception_names, import_timeout, handler.mode, decoding)
     yield _client(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)

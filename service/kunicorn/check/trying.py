@@ -19,6 +19,7 @@ from kunicorn.fetching import fetch
 from kunicorn.handlers import user_traceback
 from kunicorn.handling.calls import Calls, calls_for
 from kunicorn.handling.handlings import Handlings
+from kunicorn.handling.partial import OfOne
 from kunicorn.lifecycle import Worker
 from kunicorn.outcomes import Done, Outcome
 
@@ -86,7 +87,9 @@ def _called(handlings: Handlings[Calls], chunks: Sequence[Sequence[Message]]) ->
         except Outcome as outcome:
             outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)
             handled += len(chunk)
-        except BaseException as error:
+        except BaseException as raised:
+            # Of a batch in which one record failed the rest is not tried, either: it counts as failed.
+            error = raised.error if isinstance(raised, OfOne) else raised
             failed += len(chunk)
             topic, partition, offset = _place(chunk[0])
             place = f"{topic}-{partition}@{offset}"

@@ -2,28 +2,36 @@
 
 Each form finishes as many of the records as it can, storing the next offset to handle in the ledger after each, and
 returns early when `interrupts` is not empty. What the handler raises propagates, and so does an outcome that it returns
-(`kunicorn.outcomes`); the ledger then says how far it came.
+(`kunicorn.outcomes`); the ledger then says how far it came. A record that cannot be decoded raises `Undecodable` in its
+turn. Of a batch, `OfOne` is raised where one record alone has failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 import uvloop
 from confluent_kafka import Message
 
+from kunicorn.decoding.choosing import form_of
+from kunicorn.decoding.forms import Form
+from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import Handler
-from kunicorn.outcomes import heed
-from kunicorn.pipes.messages import HandlerOrder
-from kunicorn.records import Batch, Record
+from kunicorn.handling.partial import OfOne, settle
+from kunicorn.outcomes import BatchError, heed
+from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+
+AS_BYTES = Decoding()
+
 
 T = TypeVar("T")
 
 
-class Form(Protocol):
+class Hooked(Protocol):
     """How a handler is called, as far as its hooks are concerned. Caller: the runner, main thread."""
 
     def run(self, returned: Any) -> Any:
@@ -33,7 +41,7 @@ class Form(Protocol):
         """Nothing is called any more."""
 
 
-class Calls(Form, Protocol):
+class Calls(Hooked, Protocol):
     """One of the forms below. Caller: the runner, main thread."""
 
     def __call__(
@@ -46,15 +54,34 @@ class Calls(Form, Protocol):
 
 
 def calls_for(handler: Handler, order: HandlerOrder) -> Calls:
-    """The form for a handler that has one record, or one batch, in hand at a time."""
-    return calls_of(handler, order.mode)
+    """The form for a handler that has one record, or one batch, in hand at a time. Raises like `calls_of`."""
+    return calls_of(handler, order.mode, order.decoding, order.tracing)
 
 
-def calls_of(handler: Handler, mode: str) -> Calls:
-    """The same; `mode` is "record" or "batch"."""
+def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Calls:
+    """The form for this handler; `mode` is "record" or "batch". Raises `HandlerLoadError` for what cannot be decoded to
+    what the handler wants, or by what the settings name, and for libraries that are missing."""
+    form = arguments_of(handler, mode, decoding, tracing)
+    handle = form.adapted(handler.call)
     if handler.is_async:
-        return AsyncCalls(handler.call, one_by_one=mode == "record")
-    return RecordCalls(handler.call) if mode == "record" else BatchCalls(handler.call)
+        return AsyncCalls(handle, form, one_by_one=mode == "record")
+    return RecordCalls(handle, form) if mode == "record" else BatchCalls(handle, form)
+
+
+def arguments_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Form:
+    """What it is called with, and within which span. Raises like `calls_of`."""
+    form = form_of(handler.call, mode, decoding)
+    return form if tracing is None else _traced(form, handler, tracing)
+
+
+def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
+    try:
+        from kunicorn.handling.tracing import Traced
+    except ModuleNotFoundError as error:
+        raise HandlerLoadError(
+            f"tracing.enabled = true needs OpenTelemetry's API ({error}): pip install 'kunicorn[tracing]'"
+        ) from error
+    return Traced(form, handler.is_async, tracing.group)
 
 
 class OwnLoop:
@@ -121,9 +148,10 @@ async def awaited(awaitable: Awaitable[T]) -> T:
 class PlainCalls(OwnLoop):
     """What plain functions have in common. Their loop is for hooks that are `async def`."""
 
-    def __init__(self, handle: Callable[[Any], Any]) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form) -> None:
         super().__init__()
         self._handle = handle
+        self._form = form
 
 
 class RecordCalls(PlainCalls):
@@ -134,12 +162,16 @@ class RecordCalls(PlainCalls):
     ) -> None:
         """See `Calls`."""
         handle = self._handle
-        for record, after in zip(map(Record, map(Message.value, messages), messages), following, strict=True):
-            if interrupts:
-                return
-            if (returned := handle(record)) is not None:
-                heed(returned)
-            cells[at] = after
+        try:
+            for record, after in zip(self._form.each(messages), following, strict=True):
+                if interrupts:
+                    return
+                if (returned := handle(record)) is not None:
+                    heed(returned)
+                cells[at] = after
+        except Exception:
+            self._form.blame(messages[bisect_right(following, cells[at])])
+            raise
 
 
 class BatchCalls(PlainCalls):
@@ -151,8 +183,15 @@ class BatchCalls(PlainCalls):
         """See `Calls`."""
         if interrupts:
             return
-        heed(self._handle(Batch(messages)))
-        cells[at] = following[-1]
+        gathered = self._form.batch(messages)
+        if count := gathered.records:
+            try:
+                heed(self._handle(gathered.argument))
+            except BatchError as error:
+                settle(error, messages[:count], following, cells, at)
+            cells[at] = following[count - 1]
+        if gathered.undecodable is not None:
+            raise OfOne(gathered.undecodable)
 
 
 class AsyncCalls(OwnLoop):
@@ -161,9 +200,10 @@ class AsyncCalls(OwnLoop):
     The loop turns only while records are in hand: between two chunks the handler's background tasks stand still.
     """
 
-    def __init__(self, handle: Callable[[Any], Any], *, one_by_one: bool) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, *, one_by_one: bool) -> None:
         super().__init__()
         self._handle = handle
+        self._form = form
         self._chunk = self._records if one_by_one else self._batch
         self._made_loop()
 
@@ -177,20 +217,31 @@ class AsyncCalls(OwnLoop):
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
     ) -> None:
         handle = self._handle
-        for record, after in zip(map(Record, map(Message.value, messages), messages), following, strict=True):
-            if interrupts:
-                return
-            if (returned := await handle(record)) is not None:
-                heed(returned)
-            cells[at] = after
+        try:
+            for record, after in zip(self._form.each(messages), following, strict=True):
+                if interrupts:
+                    return
+                if (returned := await handle(record)) is not None:
+                    heed(returned)
+                cells[at] = after
+        except Exception:
+            self._form.blame(messages[bisect_right(following, cells[at])])
+            raise
 
     async def _batch(
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
     ) -> None:
         if interrupts:
             return
-        heed(await self._handle(Batch(messages)))
-        cells[at] = following[-1]
+        gathered = self._form.batch(messages)
+        if count := gathered.records:
+            try:
+                heed(await self._handle(gathered.argument))
+            except BatchError as error:
+                settle(error, messages[:count], following, cells, at)
+            cells[at] = following[count - 1]
+        if gathered.undecodable is not None:
+            raise OfOne(gathered.undecodable)
 
 
 def following_offsets(messages: Sequence[Message]) -> Sequence[int]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handlers import Handler, find, load
-from kunicorn.handling.calls import Form
+from kunicorn.handling.calls import Hooked
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.lifecycle import Worker
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.messages import Batching, HandlerOrder
 from kunicorn.routing import route
 
-C = TypeVar("C", bound=Form)
+C = TypeVar("C", bound=Hooked)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handling(Generic[C]):
     """One handler that is ready for records."""
 
@@ -27,6 +27,7 @@ class Handling(Generic[C]):
     policies: Policies
     batch_max_records: int | None
     """Most records of one call; None: it takes one record at a time."""
+    batching: Batching = field(default_factory=Batching)
 
     def tear_down(self) -> None:
         """After its last record. Raises what the user's `teardown` raises; the handler's loop is closed in any case."""
@@ -64,8 +65,9 @@ def set_up(
         calls.run(handler.setup_in(worker, order.options))
     except BaseException as error:
         raise HandlerLoadError(f"{order.entrypoint}: setup raised {describe(error)}") from error
+    policies = policies_of(_default_policy(order), order.failures, order.decoding.on_undecodable)
     batch_max_records = order.batch_max_records if order.mode == "batch" else None
-    return Handling(handler, calls, policies_of(_default_policy(order), order.failures), batch_max_records)
+    return Handling(handler, calls, policies, batch_max_records, order.batching)
 
 
 def check_options(order: HandlerOrder) -> None:

@@ -9,12 +9,13 @@ from kunicorn.handling.retry import End, Policies, RetryPolicy
 from kunicorn.pipes.messages import FailureRule
 
 
-def policies_of(default: RetryPolicy, rules: Iterable[FailureRule]) -> Policies:
+def policies_of(default: RetryPolicy, rules: Iterable[FailureRule], on_undecodable: str | None = None) -> Policies:
     """`default`, and before it the rules of [[handler.failures]]. Raises `ConfigError` for a class that is not there.
 
     Imports the modules that the rules name. Caller: a process that has the user's code, after the handler's import.
     """
-    return Policies(default, [(tuple(map(find, rule.exceptions)), _policy(rule)) for rule in rules])
+    found = [(tuple(map(find, rule.exceptions)), _policy(rule)) for rule in rules]
+    return Policies(default, found, None if on_undecodable is None else End(on_undecodable))
 
 
 def _policy(rule: FailureRule) -> RetryPolicy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from kunicorn.decoding import Undecodable
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.outcomes import DeadLetter
 
@@ -22,11 +23,16 @@ class Reason(StrEnum):
     HANDLER_TIMEOUT = "handler_timeout"
     #: It ended the interpreter, by SystemExit or the like, which is not worth another try.
     EXIT = "exit"
+    #: Its value or key cannot be decoded, which no other try would change.
+    UNDECODABLE = "undecodable"
     #: Workers died with it in hand, `max_crashes` times.
     POISON = "poison"
 
 
-_SAYS: Mapping[type[BaseException], Reason] = {DeadLetter: Reason.HANDLER}
+_SAYS: Mapping[type[BaseException], Reason] = {
+    DeadLetter: Reason.HANDLER,
+    Undecodable: Reason.UNDECODABLE,
+}
 """Exceptions that are a reason of their own, however many tries are left."""
 
 

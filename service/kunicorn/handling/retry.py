@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kunicorn.decoding import NotDecodableYet, Undecodable
 from kunicorn.handlers import error_message, user_traceback
 from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
 
@@ -26,10 +27,14 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """After `wait_ns`; `attempts` in all."""
+    """After `wait_ns`; `attempts` in all, None: as many as it takes."""
 
     wait_ns: int
-    attempts: int
+    attempts: int | None
+
+    def counted(self, failures: int) -> str:
+        """Which try it was that failed, in words."""
+        return f"try {failures}" if self.attempts is None else f"try {failures} of {self.attempts}"
 
 
 Verdict = TryAgain | End
@@ -83,13 +88,23 @@ class Policies:
 
     default: RetryPolicy
     rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
+    on_undecodable: End | None = None
+    """None: as the policy's `on_failure` says."""
 
     def of(self, error: BaseException) -> RetryPolicy:
         """The policy for this error."""
         return next((policy for classes, policy in self.rules if isinstance(error, classes)), self.default)
 
     def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
-        """See `RetryPolicy.verdict`; what the handler says itself goes before every rule."""
+        """See `RetryPolicy.verdict`; what the handler says itself goes before every rule.
+
+        What cannot be decoded is not worth another try. What cannot be decoded yet is no fault of the record's: it
+        waits, however many tries that takes.
+        """
+        if isinstance(error, NotDecodableYet):
+            return TryAgain(self.default.backoff_ns(failures, random), None)
+        if isinstance(error, Undecodable):
+            return self.on_undecodable or self.of(error).on_failure
         said = next((end for kind, end in _SAID.items() if isinstance(error, kind)), None)
         return said or self.of(error).verdict(error, failures, failing_ns, random)
 

@@ -68,8 +68,8 @@ HANDLER_TIMEOUTS = Declared(
 )  # fmt: skip
 DEAD_LETTERS = Declared(
     "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged, by what led there: handler (it said "
-    "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), poison (workers "
-    "died with it in hand).",
+    "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), undecodable, "
+    "poison (workers died with it in hand).",
     "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic", "reason"),
 )  # fmt: skip
 SKIPPED = Declared(

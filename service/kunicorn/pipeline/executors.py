@@ -17,8 +17,8 @@ from pathlib import Path
 
 from kunicorn.clients import handler_orders
 from kunicorn.errors import ConfigError
-from kunicorn.handlers import find
-from kunicorn.handling.calls import Calls, calls_for
+from kunicorn.handlers import find, handler_of
+from kunicorn.handling.calls import Calls, arguments_of, calls_for
 from kunicorn.handling.handlings import Handlings, check_options
 from kunicorn.lifecycle import Worker
 from kunicorn.pipeline.access import Access
@@ -104,7 +104,7 @@ def set_up(settings: Settings) -> Handlings[Calls]:
 def check_handlers(settings: Settings) -> None:
     """Whether the handlers can be loaded; the driver asks before it starts anything. Raises `HandlerLoadError`."""
     for order in handler_orders(settings):
-        find(order.entrypoint)
+        arguments_of(handler_of(order.entrypoint, find(order.entrypoint)), order.mode, order.decoding, order.tracing)
         check_options(order)
 
 

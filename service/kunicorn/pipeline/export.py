@@ -33,13 +33,13 @@ from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import plan
 from kunicorn.pipeline.progress import Say, plan_lines
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.record_columns import records_batch, schema_of
 from kunicorn.pipeline.rounds import Steps, run_rounds, told
 from kunicorn.pipeline.session import open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import stopping
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
+from kunicorn.record_columns import records_batch, schema_of
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 

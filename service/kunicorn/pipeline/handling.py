@@ -22,6 +22,7 @@ from confluent_kafka import Message
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
+from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.retry import End, Policies, TryAgain
 from kunicorn.pipeline.hands import IDLE, IN_HAND, NEXT, ONE, STATE, STOP
 from kunicorn.pipeline.outcome_table import Row, Tiling
@@ -47,6 +48,7 @@ class RangeHandler:
         wait: Callable[[float], None] = time.sleep,
         cells: memoryview | None = None,
         suspects: Suspects = _NO_SUSPECTS,
+        batch_max_bytes: int | None = None,
     ) -> None:
         """`batch_max_records`: None where the handler takes one record at a time. `wait` sleeps, in seconds.
 
@@ -55,6 +57,7 @@ class RangeHandler:
         self._calls = calls
         self._policies = policies
         self._batch_max_records = batch_max_records
+        self._batch_max_bytes = batch_max_bytes
         self._timeout_ms = timeout_ms
         self._wait = wait
         self._cells = cells or memoryview(bytearray(8 * (STATE + 1))).cast("q")
@@ -83,38 +86,43 @@ class RangeHandler:
             yield messages, self._deadly(piece)
             return
         while messages:
-            done, failure = self._take(messages, following_offsets(messages))
-            tiling.handled(done)
-            if failure is None:
-                return
-            failing = messages[done:] if self._batch_max_records is not None else messages[done : done + 1]
-            messages = messages[done + len(failing) :]
-            if failure.end is End.DONE:
-                tiling.handled(len(failing))
+            called = messages[: fitting(messages, self._batch_max_bytes)]
+            taken = self._take(called, following_offsets(called))
+            tiling.handled(taken.done)
+            failing, behind = called[taken.done : taken.end], messages[taken.end :]
+            messages = [message for message in behind if message.offset() not in taken.ahead]
+            if taken.failure is not None and taken.failure.end is not End.DONE:
+                yield failing, taken.failure
             else:
-                yield failing, failure
+                tiling.handled(len(failing))
+            tiling.handled(len(behind) - len(messages))
 
     def _deadly(self, piece: Piece) -> _Failure:
         text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
         log.warning(f"{text}: it is kept from the handler")
         return _Failure(self._policies.default.on_failure, Cause(WORKER_DIED, text, "", piece.deaths))
 
-    def _take(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, _Failure | None]:
-        """Let the handler have them, as often as the rules allow; how many it took, and how the next one ends."""
+    def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
+        """Let the handler have them, as often as the rules allow."""
         done, failures, since = 0, 0, 0
+        end, ahead = len(messages), frozenset[int]()
         while True:
-            finished, error = self._call(messages[done:], following[done:])
+            finished, error = self._call(messages[done:end], following[done:end])
             done += finished
             if error is None:
-                return done, None
+                return _Taken(done, done, ahead)
             now = time.monotonic_ns()
             failures = 1 if finished else failures + 1
             since = now if failures == 1 else since
+            if isinstance(error, OfOne):
+                # Tried again alone; what is behind it comes in a batch again.
+                end, ahead, error = done + 1, ahead.union(error.ahead), error.error
             verdict = self._policies.verdict(error, failures, now - since, random.random())
             if not isinstance(verdict, TryAgain):
-                return done, _Failure(verdict, cause_of(error, failures))
+                last = end if self._batch_max_records is not None else done + 1
+                return _Taken(done, last, ahead, _Failure(verdict, cause_of(error, failures)))
             log.warning(
-                f"the handler failed on offset {following[done] - 1} (try {failures} of {verdict.attempts}), again in "
+                f"the handler failed on offset {following[done] - 1} ({verdict.counted(failures)}), again in "
                 f"{verdict.wait_ns / _NANOSECONDS:.3f} s: {type(error).__name__}"
             )
             self._wait(verdict.wait_ns / _NANOSECONDS)
@@ -173,3 +181,14 @@ class _Failure:
 
     end: End
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """How far the handler came: `done` records, and those up to `end` ended as `failure` says."""
+
+    done: int
+    end: int
+    ahead: frozenset[int]
+    """Offsets behind those that are done."""
+    failure: _Failure | None = None

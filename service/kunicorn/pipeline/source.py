@@ -25,7 +25,7 @@ from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.options import SourceOptions
 from kunicorn.pipeline.planning import gone_text, plan
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between, cut, first_of_each, largest_first
-from kunicorn.pipeline.record_columns import RECORD_COLUMNS, records_batch
+from kunicorn.record_columns import RECORD_COLUMNS, records_batch
 from kunicorn.topics import TopicPartition
 
 RANGE_COLUMNS = "topic string, partition int, start bigint, stop bigint"

@@ -151,6 +151,7 @@ class HandleRanges:
             settings.handler_of(topic).handler_timeout_ms,
             cells=hand.cells,
             suspects=suspects,
+            batch_max_bytes=handling.batching.max_bytes,
         )
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:

@@ -77,6 +77,37 @@ class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"DeadLetterTarget(topic={self.topic!r}, …)"
 
 
+class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
+    secrets."""
+
+    value: str = "bytes"
+    key: str = "bytes"
+    schema_registry: dict[str, str | int | float | bool] = {}
+    """confluent-kafka's configuration of the registry's client, complete; empty without a registry."""
+    on_undecodable: str | None = None
+    """None: as on_failure says."""
+
+    def __repr__(self) -> str:
+        return f"Decoding(value={self.value!r}, key={self.key!r}, …)"
+
+
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What bounds the batches of one handler beside their number of records."""
+
+    max_bytes: int | None = None
+    max_ms: int = 0
+    """How long records may wait for a fuller batch; 0: not at all."""
+    memory: int = 0
+    """Bytes that may wait so, of all partitions together."""
+
+
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of the handler are within spans."""
+
+    group: str
+
+
 class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One handler: whose records it gets, and how it is called. Its options may be secrets."""
 
@@ -98,6 +129,10 @@ class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """"partition", "key" or "none": what is handled in order."""
     concurrency: int | None = None
     """Most records in hand at a time; None: what suits the handler."""
+    decoding: Decoding = Decoding()
+    batching: Batching = Batching()
+    tracing: Tracing | None = None
+    """None: no spans."""
     topics: list[str] = []
     """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
 

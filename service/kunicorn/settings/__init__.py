@@ -8,6 +8,7 @@ from kunicorn.settings.handling import DeadLetterSettings, FailureRule, HandlerS
 from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.loading import load, shown
 from kunicorn.settings.pipeline import PipelineSettings
+from kunicorn.settings.schema_registry import SchemaRegistrySettings
 from kunicorn.settings.sections import (
     GroupSettings,
     KafkaSettings,
@@ -26,6 +27,7 @@ __all__ = [
     "KafkaSettings",
     "LogSettings",
     "PipelineSettings",
+    "SchemaRegistrySettings",
     "Settings",
     "WorkerSettings",
     "load",

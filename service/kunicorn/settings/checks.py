@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from kunicorn.decoding.decoders import REGISTERED
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import OWNED_PROPERTIES
 from kunicorn.wire.seeds import parse_seeds
@@ -144,3 +145,31 @@ def is_class_name(name: str) -> str:
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise ValueError("not of the form package.module.Class; write it such as builtins.ValueError")
     return name
+
+
+DECODERS = ("bytes", "text", "json", "avro", "jsonschema")
+"""Names of decoders that stand alone."""
+
+
+def is_decoder(name: str) -> str:
+    """One of `DECODERS`, protobuf:package.module:Message, or package.module:function of the user's."""
+    if name in DECODERS:
+        return name
+    if name.partition(":")[0] == "protobuf":
+        try:
+            is_entrypoint(name.partition(":")[2])
+        except ValueError:
+            raise ValueError("protobuf needs the message's class; write protobuf:package.module_pb2:Message") from None
+        return name
+    try:
+        return is_entrypoint(name)
+    except ValueError:
+        raise ValueError(
+            f"no decoder; it can be {', '.join(DECODERS)}, protobuf:package.module_pb2:Message, or a function of yours "
+            f"as package.module:function"
+        ) from None
+
+
+def needs_registry(decoder: str) -> bool:
+    """Whether it asks a schema registry."""
+    return decoder.partition(":")[0] in REGISTERED

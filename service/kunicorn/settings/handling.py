@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from kunicorn.settings.checks import is_class_name, is_entrypoint, is_kafka_name, is_topic_or_pattern
+from kunicorn.settings.checks import is_class_name, is_decoder, is_entrypoint, is_kafka_name, is_topic_or_pattern
 from kunicorn.settings.rules import CONCURRENCY_RULES, RETRY_RULES, Rule, check
 from kunicorn.settings.section import Milliseconds, Section
 
 OnFailure = Literal["halt", "dead_letter", "skip"]
+Decoder = Annotated[str, AfterValidator(is_decoder)]
 
 
 def default_topic(group_id: str) -> str:
@@ -64,6 +65,32 @@ class HandlerSettings(Section):
         "one. With 1 it handles one after the other, which is the fastest for handlers that do not wait.",
     )
     batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
+    batch_max_bytes: int | None = Field(
+        None,
+        ge=1,
+        examples=[1_000_000],
+        description="Most bytes of values in one batch; a larger record comes alone.",
+    )
+    batch_max_ms: int = Field(
+        0,
+        ge=0,
+        le=600_000,
+        description="How long the first record of a batch may wait for more of its partition; 0: a batch is what is "
+        "there at once. Counts only while less than batch_max_records and batch_max_bytes are there.",
+    )
+    value: Decoder = Field(
+        "bytes",
+        description="What record.data is: bytes, text, json; by [schema_registry] avro, jsonschema, or "
+        "protobuf:package.module_pb2:Message; or what a function of yours makes of the bytes, as "
+        "package.module:function. A handler whose parameter is annotated with a model needs no setting for JSON.",
+    )
+    key: Decoder = Field("bytes", description="What record.key_data is; as value.")
+    on_undecodable: OnFailure | None = Field(
+        None,
+        examples=["dead_letter"],
+        json_schema_extra={"default": "as `on_failure`"},
+        description="What becomes of a record whose value or key cannot be decoded; it is not tried again.",
+    )
     max_attempts: int = Field(
         3, ge=1, description="Tries of a record (or batch) in all; after the last one on_failure says what happens."
     )
@@ -97,7 +124,7 @@ class HandlerSettings(Section):
     @property
     def makes_dead_letters(self) -> bool:
         """Whether some failure ends in the dead-letter topic."""
-        return "dead_letter" in {self.on_failure, *(rule.on_failure for rule in self.failures)}
+        return "dead_letter" in {self.on_failure, self.on_undecodable, *(rule.on_failure for rule in self.failures)}
 
     @property
     def exception_names(self) -> tuple[str, ...]:

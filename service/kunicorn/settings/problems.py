@@ -48,6 +48,10 @@ class Contradictions(ValueError):
         self.problems = tuple(problems)
 
 
+_CREDENTIALS = re.compile(r"//[^/@\s\"]*@")
+"""In an address, where they are refused: the refusal must not show them."""
+
+
 def is_secret(name: str) -> bool:
     """Whether a property or setting of this name may hold something that must not be shown."""
     return _USERS_OWN.fullmatch(name) is not None or any(word in name.lower() for word in _SECRET_WORDS)
@@ -63,6 +67,7 @@ def show(key: str, value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         text = str(value)
+    text = _CREDENTIALS.sub("//…@", text)
     return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
 
 

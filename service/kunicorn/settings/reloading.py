@@ -11,7 +11,7 @@ from kunicorn.settings.sections import Settings
 
 RESTART_ONLY = frozenset({"workers.count", "handlers.topics"})
 """Settings within the sections below that the supervisor has built upon."""
-RELOADED_SECTIONS = frozenset({"handler", "handlers", "workers", "log", "pipeline"})
+RELOADED_SECTIONS = frozenset({"handler", "handlers", "schema_registry", "workers", "log", "tracing", "pipeline"})
 HANDLERS = "handlers"
 """[[handlers]] as a whole: which of their settings differ is not told."""
 HANDLERS_TOPICS = "handlers.topics"

@@ -37,6 +37,7 @@ from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
 from kunicorn.settings.problems import Contradictions
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
+from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
 from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
 
@@ -228,6 +229,16 @@ class LogSettings(Section):
     )
 
 
+class TracingSettings(Section):
+    """Spans around the handler's calls, for OpenTelemetry, which `kunicorn[tracing]` installs."""
+
+    enabled: bool = Field(
+        False,
+        description="Call the handler within a span for each record (batch), which goes on with the trace that the "
+        "record's headers tell. The handler's setup says where spans go.",
+    )
+
+
 class Settings(BaseSettings):
     """All settings; made by `load`, frozen, and sent nowhere as a whole."""
 
@@ -242,9 +253,11 @@ class Settings(BaseSettings):
     """With [[handlers]] the first of them: look at `handler_of` for what concerns records."""
     handlers: Annotated[tuple[OneOfHandlers, ...], Strict(False)] = ()
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
+    schema_registry: SchemaRegistrySettings = Field(default_factory=SchemaRegistrySettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @property
@@ -299,7 +312,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *PIPELINE_RULES))
+        check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PIPELINE_RULES))
         if problems := handlers_problems(self):
             raise Contradictions(problems)
         return self

@@ -165,7 +165,8 @@ def file_content(file: str) -> SecretStr:
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process that runs the user's code: it has no use for what we log in with."""
-    secret = {variable_of("http", "token"), *(variable_of("kafka", name) for name in SECRETS)}
+    others = {variable_of("http", "token"), variable_of("schema_registry", "password")}
+    secret = {*others, *(variable_of("kafka", name) for name in SECRETS)}
     return {name: value for name, value in environ.items() if name.upper() not in secret}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 from kunicorn.handlers import Handler
@@ -51,22 +53,35 @@ class Staging:
         """The handler, with this around it."""
         call = handler.call
 
-        def staged(argument: Any) -> Any:
-            if not self._before(self.indices(argument)):
-                return call(argument)
+        @wraps(call)  # Its annotations say what it is to be called with.
+        def staged(*arguments: Any) -> Any:
+            if not self._before(self.indices(arguments[-1])):
+                return call(*arguments)
             # The worst of moments: the record's effects are there, and its offset does not count yet.
-            return then_killed(call(argument))
+            return then_killed(call(*arguments))
 
         return replace(handler, call=staged)
 
     def indices(self, argument: Any) -> list[int]:
-        """Of the records that the handler gets; in a form that only it knows, the one that the ledger has in hand."""
+        """Of the records that the handler gets; where it gets models, those that the ledger has in hand."""
         if isinstance(argument, Record):
             argument = [argument]
-        if isinstance(argument, Batch | list):
+        if isinstance(argument, Batch) or (isinstance(argument, list) and isinstance(argument[0], Record)):
             return [self._index(TopicPartition(each.topic, each.partition), each.offset) for each in argument]
         held = self.fetcher.in_hand(0)
-        return [] if held is None else [self._index(TopicPartition(held.topic, held.partition), held.offset)]
+        if held is None:
+            return []
+        count = len(argument) if isinstance(argument, list) else 1
+        return self._following(TopicPartition(held.topic, held.partition), held.offset, count)
+
+    def _following(self, tp: TopicPartition, offset: int, count: int) -> list[int]:
+        """Of so many records from this offset on, whatever the gaps between them."""
+        found: list[int] = []
+        while len(found) < count:
+            with contextlib.suppress(KeyError):
+                found.append(self._index(tp, offset))
+            offset += 1
+        return found
 
     def quiet(self) -> None:
         """No timer runs any more."""

@@ -111,7 +111,7 @@ class Failures(Generic[F]):
 
     def _park(self, attempt: Attempt[F], verdict: TryAgain, error: BaseException, now: int) -> None:
         grant = attempt.grant
-        tries = f"try {grant.failures} of {verdict.attempts}"
+        tries = verdict.counted(grant.failures)
         why = f"offset {attempt.offset} is tried again ({tries}): {type(error).__name__}"
         if self._fetcher.park(attempt, "retry", why):
             heapq.heappush(self._parked, (now + verdict.wait_ns, grant.number, grant))

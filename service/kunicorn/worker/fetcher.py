@@ -6,17 +6,27 @@ See `table.GrantTable` for what it shares with the control thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from confluent_kafka import Consumer
+import msgspec
+from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, LEADER_EPOCH, TIMESTAMP, Ledger
-from kunicorn.pipes.messages import FailureKind, FetcherStart, FetcherStopped, FromWorker, InHand, Parked
+from kunicorn.pipes.ledger import (
+    CONSUMED,
+    HAND_COUNT,
+    HAND_OFFSET,
+    HAND_SINCE,
+    HANDLED,
+    LEADER_EPOCH,
+    TIMESTAMP,
+    Ledger,
+)
+from kunicorn.pipes.messages import FailureKind, FetcherStart, FetcherStopped, FromWorker, InHand, Parked, Stopped
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
@@ -40,8 +50,6 @@ class Fetcher(GrantTable):
         """Whether a call gets all records that are in hand."""
         self.singly: dict[TopicPartition, int] = {}
         """Up to this offset a batch has one record, for partitions whose batch killed workers."""
-        self.done_before: dict[TopicPartition, frozenset[int]] = {}
-        """Offsets that a worker with several records in hand had done already, before the settings were changed."""
         self._hand: Grant | None = None
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -138,6 +146,28 @@ class Fetcher(GrantTable):
             if not self._ended(grant):
                 self._fail(grant, FailureKind.HANDLER, attempt.offset, error)
 
+    def spare(self, grant: Grant, offsets: Collection[int]) -> None:
+        """The handler is done with these, though not with one before them: they do not come to it again."""
+        new = frozenset(offsets) - grant.ahead
+        with self._lock:
+            grant.ahead |= new
+            self._cells[grant.at + HANDLED] += len(new)
+            self._meter.finished(grant.tp.topic, len(new), 0, 0)
+
+    def fetching(self, tp: TopicPartition) -> Grant | None:
+        """The partition's grant, if it is one whose records may be handled."""
+        grant = self._by_partition.get(tp)
+        return grant if grant is not None and grant.state is GrantState.FETCHING else None
+
+    def unhandled(self, tp: TopicPartition, messages: list[Message]) -> list[Message]:
+        """Without those that are done already, here or before: like compacted ones, a gap that the position passes."""
+        grant = self._by_partition.get(tp)
+        if grant is None or not grant.ahead:
+            return messages
+        consumed = self._cells[grant.at + CONSUMED]
+        grant.ahead = frozenset(offset for offset in grant.ahead if offset >= consumed)
+        return [message for message in messages if message.offset() not in grant.ahead]
+
     # -- under the lock ----------------------------------------------------------------------------------------------
 
     def _open(self, start: FetcherStart) -> Grant:
@@ -145,13 +175,15 @@ class Fetcher(GrantTable):
         grant.poison_deaths = start.poison_deaths
         if start.poison_offset in (NO_OFFSET, start.offset):
             grant.poison = start.poison
-        self.done_before.pop(grant.tp, None)
-        if done := marks.read(start.offset, start.done):
-            self.done_before[grant.tp] = done
+        grant.ahead = marks.read(start.offset, start.done)
         self.singly.pop(grant.tp, None)
         if start.singly_until != NO_OFFSET:
             self.singly[grant.tp] = start.singly_until
         return grant
+
+    def _final(self, grant: Grant) -> Stopped:
+        final = super()._final(grant)
+        return msgspec.structs.replace(final, done=marks.written(final.offset, grant.ahead)) if grant.ahead else final
 
     def _busy(self, grant: Grant) -> bool:
         """The handler has records of it."""
@@ -193,7 +225,8 @@ class Fetcher(GrantTable):
 
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""
-        idle = [grant for grant in self._by_partition.values() if grant.state is GrantState.FETCHING]
+        fetching = (grant for grant in self._by_partition.values() if grant.state is GrantState.FETCHING)
+        idle = [grant for grant in fetching if not grant.gathering]
         if not idle:
             return
         cells = self._cells

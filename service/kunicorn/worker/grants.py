@@ -33,7 +33,7 @@ class GrantState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """Changed only under the fetcher's lock, except what is about failures, which is the runner's."""
+    """Changed only under the fetcher's lock, except what is about failures and batches, which is the runner's."""
 
     number: int
     tp: TopicPartition
@@ -50,6 +50,10 @@ class Grant:
     poison: str = ""
     """Why the first record is not for the handler: it killed workers."""
     poison_deaths: int = 0
+    ahead: frozenset[int] = frozenset()
+    """Offsets that are done, though one before them is not."""
+    gathering: bool = False
+    """While fetching: some of its records wait for a fuller batch, so that the client's position is ahead of us."""
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
     waits_for: str = ""

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler
-from kunicorn.handling.calls import Calls, calls_for
+from kunicorn.handling.calls import Calls, arguments_of, calls_for
 from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.handlings import Handlings
 from kunicorn.handling.retry import describe
@@ -225,7 +225,9 @@ def _form(handler: Handler, order: HandlerOrder) -> Calls | Threads | Tasks:
     concurrency = _concurrency(handler, order)
     if concurrency == 1:
         return calls_for(handler, order)
-    return Tasks(handler.call) if handler.is_async else Threads(handler.call, concurrency)
+    form = arguments_of(handler, order.mode, order.decoding, order.tracing)
+    handle = form.adapted(handler.call)
+    return Tasks(handle, form) if handler.is_async else Threads(handle, form, concurrency)
 
 
 def _concurrency(handler: Handler, order: HandlerOrder) -> int:

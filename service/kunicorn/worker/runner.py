@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
@@ -20,14 +20,16 @@ from confluent_kafka import Consumer, Message
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.handlings import Handling, Handlings
+from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker.batches import gathered_runs, runs
+from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.gathering import Gathering, bounds_of
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
@@ -64,10 +66,16 @@ class Runner:
         self._handlings = handlings
         self._lifecycle = lifecycle
         self._failures = failures
-        largest = [each.batch_max_records for each in handlings.every if each.batch_max_records is not None]
-        self._batches = bool(largest)
+        self._bounds = {each: bounds_of(each) for each in handlings.every}
+        batches = [bounds for bounds in self._bounds.values() if bounds is not None]
+        self._batches = bool(batches)
         """Some handler takes batches."""
-        self._fetch_records = max(FETCH_RECORDS, *largest, 0)
+        self._gatherings = {
+            each: Gathering(bounds, fetcher)
+            for each, bounds in self._bounds.items()
+            if bounds is not None and bounds.wait_ns
+        }
+        self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
         self._login = login
         self._pace = ChunkPace()
         self._interruptible: Grant | None = None
@@ -86,6 +94,7 @@ class Runner:
             self._try_again()
             self._lifecycle.attend(self._now)
             self._fetcher.begin_turn(self._now)
+            self._handle_gathered()
             if batch := self._fetch():
                 self._now = now_ns()
                 self._handle(batch)
@@ -122,7 +131,10 @@ class Runner:
 
     def _fetch(self) -> list[Message]:
         """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
-        first = self._consumer.poll(self._failures.patience(self._now, _IDLE_SECONDS))
+        patience = self._failures.patience(self._now, _IDLE_SECONDS)
+        for gathering in self._gatherings.values():
+            patience = gathering.patience(self._now, patience)
+        first = self._consumer.poll(patience)
         if first is None:
             return []
         return [first, *self._consumer.consume(self._fetch_records - 1, 0)]
@@ -133,27 +145,38 @@ class Runner:
             errors = [message for message in batch if message.error() is not None]
             batch = [message for message in batch if message.error() is None]
         cut = gathered_runs if self._batches else runs
-        for tp, epoch, messages in cut(batch, self._fetcher.several_topics):
-            self._handle_run(tp, epoch, messages)
+        for run in cut(batch, self._fetcher.several_topics):
+            self._handle_or_gather(run)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
         meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
+    def _handle_or_gather(self, run: Run) -> None:
+        messages = self._fetcher.unhandled(run.tp, run.messages)
+        if (stop := self._fetcher.stops.get(run.tp)) is not None:
+            # What is dropped here moves the position on, which tells the supervisor that the end is reached.
+            messages = messages[: bisect_left([message.offset() or 0 for message in messages], stop)]
+        if not messages:
+            return
+        wanted = Run(run.tp, run.leader_epoch, messages)
+        gathering = self._gatherings.get(self._handlings.of(run.tp.topic))
+        for ready in [wanted] if gathering is None else gathering.add(wanted, self._now):
+            self._handle_run(*ready)
+
+    def _handle_gathered(self) -> None:
+        """What has waited for a fuller batch for long enough."""
+        for gathering in self._gatherings.values():
+            for run in gathering.due(self._now):
+                self._handle_run(*run)
+
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
         handling = self._handlings.of(tp.topic)
-        if (done_before := self._fetcher.done_before.get(tp)) is not None:
-            messages = [message for message in messages if message.offset() not in done_before]
-            if not messages:
-                return
         following = following_offsets(messages)
-        if (stop := self._fetcher.stops.get(tp)) is not None:
-            # What is dropped here moves the position on, which tells the supervisor that the end is reached.
-            messages = messages[: bisect_right(following, stop)]
         done = 0
         while done < len(messages) and self._within_lease():
             self._lifecycle.attend(self._now)
-            end = min(done + self._chunk(handling, tp, following[done]), len(messages))
+            end = done + self._chunk(handling, tp, following[done], messages, done)
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
@@ -162,12 +185,20 @@ class Runner:
             if finished is None:
                 return
             done += finished
+            if grant.ahead:
+                messages, done = self._fetcher.unhandled(tp, messages[done:]), 0
+                following = following_offsets(messages) if messages else ()
 
-    def _chunk(self, handling: Handling[Calls], tp: TopicPartition, following: int) -> int:
+    def _chunk(
+        self, handling: Handling[Calls], tp: TopicPartition, following: int, messages: list[Message], done: int
+    ) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
-        if handling.batch_max_records is None:
-            return self._pace.size
-        return 1 if following <= self._fetcher.singly.get(tp, NO_OFFSET) else handling.batch_max_records
+        bounds = self._bounds[handling]
+        if bounds is None:
+            return min(self._pace.size, len(messages) - done)
+        if following <= self._fetcher.singly.get(tp, NO_OFFSET):
+            return 1
+        return fitting(messages[done : done + bounds.records], bounds.bytes)
 
     def _handle_chunk(
         self, handling: Handling[Calls], grant: Grant, messages: Sequence[Message], following: Sequence[int]
@@ -188,6 +219,9 @@ class Runner:
             calls = finished if handling.batch_max_records is None else min(finished, 1)
             return finished if self._fetcher.release(grant, finished, duration, calls) else None
         count = 1 if handling.batch_max_records is None else len(messages) - finished
+        if isinstance(error, OfOne):
+            self._fetcher.spare(grant, error.ahead)
+            count, error = 1, error.error
         end = finished + count
         failed = Attempt(grant, messages[finished:end], following[end - 1], finished, duration, finished + 1)
         return end if self._failures.meet(failed, error, self._now) else None

@@ -13,9 +13,9 @@ from typing import Any
 
 import uvloop
 
+from kunicorn.decoding.forms import Form, argument_of
 from kunicorn.handling.calls import awaited
 from kunicorn.outcomes import heed
-from kunicorn.records import Record
 from kunicorn.worker.crew import Poisoned, Work, die, raise_in
 from kunicorn.worker.flight import Flight
 
@@ -27,8 +27,9 @@ _IN_A_ROW = 50
 class Tasks:
     """See `Crew`."""
 
-    def __init__(self, handle: Callable[[Any], Any]) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form) -> None:
         self._handle = handle
+        self._form = form
         self._work: Work
         self._loop = uvloop.new_event_loop()
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
@@ -128,7 +129,7 @@ class Tasks:
         if flight.poison:
             return Poisoned()
         try:
-            heed(await self._handle(Record.of(flight.message)))
+            heed(await self._handle(argument_of(self._form, flight.message)))
         except asyncio.CancelledError as error:
             task.uncancel()
             return self._interruptions.get(flight, error)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import calls_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy
-from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
+from kunicorn.outcomes import BatchError, DeadLetter, Done, Halt, Retry, Skip
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import Row, table
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.records import Record
+from kunicorn.records import Batch, Record
 
 SKIPPED = RetryPolicy(1, 1, 1, None, End.SKIP)
 POLICIES = Policies(RetryPolicy(2, 100, 100, None, End.DEAD_LETTER), [((KeyError,), SKIPPED)])
@@ -136,3 +136,16 @@ def test_rows_tile_the_range_whatever_fails(offsets: set[int], bad: set[int], at
     assert rows[-1][1] == 31
     assert sum(row[2] for row in rows) == len(offsets)
     assert {row[0] for row in rows if row[3] == "skip"} == offsets & bad
+
+
+def test_of_a_batch_only_the_record_that_failed_is_tried_again_and_nothing_done_comes_twice() -> None:
+    calls: list[list[int]] = []
+
+    def handle(batch: Batch) -> None:
+        calls.append(batch.offsets())
+        if 2 in batch.offsets():
+            raise BatchError(done=[0, 1, 4] if len(batch) > 1 else []) from ConnectionError("gone")
+
+    rows = handled(handle, [messages(*range(6))], stop=6, batch=6)
+    assert calls == [[0, 1, 2, 3, 4, 5], [2], [3, 5]]
+    assert rows == [(0, 2, 2, "done"), (2, 3, 1, "dead_letter"), (3, 6, 3, "done")]

@@ -9,8 +9,8 @@ import pytest
 from kunicorn.handling.retry import End, RetryPolicy
 from kunicorn.outcomes import Skip
 from kunicorn.pipeline import transform
-from kunicorn.pipeline.record_columns import records_batch
 from kunicorn.pipeline.transforming import HandleRows
+from kunicorn.record_columns import records_batch
 from kunicorn.records import Record
 from tests.unit.pipeline.test_handling import messages
 

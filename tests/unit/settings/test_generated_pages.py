@@ -36,7 +36,7 @@ def test_the_example_file_loads_with_everything_uncommented_that_goes_together(t
     path = tmp_path / "config.toml"
     # One cannot log in by password and by token, have files that are not there, nor cut what is ordered: those have
     # tests of their own.
-    apart = "|".join([*SecuritySettings.model_fields, "token_file", "min_partitions"])
+    apart = "|".join([*SecuritySettings.model_fields, "token_file", "password_file", "min_partitions"])
     path.write_text(re.sub(rf"^({apart}) = .*\n", "", everything, flags=re.MULTILINE))
     load(path, {})
     named = tomllib.loads(everything)

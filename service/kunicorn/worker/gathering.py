@@ -1,0 +1,149 @@
+"""Records that wait for a fuller batch, by partition. Everything here is the runner's; times are nanoseconds.
+
+1. What waits is not in hand and counts as nothing: a partition that is stopped is reported at once, and what waited of
+   it is let go of. Its consumed offset does not follow the client's position meanwhile (`Grant.gathering`).
+2. No record waits longer than `wait_ns`, and all of them take no more than `memory` bytes, about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Message
+
+from kunicorn.handling.handlings import Handling
+from kunicorn.handling.partial import fitting
+from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.worker.batches import Run
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.grants import Grant
+
+_MESSAGE_BYTES = 500
+"""What a message takes besides its value, in librdkafka and as Python's object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When a batch is full, and how long its first record waits for that."""
+
+    records: int
+    bytes: int | None
+    wait_ns: int
+    memory: int
+
+    def full(self, messages: list[Message]) -> int:
+        """How many of the first ones make full batches: such as nothing fits into any more."""
+        at = 0
+        while True:
+            some = messages[at : at + self.records]
+            size = fitting(some, self.bytes) if some else 0
+            if size < self.records and at + size >= len(messages):
+                return at
+            at += size
+
+
+def bounds_of(handling: Handling[Any]) -> Bounds | None:
+    """Of a handler's batches; None: it takes one record at a time."""
+    if handling.batch_max_records is None:
+        return None
+    batching = handling.batching
+    wait_ns = batching.max_ms * NANOSECONDS // 1000
+    return Bounds(handling.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    grant: Grant
+    leader_epoch: int
+    since: int
+    messages: list[Message]
+    bytes: int
+
+
+def _size(messages: list[Message]) -> int:
+    return sum(map(len, messages)) + _MESSAGE_BYTES * len(messages)
+
+
+class Gathering:
+    """Caller: the runner, for everything."""
+
+    def __init__(self, bounds: Bounds, fetcher: Fetcher) -> None:
+        self._bounds = bounds
+        self._fetcher = fetcher
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._bytes = 0
+
+    def add(self, run: Run, now: int) -> Iterator[Run]:
+        """Take these; gives what is to be handled now, in order. Handle each before asking for the next."""
+        waiting = self._waiting.get(run.tp)
+        if waiting is not None and waiting.leader_epoch != run.leader_epoch:
+            yield self._take(run.tp)
+            waiting = None
+        grant = self._fetcher.fetching(run.tp)
+        if grant is None:
+            self._forget(run.tp)
+            return
+        if waiting is not None and waiting.grant is not grant:
+            self._forget(run.tp)
+        waiting = self._keep(run, grant, now)
+        full = self._bounds.full(waiting.messages)
+        if self._is_urgent(run.tp, waiting):
+            full = len(waiting.messages)
+        if full:
+            yield from self._cut(run.tp, waiting, full, now)
+        yield from self._over_memory()
+
+    def due(self, now: int) -> Iterator[Run]:
+        """What has waited for long enough. Handle each before asking for the next."""
+        for tp, waiting in list(self._waiting.items()):
+            if self._fetcher.fetching(tp) is not waiting.grant:
+                self._forget(tp)
+            elif now - waiting.since >= self._bounds.wait_ns:
+                yield self._take(tp)
+
+    def patience(self, now: int, longest: float) -> float:
+        """Seconds until the first of them has waited for long enough, at most `longest`."""
+        if not self._waiting:
+            return longest
+        oldest = min(waiting.since for waiting in self._waiting.values())
+        return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
+
+    def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, now: int) -> Iterator[Run]:
+        rest = waiting.messages[full:]
+        self._take(tp)
+        yield Run(tp, waiting.leader_epoch, waiting.messages[:full])
+        # A record that failed parks its partition: the rest is fetched again after it.
+        if rest and self._fetcher.fetching(tp) is waiting.grant:
+            self._keep(Run(tp, waiting.leader_epoch, rest), waiting.grant, now)
+
+    def _is_urgent(self, tp: TopicPartition, waiting: _Waiting) -> bool:
+        """A batch killed workers here, or its first record did: nothing is gained by waiting."""
+        return bool(waiting.grant.poison) or self._fetcher.singly.get(tp, NO_OFFSET) != NO_OFFSET
+
+    def _over_memory(self) -> Iterator[Run]:
+        while self._waiting and self._bytes > self._bounds.memory:
+            yield self._take(min(self._waiting, key=lambda tp: self._waiting[tp].since))
+
+    def _keep(self, run: Run, grant: Grant, now: int) -> _Waiting:
+        waiting = self._waiting.get(run.tp)
+        if waiting is None:
+            waiting = self._waiting[run.tp] = _Waiting(grant, run.leader_epoch, now, [], 0)
+            grant.gathering = True
+        more = _size(run.messages)
+        waiting.messages += run.messages
+        waiting.bytes += more
+        self._bytes += more
+        return waiting
+
+    def _take(self, tp: TopicPartition) -> Run:
+        waiting = self._waiting.pop(tp)
+        waiting.grant.gathering = False
+        self._bytes -= waiting.bytes
+        return Run(tp, waiting.leader_epoch, waiting.messages)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        if tp in self._waiting:
+            self._take(tp)

@@ -1,0 +1,130 @@
+"""Spans around the handler's calls, as an exporter gets them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handlers import Handler
+from kunicorn.handling.calls import calls_of, following_offsets
+from kunicorn.outcomes import Skip
+from kunicorn.pipes.messages import Decoding, Tracing
+from kunicorn.records import Batch, Record
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
+JSON = Decoding(value="json")
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[ReadableSpan, ...]]]:
+    """What was exported."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter.get_finished_spans
+    provider.shutdown()
+
+
+def message(offset: int, value: bytes | None = b"1", headers: Any = ()) -> Message:
+    return Message(topic="orders", partition=3, offset=offset, value=value, key=b"k", headers=list(headers))
+
+
+def call(handle: Callable[..., Any], *messages: Message, mode: str = "record", decoding: Decoding = JSON) -> None:
+    is_async = inspect.iscoroutinefunction(handle)
+    calls = calls_of(Handler("x:y", handle, is_async, None, None), mode, decoding, Tracing("shop"))
+    cells = memoryview(array("q", [messages[0].offset() or 0]))
+    with suppress(Exception):
+        calls(messages, following_offsets(messages), cells, 0, [])
+    calls.close()
+
+
+def see(record: Record) -> None:
+    assert record.data == 1
+    assert trace.get_current_span().is_recording()
+
+
+async def see_async(record: Record) -> None:
+    see(record)
+
+
+@pytest.mark.parametrize("handle", [see, see_async])
+def test_each_record_has_a_span_that_goes_on_with_its_producers_trace(
+    spans: Callable[[], tuple[ReadableSpan, ...]], handle: Callable[..., Any]
+) -> None:
+    call(handle, message(7, headers=[PARENT, ("tracestate", b"vendor=1")]), message(8))
+    first, second = spans()
+    assert (first.name, first.kind, first.status.status_code) == ("process orders", SpanKind.CONSUMER, StatusCode.UNSET)
+    assert first.parent is not None
+    assert (f"{first.parent.trace_id:032x}", f"{first.parent.span_id:016x}") == (TRACE, SPAN)
+    assert first.parent.trace_state.get("vendor") == "1"
+    assert first.attributes == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "messaging.consumer.group.name": "shop",
+        "messaging.kafka.offset": 7,
+        "messaging.message.body.size": 1,
+    }
+    assert second.parent is None
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"00-zero-one-02", None])
+def test_a_header_that_is_no_trace_context_begins_a_trace(
+    spans: Callable[[], tuple[ReadableSpan, ...]], value: bytes | None
+) -> None:
+    call(see, message(7, headers=[("traceparent", value)]))
+    assert [span.parent for span in spans()] == [None]
+
+
+def test_a_batch_has_one_span_with_links_to_its_producers(spans: Callable[[], tuple[ReadableSpan, ...]]) -> None:
+    def handle(batch: Batch) -> None:
+        assert batch.data() == [1, 1, 1]
+
+    call(handle, message(7, headers=[PARENT]), message(8), message(9, headers=[PARENT]), mode="batch")
+    (span,) = spans()
+    assert (span.parent, span.status.status_code) == (None, StatusCode.UNSET)
+    assert [f"{link.context.span_id:016x}" for link in span.links] == [SPAN, SPAN]
+    assert span.attributes is not None
+    assert span.attributes["messaging.batch.message_count"] == 3
+
+
+def test_what_the_handler_raised_is_the_spans_error_and_what_it_said_an_attribute(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    def handle(record: Record) -> Any:
+        if record.value is None:
+            return Skip("a tombstone")
+        raise KeyError("who")
+
+    call(handle, message(7, None))
+    call(handle, message(8))
+    said, failed = spans()
+    assert said.attributes is not None
+    assert failed.attributes is not None
+    assert (said.attributes["kunicorn.outcome"], said.status.status_code) == ("Skip", StatusCode.UNSET)
+    assert said.attributes["messaging.kafka.message.tombstone"] is True
+    assert (failed.attributes["error.type"], failed.status.status_code) == ("KeyError", StatusCode.ERROR)
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kunicorn.handling.tracing", None)
+    with pytest.raises(HandlerLoadError, match=r"tracing.enabled = true needs .* pip install 'kunicorn\[tracing\]'"):
+        calls_of(Handler("x:y", see, False, None, None), "record", JSON, Tracing("shop"))

@@ -1,0 +1,152 @@
+"""Records that wait for a fuller batch, on a real client that has no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.batches import Run
+from kunicorn.worker.fetcher import Fetcher
+from kunicorn.worker.gathering import Bounds, Gathering
+from kunicorn.worker.metadata import KnownTopics
+from kunicorn.worker.meter import Meter
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+WAIT = 100
+BOUNDS = Bounds(records=3, bytes=None, wait_ns=WAIT, memory=1_000_000)
+
+
+class NoTopics(KnownTopics):
+    """There is no broker to learn them from."""
+
+    def __init__(self) -> None:
+        pass
+
+    def learn(self, topics: Iterable[str], seconds: float) -> None:
+        """Nothing."""
+
+
+class Scene:
+    """A fetcher with two partitions, and what waits of them."""
+
+    def __init__(self) -> None:
+        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
+        self.ledger = Ledger.create(64)
+        self.reports: list[FromWorker] = []
+        self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
+        self.fetcher.start([FetcherStart(1, 1, *P0, 0, -1), FetcherStart(2, 2, *P1, 0, -1)])
+        self.fetcher.begin_turn(0)
+        self.gathering = Gathering(BOUNDS, self.fetcher)
+
+    def add(self, tp: TopicPartition, *offsets: int, now: int = 0, epoch: int = 0) -> list[list[int]]:
+        """The batches that are to be handled right away."""
+        return shown(self.gathering.add(Run(tp, epoch, messages(tp, *offsets)), now))
+
+    def due(self, now: int) -> list[list[int]]:
+        """The batches that have waited for long enough."""
+        return shown(self.gathering.due(now))
+
+
+def messages(tp: TopicPartition, *offsets: int, size: int = 1) -> list[Message]:
+    return [Message(topic=tp.topic, partition=tp.partition, offset=offset, value=b"x" * size) for offset in offsets]
+
+
+def shown(some: Iterable[Run]) -> list[list[int]]:
+    return [[message.offset() or 0 for message in run.messages] for run in some]
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.consumer.close()
+    made.ledger.close()
+
+
+def test_records_wait_until_their_batch_is_full(scene: Scene) -> None:
+    assert scene.add(P0, 0, 1) == []
+    assert scene.add(P1, 0) == []
+    assert scene.add(P0, 2, 3) == [[0, 1, 2]]
+    assert scene.add(P0, 4, 5, 6, 7, 8) == [[3, 4, 5, 6, 7, 8]]
+
+
+def test_no_record_waits_longer_than_it_may_counted_from_the_first(scene: Scene) -> None:
+    scene.add(P0, 0, now=0)
+    scene.add(P1, 0, now=50)
+    scene.add(P0, 1, now=90)
+    assert scene.due(99) == []
+    assert scene.gathering.patience(90, 1.0) == pytest.approx(10e-9)
+    assert scene.due(100) == [[0, 1]]
+    assert scene.due(149) == []
+    assert scene.due(150) == [[0]]
+    assert scene.gathering.patience(150, 1.0) == 1.0
+
+
+def test_a_stop_lets_go_of_what_waits_and_reports_it_as_not_handled(scene: Scene) -> None:
+    scene.add(P0, 0, 1)
+    scene.fetcher.stop([1])
+    assert scene.reports == [FetcherStopped([Stopped(1, 0, -1)])]
+    assert scene.due(WAIT) == []
+    assert scene.add(P0, 2) == []
+
+
+def test_what_waited_under_an_old_grant_never_comes_with_records_of_a_new_one(scene: Scene) -> None:
+    scene.add(P0, 5, 6)
+    scene.fetcher.stop([1])
+    scene.fetcher.start([FetcherStart(3, 3, *P0, 5, -1)])
+    scene.fetcher.begin_turn(1)
+    assert scene.add(P0, 5, 6, now=10) == []
+    assert scene.due(WAIT) == []
+    assert scene.due(10 + WAIT) == [[5, 6]]
+
+
+def test_the_consumed_offset_does_not_follow_the_clients_position_past_what_waits(scene: Scene) -> None:
+    scene.add(P0, 0, 1)
+    assert [grant.gathering for grant in map(scene.fetcher.fetching, (P0, P1)) if grant] == [True, False]
+    scene.due(WAIT)
+    assert [grant.gathering for grant in map(scene.fetcher.fetching, (P0, P1)) if grant] == [False, False]
+
+
+def test_a_batch_has_one_leader_epoch(scene: Scene) -> None:
+    scene.add(P0, 0, epoch=1)
+    assert scene.add(P0, 1, epoch=2) == [[0]]
+    assert scene.due(WAIT) == [[1]]
+
+
+def test_when_what_waits_takes_too_much_memory_the_oldest_goes_first(scene: Scene) -> None:
+    scene.gathering = Gathering(Bounds(100, None, WAIT, memory=5_000), scene.fetcher)
+    assert scene.add(P0, *range(5), now=1) == []
+    assert scene.add(P1, *range(6), now=2) == [[0, 1, 2, 3, 4]]
+    assert shown(scene.gathering.add(Run(P0, 0, messages(P0, 5, size=10_000)), 3)) == [list(range(6)), [5]]
+
+
+def test_records_of_a_batch_that_killed_workers_do_not_wait(scene: Scene) -> None:
+    scene.fetcher.singly[P0] = 2
+    assert scene.add(P0, 0, 1) == [[0, 1]]
+
+
+def test_what_is_left_of_a_cut_batch_is_dropped_when_its_partition_parks(scene: Scene) -> None:
+    handled = scene.gathering.add(Run(P0, 0, messages(P0, 0, 1, 2, 3)), 0)
+    assert [message.offset() for message in next(handled).messages] == [0, 1, 2]
+    scene.fetcher.stop([1])
+    assert list(handled) == []
+    assert scene.due(WAIT) == []
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 5), st.none() | st.integers(1, 20))
+def test_full_batches_are_cut_so_that_nothing_more_would_have_fitted(
+    sizes: list[int], records: int, most_bytes: int | None
+) -> None:
+    bounds = Bounds(records, most_bytes, WAIT, 0)
+    some = [Message(topic="t", partition=0, offset=at, value=b"x" * size) for at, size in enumerate(sizes)]
+    full = bounds.full(some)
+    left = sizes[full:]
+    assert len(left) < records
+    assert most_bytes is None or len(left) <= 1 or sum(left) <= most_bytes
