@@ -19,7 +19,7 @@ JOBS ?= 2
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
 .PHONY: bench bench-growth bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-pipeline bench-differential
+.PHONY: bench-pipeline bench-decoding bench-differential
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -126,6 +126,9 @@ bench-scrape: venv  ## what a scrape of /metrics costs, in half a minute
 
 bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
 	$(BIN)/python -m bench.pipeline --write
+
+bench-decoding: venv  ## what decoding adds to a record, in half a minute
+	$(BIN)/python -m bench.decoding --write
 
 bench-differential: venv  ## ours beside confluent-kafka's members through the same faults, three times, in about 25 minutes
 	$(BIN)/python -m bench.differential --write

@@ -7,13 +7,14 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kunicorn import __version__
+from kunicorn.completion import prepare as prepare_completion
+from kunicorn.completion import register as add_completion
 from kunicorn.config import app as config_commands
 from kunicorn.confirming import check_confirmable
 from kunicorn.control.commands import register as add_control
@@ -47,7 +48,7 @@ Exit codes:
   4 the group refuses this member for good
   5 workers die again and again with nothing in hand
   6 stopped, but something handled is not committed and will be handled again;
-    with [assign]: not all that was to be handled is finished
+    with [assign] or --until-end: not all that was to be handled is finished
 """
 
 app = typer.Typer(
@@ -67,8 +68,6 @@ app.add_typer(dlq, name="dlq")
 app.add_typer(offsets, name="offsets")
 app.add_typer(config_commands, name="config")
 app.add_typer(pipeline, name="pipeline")
-add_control(app)
-add_desk(app)
 
 Config = Annotated[
     Path,
@@ -77,18 +76,7 @@ Config = Annotated[
     ),
 ]
 
-_COMPLETING = "_KUNICORN_COMPLETE"
-"""Set by the shell's script when it asks what may follow."""
-
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
-
-
-class Shell(StrEnum):
-    """Those for which there is a script."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
 
 
 def _say_version(wanted: bool) -> None:
@@ -252,21 +240,6 @@ def leave(
     leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"), as_json=as_json)
 
 
-@app.command(short_help="Print what makes a shell complete kunicorn's commands.")
-def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
-    """Print a script that makes the shell complete commands and options.
-
-    \b
-    Examples:
-      source <(kunicorn completion bash)                                    now
-      kunicorn completion bash > ~/.local/share/bash-completion/completions/kunicorn
-      kunicorn completion fish > ~/.config/fish/completions/kunicorn.fish
-    """
-    from typer._completion_shared import get_completion_script
-
-    typer.echo(get_completion_script(prog_name="kunicorn", complete_var=_COMPLETING, shell=shell.value))
-
-
 @app.command(short_help="See it work, without a Kafka of your own.")
 def demo(
     bootstrap: Annotated[
@@ -291,13 +264,15 @@ def demo(
     raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds, as_json=as_json))
 
 
+# In the order in which --help lists them, behind those above.
+add_control(app)
+add_desk(app)
+add_completion(app)
+
+
 def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
-    if _COMPLETING in os.environ:
-        # Typer's own way in would add options that write into the user's shell profile.
-        from typer._completion_classes import completion_init
-
-        completion_init()
+    prepare_completion()
     try:
         app(prog_name="kunicorn")
     except ServiceError as error:

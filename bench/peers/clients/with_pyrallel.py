@@ -1,4 +1,4 @@
-"""Pyrallel-Consumer: a coroutine for each record, or functions in processes; order by partition, as everywhere."""
+"""Pyrallel-Consumer: a coroutine for each record, or functions in processes; in the order of keys, its default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import tally
 from pyrallel_consumer.config import KafkaConfig
 from pyrallel_consumer.consumer import PyrallelConsumer
-from pyrallel_consumer.dto import ExecutionMode, OrderingMode, WorkItem
+from pyrallel_consumer.dto import ExecutionMode, WorkItem
 
 
 def handle(item: WorkItem) -> None:
@@ -32,8 +32,9 @@ async def main() -> None:
         CONSUMER_GROUP=tally.GROUP,
         SESSION_TIMEOUT_MS=tally.SESSION_MS,
         dlq_enabled=False,
+        HEARTBEAT_INTERVAL_MS=tally.HEARTBEAT_MS,
+        FETCH_QUEUE_BACKOFF_MS=10,
     )
-    config.parallel_consumer.ordering_mode = OrderingMode.PARTITION
     config.parallel_consumer.execution.mode = ExecutionMode.PROCESS if in_processes else ExecutionMode.ASYNC
     config.parallel_consumer.execution.process_config.process_count = tally.WORKERS
     consumer = PyrallelConsumer(config=config, worker=handle if in_processes else handle_async, topic=tally.TOPIC)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Literal, Protocol
 
@@ -20,6 +20,7 @@ from aiohttp import web
 
 from kunicorn.errors import ConfigError
 from kunicorn.observe import logs
+from kunicorn.observe.asked import Done, Goal
 from kunicorn.observe.metrics import Metrics
 from kunicorn.settings import HttpSettings
 from kunicorn.tables import printable
@@ -56,41 +57,6 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if len(given) != 1 or not self.partitions:
             raise Denied(HTTPStatus.BAD_REQUEST, "a seek names partitions, and one of to, to_offset and to_time_ms")
         return Goal(self.to, self.to_offset, self.to_time_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """Where a seek is to go; exactly one is set."""
-
-    edge: Literal["earliest", "latest"] | None = None
-    offset: int | None = None
-    time_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SeekMove:
-    """What a seek means for one partition."""
-
-    topic: str
-    partition: int
-    position: int | None
-    """The next offset to handle, now; None while it is not known."""
-    committed: int | None
-    then: int
-    log_start: int
-    log_end: int
-    problem: str
-    """Why it cannot be; empty if it can."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What an action did, or why it did nothing."""
-
-    ok: bool
-    said: str
-    moves: Sequence[SeekMove] | None = None
-    """Of a seek."""
 
 
 class Actions(Protocol):

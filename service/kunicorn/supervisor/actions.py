@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.observe import logs
-from kunicorn.observe.actions import Done, Goal
+from kunicorn.observe.asked import Done, Goal
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings.assign import partitions_named
 from kunicorn.supervisor.fetchers import WHENEVER, Fetchers

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -17,7 +18,6 @@ from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
-from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.pipes import clock
@@ -52,6 +52,9 @@ from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import describe
 from kunicorn.wire.errors import AuthenticationFailed
+
+if TYPE_CHECKING:
+    from kunicorn.observe.http import Server
 
 log = logs.get("kunicorn")
 
@@ -157,8 +160,8 @@ class Service:
             settings, self._source, self._fetchers, self._pool, self._templates, self._reloader, self._metrics.totals
         )
         seeker = Seeker(settings, self._fetchers, self._source.commits, self._brokers)
-        actions = Actions(self._fetchers, self._pool, self._replacer, seeker, self._asked_to_drain)
-        self._http = Server(settings.http, self.status, self._metrics, actions)
+        self._actions = Actions(self._fetchers, self._pool, self._replacer, seeker, self._asked_to_drain)
+        self._http: Server | None = None
 
     def _source_of_partitions(self, coordinator: Coordinator) -> Source:
         settings, topics, lease = self._settings, self._topics, self._pool.extend_lease
@@ -185,7 +188,7 @@ class Service:
             self._start(watch_password(self._settings.kafka, self._tell_workers))
         try:
             if self._settings.http.enabled:
-                await self._http.start()
+                await self._serve_http()
             await self._until_ended(self._serve())
         finally:
             await self._shut_down()
@@ -197,6 +200,15 @@ class Service:
             return ExitCode.NOT_ALL_COMMITTED
         log.info(f"stopped; {self._source.words.clean}")
         return ExitCode.CLEAN
+
+    async def _serve_http(self) -> None:
+        """Listen; the first turn of the loop has started the template, which imports the handler meanwhile: importing
+        the server takes as long."""
+        await asyncio.sleep(0)
+        from kunicorn.observe.http import Server
+
+        self._http = Server(self._settings.http, self.status, self._metrics, self._actions)
+        await self._http.start()
 
     async def _serve(self) -> None:
         if self._tokens is not None:
@@ -236,7 +248,8 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._http.stop()
+        if self._http is not None:
+            await self._http.stop()
         with contextlib.suppress(PeerError):
             await self._cluster.close()
 

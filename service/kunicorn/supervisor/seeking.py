@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kunicorn.errors import PeerError
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.protocol import LogOffset
-from kunicorn.observe.actions import Done, Goal, SeekMove
+from kunicorn.observe.asked import Done, Goal, SeekMove
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings import Settings

@@ -6,13 +6,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import textwrap
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +17,12 @@ from typing import Any
 import pytest
 
 from tests.deploy.charts import ROOT, template
+from tests.deploy.image import BARE, DOCKERFILE, UID, build, container
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
-from tests.kafka.artifacts import cache_directory
 from tests.system.members import free_port
 from tests.system.producing import producer
 from tests.waiting import wait_until
-
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
-UID = 10001
-_BARE = {"PATH": os.defpath + ":/usr/local/bin", "HOME": "/nonexistent"}
 
 # All that is locked is fetched and installed, the first time.
 pytestmark = pytest.mark.timeout(400)
@@ -50,80 +43,19 @@ def test_the_service_is_what_is_built_by_default_and_runs_as_a_number() -> None:
     assert re.findall(r'^ENTRYPOINT \["kunicorn"\]$', DOCKERFILE, flags=re.MULTILINE)
 
 
-def context(directory: Path) -> Path:
-    """What Docker would send to the build: the files that .dockerignore lets through."""
-    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    for name in allowed:
-        target = directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        else:
-            shutil.copy2(ROOT / name, target)
-    return directory
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The virtual environment of the image, built as the Dockerfile does it, with nothing of this one in sight."""
-    home = tmp_path_factory.mktemp("image")
-    # The container's user walks down here.
-    for each in (home, *home.parents[:3]):
-        if each.owner() == home.owner() and each != Path("/tmp"):
-            each.chmod(each.stat().st_mode | 0o055)
-    source = context(home / "src")
-    for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
-        for name in copied.split():
-            assert (source / name).exists(), f"{name} is copied, but .dockerignore leaves it out"
-    build = [str(source / "deploy/image/build.sh"), str(source), str(home / "kunicorn")]
-    environment = {**_BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
-    done = subprocess.run(build, env=environment, cwd="/", capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("kunicorn ")
-    return home
+    return build(tmp_path_factory.mktemp("image"))
 
 
 def test_the_image_needs_nothing_but_what_is_locked(image: Path) -> None:
     listed = [str(image / "kunicorn/bin/pip"), "list", "--format=freeze", "--disable-pip-version-check"]
-    found = subprocess.run(listed, env=_BARE, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(listed, env=BARE, capture_output=True, text=True, check=True).stdout
     locked = re.findall(r"^([\w.-]+==\S+)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
     names = {re.sub(r"[-_.]+", "-", line).lower() for line in found.splitlines()}
     extra = {name for name in names if name.partition("==")[0] not in {"pip", "setuptools", "kunicorn", "wheel"}}
     assert extra == {re.sub(r"[-_.]+", "-", line).lower() for line in locked}
-
-
-CONTAINER = f"""
-mount --make-rprivate /
-mount -t tmpfs -o mode=1777 tmpfs "$WRITABLE"
-mount -o remount,bind,ro /
-exec setpriv --reuid={UID} --regid={UID} --clear-groups --no-new-privs --bounding-set=-all "$@"
-"""
-"""What the kubelet and the runtime do with the chart's security contexts."""
-
-
-@contextmanager
-def container(image: Path, *arguments: str, cwd: Path, env: Mapping[str, str]) -> Iterator[tuple[int, Path]]:
-    """`kunicorn ARGUMENTS` as PID 1, unprivileged, on a read-only root; yields its pid outside, and its log."""
-    writable = cwd / "tmp"
-    writable.mkdir(exist_ok=True)
-    log = cwd / "container.log"
-    unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", CONTAINER, "sh"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*unshare, image / "kunicorn/bin/kunicorn", *arguments],
-            env={**_BARE, "WRITABLE": str(writable), "TMPDIR": str(writable), "PYTHONDONTWRITEBYTECODE": "1", **env},
-            cwd=cwd,
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-        )
-        try:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            pid = wait_until(lambda: children.read_text().split(), "the container's first process")[0]
-            yield int(pid), log
-        finally:
-            process.kill()
-            process.wait(10)
 
 
 @dataclass(frozen=True)

@@ -257,3 +257,13 @@ def test_what_is_kept_ahead_is_bounded_and_a_slow_key_holds_up_no_other_partitio
     (processes.directory / "go").touch()
     worker.consumed(1, 301)
     assert len(told(processes.directory, "begin")) == 601
+
+
+def test_a_worker_with_one_record_in_hand_passes_over_what_one_with_several_had_done(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, "obey", ordering="partition", concurrency=None)
+    send(kafka, topic, *((f"k{n}", "v") for n in range(6)))
+    worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, done=written(0, {1, 2, 5}))]))
+    worker.consumed(1, 6)
+    assert told(processes.directory, "begin") == [0, 3, 4]

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from kunicorn.control.plan import lines
 from kunicorn.control.service import RunningService
 from kunicorn.errors import ConfigError
-from kunicorn.observe.actions import Goal
+from kunicorn.observe.asked import Goal
 from kunicorn.settings import HttpSettings, Settings
 from tests.unit.observe.serving import TOKEN, Service, serving
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from kunicorn.observe.actions import Done, Goal, SeekMove
+from kunicorn.observe.asked import Done, Goal, SeekMove
 from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kunicorn.clients import handler_orders
+from kunicorn.errors import ConfigError
+from kunicorn.handling.concurrency import concurrency_of
 from tests.unit.settings.files import LEAST, loaded, problems
 
 
@@ -53,3 +57,40 @@ def test_a_group_whose_name_makes_no_topic_has_to_name_one(tmp_path: Path) -> No
     text = LEAST.replace('id = "orders"', 'id = "all orders"') + 'on_failure = "dead_letter"\n'
     (found,) = problems(tmp_path, text)
     assert "is no legal name of a topic; set it" in found
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ('mode = "batch"\nordering = "key"', 'handler.ordering = "key": not to be had with mode = "batch"'),
+        ('mode = "batch"\nconcurrency = 8', "handler.concurrency = 8: more than one, but with mode"),
+        ('ordering = "none"\nconcurrency = 1', "handler.concurrency = 1: one record at a time"),
+        ("concurrency = 0", "handler.concurrency = 0"),
+        ('ordering = "keys"', 'handler.ordering = "keys"'),
+    ],
+)
+def test_an_order_that_cannot_be_kept_or_is_none_is_refused(tmp_path: Path, lines: str, found: str) -> None:
+    (problem,) = problems(tmp_path, LEAST + lines + "\n")
+    assert problem.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("is_async", "mode", "concurrency", "expected"),
+    [
+        (False, "record", None, 1),
+        (False, "record", 8, 8),
+        (True, "record", None, 100),
+        (True, "record", 1, 1),
+        (True, "batch", None, 1),
+    ],
+)
+def test_how_many_records_are_in_hand_depends_on_the_handler_where_nothing_is_set(
+    is_async: bool, mode: str, concurrency: int | None, expected: int
+) -> None:
+    assert concurrency_of(is_async, mode, "partition", concurrency) == expected
+
+
+def test_order_by_key_needs_more_than_one_record_in_hand() -> None:
+    assert concurrency_of(True, "record", "key", None) == 100
+    with pytest.raises(ConfigError, match=r"set handler\.concurrency to the number of threads, make it async def"):
+        concurrency_of(False, "record", "key", None)

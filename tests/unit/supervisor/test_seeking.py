@@ -10,7 +10,7 @@ import pytest
 
 from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import CommitAnswer, LogOffset
-from kunicorn.observe.actions import Done, Goal
+from kunicorn.observe.asked import Done, Goal
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, Stopped
 from kunicorn.settings import Settings

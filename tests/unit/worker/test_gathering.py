@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Message
+from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from kunicorn.worker.meter import Meter
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 WAIT = 100
+LATER = 10_000_000_000
 BOUNDS = Bounds(records=3, bytes=None, wait_ns=WAIT, memory=1_000_000)
 
 
@@ -33,11 +35,21 @@ class NoTopics(KnownTopics):
         """Nothing."""
 
 
+class Client(Consumer):
+    """Says that it is `ahead` by so much."""
+
+    ahead = 0
+
+    def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
+        """The same everywhere."""
+        return [ClientPartition(each.topic, each.partition, self.ahead) for each in partitions]
+
+
 class Scene:
     """A fetcher with two partitions, and what waits of them."""
 
     def __init__(self) -> None:
-        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
+        self.consumer = Client({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
         self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
@@ -109,9 +121,12 @@ def test_what_waited_under_an_old_grant_never_comes_with_records_of_a_new_one(sc
 
 def test_the_consumed_offset_does_not_follow_the_clients_position_past_what_waits(scene: Scene) -> None:
     scene.add(P0, 0, 1)
-    assert [grant.gathering for grant in map(scene.fetcher.fetching, (P0, P1)) if grant] == [True, False]
-    scene.due(WAIT)
-    assert [grant.gathering for grant in map(scene.fetcher.fetching, (P0, P1)) if grant] == [False, False]
+    scene.consumer.ahead = 10
+    scene.fetcher.begin_turn(LATER)
+    assert [scene.ledger.read(slot, slot).consumed.offset for slot in (1, 2)] == [0, 10]
+    scene.due(LATER)
+    scene.fetcher.begin_turn(2 * LATER)
+    assert scene.ledger.read(1, 1).consumed.offset == 10, "nothing waits any more"
 
 
 def test_a_batch_has_one_leader_epoch(scene: Scene) -> None:

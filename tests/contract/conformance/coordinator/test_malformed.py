@@ -16,7 +16,8 @@ from tests.fakes.driver import Driver, until
 from tests.unit.wire.broker import Asked, Reply
 from tests.unit.wire.mutations import mutations
 
-SPOILT_IN_A_ROW = 6
+SPOILT_IN_A_ROW, SPOILT_AT_THE_START = 6, 3
+AT_THE_START = (Api.FIND_COORDINATOR, Api.OFFSET_FETCH, Api.LIST_OFFSETS, Api.OFFSET_COMMIT)
 ANYWHERE = (Api.METADATA, Api.FIND_COORDINATOR, Api.OFFSET_FETCH, Api.OFFSET_COMMIT, Api.LIST_OFFSETS)
 OF_A_MEMBER = {
     "classic": (Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT),
@@ -69,6 +70,9 @@ def outlive(protocol: str, seed: int) -> Counter[Api]:
 
     async def story(stage: Stage) -> None:
         rng = Random(seed)
+        # These are asked at the start, and seldom later.
+        for api in AT_THE_START:
+            stage.broker.plan(api, *[spoiler(rng, sent)] * SPOILT_AT_THE_START)
         member = await stage.start(group_protocol=protocol)
         sent.update(await survive(stage, member, (*OF_A_MEMBER[protocol], *ANYWHERE), rng))
         # An answer that still can be read may say anything: also that the group refuses this member for good.

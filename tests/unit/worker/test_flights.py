@@ -1,0 +1,28 @@
+"""Grants whose records are in hand several at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import FetcherStart
+from kunicorn.testing import record
+from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
+from kunicorn.testing.records import message_of, placed
+from kunicorn.worker.flights import Flights
+from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.meter import Meter
+from tests.unit.worker.test_fetcher import LATER, P0, NoTopics
+
+
+def test_what_lies_behind_a_stop_is_never_consumed() -> None:
+    behind = placed([record("a", offset=3), record("b")], "t")
+    consumer: Any = MemoryConsumer(MemoryLog(map(message_of, behind)), lambda seconds: None)
+    ledger = Ledger.create(4)
+    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, Lanes("key", 4), 1_000_000)
+    flights.start([FetcherStart(1, 1, *P0, 3, -1, stop=3)])
+    flights.begin_turn(0)
+    assert len(consumer.consume(5, 0)) == 2
+    flights.begin_turn(LATER)
+    assert ledger.read(1, 1).consumed.offset == 3, "the client is at 5, but nothing of that was handled"
+    ledger.close()
