@@ -19,7 +19,7 @@ A = Outgoing("a", b"1", None, None, -1, 0)
 def called(call: Callable[[Any], Any], *, is_async: bool = False, yields: bool = False) -> tuple[object, list[Any]]:
     """What the wrapped handler says, and what was put."""
     put: list[Any] = []
-    handler = Handler("m:h", call, is_async, None, None, yields)
+    handler = Handler("m:h", call, is_async, yields)
     returned = sending(handler, "a", put.append).call("r")
     return (asyncio.run(returned) if is_async else returned), put
 
@@ -50,7 +50,7 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
         yield Send(value=b"1")
         raise ValueError("no")
 
-    wrapped = sending(Handler("m:h", breaking, False, None, None, True), "a", put.append)
+    wrapped = sending(Handler("m:h", breaking, False, True), "a", put.append)
     with pytest.raises(ValueError, match="no"):
         wrapped.call("r")
     assert put == []
