@@ -75,6 +75,14 @@ class PartitionTable(dict[TopicPartition, Partition]):
                 ready[tp] = position
         return ready
 
+    def not_committed_here(self, topic: str) -> str | None:
+        """Why offsets of that topic are not the supervisor's to set, and what to do instead; None: they are."""
+        if self.workers_commit:
+            return "workers commit its offsets, in transactions (producing.delivery): stop and `kunicorn offsets reset`"
+        if self.kept_elsewhere(topic):
+            return "its handler keeps the offsets itself (load_offsets): stop and change what it has stored"
+        return None
+
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
         """Of those topics among them whose id is known: the one that these partitions were consumed of."""
         known = ((tp.topic, self[tp].topic_id) for tp in partitions if tp in self)
