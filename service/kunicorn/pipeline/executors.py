@@ -28,7 +28,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown
 
-_SHARED = ("kafka", "group", "handler", "dead_letters", "pipeline")
+_SHARED = ("kafka", "group", "handler", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
 _GC_THRESHOLDS = (50_000, 20, 100)
 """As in a worker: with its defaults the garbage collector costs as much as the records."""
