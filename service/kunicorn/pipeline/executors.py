@@ -129,7 +129,16 @@ def set_up(settings: Settings) -> SetUp:
 
 
 def loaded(settings: Settings) -> Handler:
-    """The handler, imported. Raises `HandlerLoadError`."""
+    """The handler, imported. Raises `HandlerLoadError`; `ConfigError` for settings that no job can go by.
+
+    Caller: the driver before it starts Spark, and each task.
+    """
+    if settings.producing.delivery is not None:
+        raise ConfigError(
+            f'producing.delivery = "{settings.producing.delivery}", but jobs on Spark send nothing that a handler '
+            f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
+            f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
+        )
     handler = load(settings.handler.entrypoint)
     if handler.setup is None and settings.handler.options:
         raise HandlerLoadError(
