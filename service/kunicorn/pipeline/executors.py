@@ -27,7 +27,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown
 
-_SHARED = ("kafka", "group", "handler", "handlers", "dead_letters", "pipeline")
+_SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
 _GC_THRESHOLDS = (50_000, 20, 100)
 """As in a worker: with its defaults the garbage collector costs as much as the records."""
@@ -100,14 +100,16 @@ def _settle() -> None:
 def set_up(settings: Settings) -> Handlings[Calls]:
     """Load the handlers and call their `setup`: a task is to them what a worker is.
 
-    Raises `HandlerLoadError`, `ConfigError`.
+    Raises `HandlerLoadError`; `ConfigError` for settings that no job can go by.
     """
+    _refuse_producing(settings)
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
     return Handlings.set_up(handler_orders(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
-    """Whether the handlers can be loaded; the driver asks before it starts anything. Raises `HandlerLoadError`."""
+    """Whether the handlers can be loaded; the driver asks before it starts anything. Raises like `set_up`."""
+    _refuse_producing(settings)
     for order in handler_orders(settings):
         arguments_of(handler_of(order.entrypoint, find(order.entrypoint)), order.mode, order.decoding, order.tracing)
         check_options(order)
@@ -117,3 +119,12 @@ def tear_down(handlings: Handlings[Calls]) -> None:
     """Before a task ends well, so that what a handler holds back is written before its offsets count."""
     for handling in handlings.every:
         handling.tear_down()
+
+
+def _refuse_producing(settings: Settings) -> None:
+    if settings.producing.delivery is not None:
+        raise ConfigError(
+            f'producing.delivery = "{settings.producing.delivery}", but jobs on Spark send nothing that a handler '
+            f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
+            f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
+        )
