@@ -133,7 +133,8 @@ def run(
     if reload:
         from kunicorn.supervisor.watching import places_of
 
-        watched = places_of(settings.handler.entrypoint, config)
+        entrypoints = [handler.entrypoint for handler in settings.every_handler]
+        watched = places_of(entrypoints, config)
     raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched, until))
 
 

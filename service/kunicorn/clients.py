@@ -15,12 +15,13 @@ from kunicorn.pipes.messages import (
     Decoding,
     FailureRule,
     FetchToken,
+    HandlerOrder,
     ProducingTarget,
     Tracing,
 )
 from kunicorn.pipes.producer import producer_properties
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
-from kunicorn.settings.handling import completed
+from kunicorn.settings.handling import OneOfHandlers, completed
 from kunicorn.wire.auth import Security
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
@@ -100,7 +101,33 @@ _MOST_RECORDS = 100_000
 """Handled and not acknowledged, at least once: so many are handled again if the worker is killed."""
 
 
-def failure_rules(handler: HandlerSettings) -> list[FailureRule]:
+def handler_orders(settings: Settings) -> list[HandlerOrder]:
+    """Every handler, for the processes that call them: workers, tasks of a Spark job, trials. Maybe with secrets."""
+    return [_handler_order(settings, handler) for handler in settings.every_handler]
+
+
+def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder:
+    return HandlerOrder(
+        entrypoint=handler.entrypoint,
+        mode=handler.mode,
+        options=dict(handler.options),
+        batch_max_records=handler.batch_max_records,
+        ordering=handler.ordering,
+        concurrency=handler.concurrency,
+        retry_attempts=handler.max_attempts,
+        retry_backoff_ms=handler.retry_backoff_ms,
+        retry_backoff_max_ms=handler.retry_backoff_max_ms,
+        retry_timeout_ms=handler.retry_timeout_ms,
+        on_failure=handler.on_failure,
+        failures=_failure_rules(handler),
+        decoding=decoding_of(settings, handler),
+        batching=_batching_of(settings, handler),
+        tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
+        topics=list(handler.topics) if isinstance(handler, OneOfHandlers) else [],
+    )
+
+
+def _failure_rules(handler: HandlerSettings) -> list[FailureRule]:
     """[[handler.failures]] for a worker, what they leave out taken from [handler]."""
     rules = (completed(rule, handler) for rule in handler.failures)
     return [
@@ -116,9 +143,9 @@ def failure_rules(handler: HandlerSettings) -> list[FailureRule]:
     ]
 
 
-def decoding_of(settings: Settings) -> Decoding:
+def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
     """How values and keys are decoded, secrets included. Raises `ConfigError` for the registry's password."""
-    handler, registry = settings.handler, settings.schema_registry
+    registry = settings.schema_registry
     given: dict[str, str | None] = {
         "url": registry.url,
         "ssl.ca.location": registry.ssl_ca_location,
@@ -133,16 +160,10 @@ def decoding_of(settings: Settings) -> Decoding:
     return Decoding(handler.value, handler.key, properties, handler.on_undecodable)
 
 
-def batching_of(settings: Settings) -> Batching:
+def _batching_of(settings: Settings, handler: HandlerSettings) -> Batching:
     """What bounds a worker's batches beside their number of records."""
-    handler = settings.handler
     memory = settings.workers.memory_per_worker_mb * _BYTES_PER_MB // _WAITING_SHARE
     return Batching(handler.batch_max_bytes, handler.batch_max_ms, memory)
-
-
-def tracing_of(settings: Settings) -> Tracing | None:
-    """Spans around the handler's calls, where they are wanted."""
-    return Tracing(settings.group.id) if settings.tracing.enabled else None
 
 
 def security_properties(kafka: KafkaSettings) -> dict[str, str]:

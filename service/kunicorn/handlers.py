@@ -1,9 +1,9 @@
 """Loading the user's handler from its entry point, `package.module:attribute.path`.
 
 A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them; or
-what is in them as a model, and then the record may be a second one (`decoding.models`). It may carry two more
-callables as attributes: `setup(options)`, called once in every worker before the first record, with the settings of
-`[handler.options]`; and `teardown()`, called before a worker leaves in order.
+what is in them as a model, and then the record may be a second one (`decoding.models`). Or it is a class whose method
+`handle` is that, of which every worker makes one instance. Function, object and class may have hooks as attributes or
+methods, `setup` and others: see `kunicorn.lifecycle`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kunicorn.decoding.models import takes_model_and_record
 from kunicorn.errors import HandlerLoadError
+from kunicorn.lifecycle import HOOKS, Worker, bound, misfit, setup_takes_worker
+from kunicorn.topics import TopicPartition
 
 
 class DrainDeadline(BaseException):
@@ -40,20 +42,54 @@ class HandlerTimeout(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A loaded handler."""
+    """A loaded handler: what is called with records, and its hooks, each None where it has none."""
 
     entrypoint: str
     call: Callable[[Any], Any]
     is_async: bool
     """`call` returns an awaitable."""
-    setup: Callable[[dict[str, Any]], Any] | None
-    teardown: Callable[[], Any] | None
     yields: bool = False
     """`call` returns a generator: its items are records to send."""
+    setup: Callable[..., Any] | None = None
+    """With one argument or two: call `setup_in` instead."""
+    teardown: Callable[[], Any] | None = None
+    on_assigned: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+    on_revoked: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+    on_lost: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+    load_offsets: Callable[[Sequence[TopicPartition]], Any] | None = None
+    store_offsets: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether the offsets to go on from are the handler's own to keep, beside its effects."""
+        return self.load_offsets is not None
+
+    def setup_in(self, worker: Worker, options: Mapping[str, Any]) -> Any:
+        """Call `setup`; what it returns is to be awaited if it is awaitable. Raises what the user's code raises."""
+        if self.setup is None:
+            return None
+        arguments = (worker, dict(options)) if setup_takes_worker(self.setup) else (dict(options),)
+        return self.setup(*arguments)
 
 
 def load(entrypoint: str, *, yields: bool = False) -> Handler:
-    """Import the handler's module and find the handler in it.
+    """Import the handler's module, find the handler in it, and of a class make the instance.
+
+    Caller: a process that handles, once. Blocks and raises like `find`, and so for what `__init__` raises.
+    """
+    target = find(entrypoint, yields=yields)
+    return handler_of(entrypoint, _instance(entrypoint, target) if inspect.isclass(target) else target)
+
+
+def handler_of(entrypoint: str, target: Any) -> Handler:
+    """What `find` has found, as a handler. Of a class, without an instance, it can be looked at, not called."""
+    call = _call_of(target)
+    hooks = {name: getattr(target, name, None) for name in HOOKS}
+    return Handler(entrypoint, call, _is_async(call), _yields(call), **hooks)
+
+
+def find(entrypoint: str, *, yields: bool = False) -> Any:
+    """Import the handler's module and find the function, object or class in it; makes no instance.
 
     The current directory is importable, like for `python -m`. Blocks for as long as the import takes and runs the
     user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text
@@ -64,21 +100,32 @@ def load(entrypoint: str, *, yields: bool = False) -> Handler:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     target = _find(entrypoint, _import(entrypoint, module_name), path)
-    _check_callable(entrypoint, target)
-    handler = Handler(
-        entrypoint,
-        target,
-        _is_async(target),
-        getattr(target, "setup", None),
-        getattr(target, "teardown", None),
-        _yields(target),
-    )
-    if handler.yields and not yields:
+    if inspect.isclass(target):
+        _check_class(entrypoint, target)
+    call = _call_of(target)
+    _check_callable(entrypoint, call)
+    if _yields(call) and not yields:
         raise HandlerLoadError(
-            f"handler.entrypoint = {handler.entrypoint!r} contains 'yield': calling it would handle nothing; remove "
-            f"the yield, or set [producing] delivery to have sent what it yields"
+            f"handler.entrypoint = {entrypoint!r} contains 'yield': calling it would handle nothing; remove the yield, "
+            f"or set [producing] delivery to have sent what it yields"
         )
-    return handler
+    for name in HOOKS:
+        if problem := misfit(target, name):
+            raise HandlerLoadError(f"handler.entrypoint = {entrypoint!r}: {problem}")
+    return target
+
+
+def _instance(entrypoint: str, cls: type) -> Any:
+    try:
+        return cls()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        where = user_traceback(error)
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r}: making an instance raised {type(error).__name__}: {error}; what may "
+            f"fail belongs into setup(worker, options)" + (f"\n{where}" if where else "")
+        ) from error
 
 
 def _parse(entrypoint: str) -> tuple[str, list[str]]:
@@ -125,9 +172,20 @@ def user_traceback(error: BaseException, limit: int = 12) -> str:
     return "".join(traceback.format_list(frames[-limit:])).rstrip()
 
 
+def error_message(error: BaseException) -> str:
+    """What the exception says, cut short. Its `__str__` is the user's code: one that raises must not end the worker."""
+    try:
+        return str(error)[:_LONGEST_MESSAGE]
+    except Exception as inner:
+        return f"(its __str__ raised {type(inner).__name__})"
+
+
 def _is_machinery(filename: str) -> bool:
     return filename.startswith(("<frozen importlib", _OURS)) or filename == importlib.__file__
 
+
+_LONGEST_MESSAGE = 10_000
+"""Of megabytes nobody reads more, and they would go over the pipe, into the log and into /status."""
 
 _OURS = str(Path(__file__).parent) + os.sep
 
@@ -153,12 +211,38 @@ def _find(entrypoint: str, module: Any, path: list[str]) -> Any:
     return target
 
 
-def _check_callable(entrypoint: str, target: Any) -> None:
-    if inspect.isclass(target):
+def _check_class(entrypoint: str, cls: type) -> None:
+    if not _has_method(cls, "handle") and not _has_method(cls, "__call__"):
         raise HandlerLoadError(
-            f"handler.entrypoint = {entrypoint!r} is a class: every record would make a new instance; "
-            f"name a function, or an instance with a __call__ method"
+            f"handler.entrypoint = {entrypoint!r} is a class without a method 'handle(self, record)': nothing would be "
+            f"called with the records; add it"
         )
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r}: every worker makes an instance without arguments, but that is "
+            f"refused: {error}; take settings from [handler.options] in setup(worker, options)"
+        ) from error
+    except ValueError:
+        return  # Written in C and silent about its arguments: the worker will tell.
+
+
+def _has_method(cls: type, name: str) -> bool:
+    return any(name in each.__dict__ for each in cls.__mro__)
+
+
+def _call_of(target: Any) -> Any:
+    """What is called with the records. Of a class that is not an instance yet: as bound to one."""
+    if inspect.isclass(target):
+        name = "handle" if _has_method(target, "handle") else "__call__"
+        return bound(target, name)
+    # A function is called itself, and so is an object with __call__ alone.
+    handle = None if inspect.isroutine(target) else getattr(target, "handle", None)
+    return handle if callable(handle) else target
+
+
+def _check_callable(entrypoint: str, target: Any) -> None:
     if not callable(target):
         raise HandlerLoadError(
             f"handler.entrypoint = {entrypoint!r} is {type(target).__name__}, which cannot be called"

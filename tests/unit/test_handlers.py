@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kunicorn.errors import ExitCode, HandlerLoadError
-from kunicorn.handlers import load
+from kunicorn.handlers import find, load
+from kunicorn.lifecycle import Worker
 
 MODULE = "orders_under_test"
 
@@ -116,7 +117,13 @@ def test_a_missing_attribute_is_told_with_its_nearest_names(module: Path) -> Non
     ("definition", "why"),
     [
         ("handle = 5", "is int, which cannot be called"),
-        ("class handle: ...", "is a class"),
+        ("class handle: ...", "is a class without a method 'handle(self, record)'"),
+        ("class handle:\n  def handle(self): ...", "exactly one argument"),
+        ("class handle:\n  def __init__(self, url): ...\n  def handle(self, record): ...", "without arguments"),
+        ("class handle:\n  setup = 5\n  def handle(self, record): ...", "its setup is int, which cannot be called"),
+        ("class handle:\n  def handle(self, record): ...\n  def on_revoked(self): ...", "on_revoked(partitions)"),
+        ("class handle:\n  def handle(self, r): ...\n  def on_lost(self, p): yield", "its on_lost contains 'yield'"),
+        ("def handle(record): ...\nhandle.setup = lambda: None", "setup(options) or setup(worker, options)"),
         ("def handle(): ...", "exactly one argument"),
         ("def handle(record, context): ...", "exactly one argument"),
         ("def handle(record):\n  yield", "contains 'yield'"),
@@ -130,3 +137,58 @@ def test_what_cannot_handle_a_record_is_refused(module: Path, definition: str, w
 def test_arguments_with_defaults_do_no_harm(module: Path) -> None:
     module.write_text("def handle(record, *, dry_run=False): ...")
     load(f"{MODULE}:handle")
+
+
+CLASS = """
+MADE = []
+class Orders:
+    def __init__(self): MADE.append(self)
+    def setup(self, worker, options): self.told = worker, options
+    async def handle(self, record): return self
+    def __call__(self, record): ...
+    async def on_assigned(self, partitions): ...
+    @classmethod
+    def on_lost(cls, partitions): ...
+    @staticmethod
+    def on_revoked(partitions): ...
+"""
+
+
+def test_of_a_class_every_load_makes_one_instance_and_its_method_handle_is_called(module: Path) -> None:
+    module.write_text(CLASS)
+    assert find(f"{MODULE}:Orders") is not None
+    assert sys.modules[MODULE].MADE == [], "looking at it makes none: the template must not have one"
+    handler = load(f"{MODULE}:Orders")
+    (made,) = sys.modules[MODULE].MADE
+    assert handler.call == made.handle
+    assert handler.is_async
+    assert None not in (handler.on_assigned, handler.on_revoked, handler.on_lost)
+    assert handler.teardown is None
+    assert not handler.keeps_offsets
+
+
+def test_a_class_with_call_alone_is_a_handler_too(module: Path) -> None:
+    module.write_text("class Orders:\n  def __call__(self, record): return 42")
+    assert load(f"{MODULE}:Orders").call(None) == 42
+
+
+def test_setup_is_told_the_worker_if_it_wants_two_arguments_and_the_options_in_any_case(module: Path) -> None:
+    module.write_text(CLASS + "def handle(record): ...\nhandle.setup = lambda options, more=1: options")
+    worker = Worker(3, 42, "orders", "kunicorn-worker-3")
+    handler = load(f"{MODULE}:Orders")
+    handler.setup_in(worker, {"a": 1})
+    assert sys.modules[MODULE].MADE[-1].told == (worker, {"a": 1})
+    assert load(f"{MODULE}:handle").setup_in(worker, {"a": 1}) == {"a": 1}
+
+
+def test_an_init_that_raises_is_told_with_where_such_things_belong(module: Path) -> None:
+    module.write_text("class Orders:\n  def __init__(self): self.db = 1 / 0\n  def handle(self, record): ...")
+    text = error(f"{MODULE}:Orders")
+    assert "making an instance raised ZeroDivisionError: division by zero" in text
+    assert "belongs into setup(worker, options)" in text
+    assert f"{MODULE}.py" in text
+
+
+def test_load_offsets_makes_a_keeper_of_offsets(module: Path) -> None:
+    module.write_text("class Orders:\n  def handle(self, r): ...\n  def load_offsets(self, partitions): return {}")
+    assert load(f"{MODULE}:Orders").keeps_offsets

@@ -31,7 +31,15 @@
 
 {{/* What holds where config says nothing: the defaults are kunicorn's own (settings-defaults.json is generated). */}}
 {{- define "kunicorn.effective" -}}
-{{- mergeOverwrite (.Files.Get "settings-defaults.json" | fromJson) (include "kunicorn.settings" . | fromJson) | toJson -}}
+{{- $effective := mergeOverwrite (.Files.Get "settings-defaults.json" | fromJson) (include "kunicorn.settings" . | fromJson) -}}
+{{- if and $effective.handlers (not $effective.group.topics) -}}
+{{- $topics := list -}}
+{{- range $effective.handlers -}}
+{{- $topics = concat $topics .topics -}}
+{{- end -}}
+{{- $_ := set $effective.group "topics" (uniq $topics) -}}
+{{- end -}}
+{{- $effective | toJson -}}
 {{- end -}}
 
 {{/* config.toml. Helm's own toToml writes whole numbers as 9400.0, which kunicorn refuses. */}}
@@ -39,7 +47,17 @@
 {{- $settings := include "kunicorn.settings" . | fromJson -}}
 {{- range $section := keys $settings | sortAlpha }}
 {{- $table := get $settings $section }}
-{{- if $table }}
+{{- if kindIs "slice" $table }}
+{{- range $each := $table }}
+[[{{ $section }}]]
+{{- range $name := keys $each | sortAlpha }}
+{{- $value := get $each $name }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $name }} = {{ include "kunicorn.toml.value" $value }}
+{{- end }}
+{{- end }}
+{{ end }}
+{{- else if $table }}
 [{{ $section }}]
 {{- range $name := keys $table | sortAlpha }}
 {{- $value := get $table $name }}

@@ -19,11 +19,15 @@ import msgspec
 from kunicorn.errors import ServiceError
 from kunicorn.handling.calls import arguments_of
 from kunicorn.handling.exceptions import find
-from kunicorn.handlers import load
+from kunicorn.handlers import find as find_handler, handler_of
+from kunicorn.handling.outputs import refuse_two_committers
 from kunicorn.pipes.messages import Decoding
 try:
     mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
-    arguments_of(load(sys.argv[3], yields=sys.argv[4] == "yields"), mode, decoding)
+    delivery = sys.argv[4] or None
+    handler = handler_of(sys.argv[3], find_handler(sys.argv[3], yields=delivery is not None))
+    arguments_of(handler, mode, decoding)
+    refuse_two_committers(handler, delivery)
     for name in sys.argv[5:]:
         find(name)
 except ServiceError as error:
@@ -41,11 +45,14 @@ def importable(
     mode: str = "record",
     decoding: Decoding = AS_BYTES,
     *,
-    yields: bool = False,
+    delivery: str | None = None,
 ) -> Finding:
-    """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks."""
+    """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks.
+
+    `delivery`: how what it returns is sent; None: not at all.
+    """
     order = msgspec.json.encode((mode, decoding))
-    ended = children.run(["-c", _IMPORT], [entrypoint, "yields" if yields else "returns", *exceptions], order, timeout)
+    ended = children.run(["-c", _IMPORT], [entrypoint, delivery or "", *exceptions], order, timeout)
     if ended.code is None:
         return no_handler(
             f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"

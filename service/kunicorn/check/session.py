@@ -42,15 +42,16 @@ def check(
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
-    handler = settings.handler
-    yield importable(
-        handler.entrypoint,
-        handler.exception_names,
-        import_timeout,
-        handler.mode,
-        decoding_of(settings),
-        yields=settings.producing.delivery is not None,
-    )
+    for handler in settings.every_handler:
+        decoding = decoding_of(settings, handler)
+        yield importable(
+            handler.entrypoint,
+            handler.exception_names,
+            import_timeout,
+            handler.mode,
+            decoding,
+            delivery=settings.producing.delivery,
+        )
     yield _client(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)

@@ -9,9 +9,9 @@ import msgspec
 from kunicorn.check import children
 from kunicorn.check.findings import Finding
 from kunicorn.check.handler import no_handler
-from kunicorn.clients import consumer_properties, decoding_of
+from kunicorn.clients import consumer_properties, handler_orders
 from kunicorn.errors import ConfigError, ExitCode, PeerError
-from kunicorn.pipes.messages import Decoding, Token
+from kunicorn.pipes.messages import HandlerOrder, Token
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
@@ -30,20 +30,17 @@ TRIAL_TIMEOUT = 120.0
 class Order(msgspec.Struct, frozen=True):
     """What the child is told, on its standard input. Carries secrets."""
 
-    entrypoint: str
-    options: dict[str, object]
-    mode: str
-    batch_max_records: int
+    group: str
+    handlers: list[HandlerOrder]
     client: dict[str, str | int | float | bool]
     token: Token | None
     ranges: list[tuple[str, int, int, int]]
     """Topic, partition, first offset, and the end."""
     records: int
     """So many of those, the youngest."""
-    decoding: Decoding
-    sends: bool = False
+    delivery: str | None = None
     output_topic: str | None = None
-    """Whether what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
+    """How what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -89,21 +86,17 @@ def _finding(result: Result) -> Finding:
 
 
 def _order(settings: Settings, records: int) -> Order:
-    handler = settings.handler
     with asyncio.Runner() as runner:
         token = runner.run(fetch_token(settings.kafka))
         ranges = runner.run(_ranges(settings, token, records))
     return Order(
-        handler.entrypoint,
-        dict(handler.options),
-        handler.mode,
-        handler.batch_max_records,
+        settings.group.id,
+        handler_orders(settings),
         {**consumer_properties(settings, f"{settings.kafka.client_id}-check"), "log_level": 0},
         token,
         ranges,
         records,
-        decoding_of(settings),
-        settings.producing.delivery is not None,
+        settings.producing.delivery,
         settings.producing.topic,
     )
 

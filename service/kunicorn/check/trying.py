@@ -7,21 +7,23 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import msgspec
 from confluent_kafka import Message
 
 from kunicorn.check.trial import Order, Result
-from kunicorn.errors import ExitCode, HandlerLoadError
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.fetching import fetch
-from kunicorn.handlers import load, user_traceback
-from kunicorn.handling.calls import Calls, arguments_of, calls_of, calls_with
-from kunicorn.handling.outputs import Noted, sending
+from kunicorn.handlers import Handler, user_traceback
+from kunicorn.handling.calls import Calls, calls_for
+from kunicorn.handling.handlings import Handlings
+from kunicorn.handling.outputs import calls_sending, refuse_two_committers
 from kunicorn.handling.partial import OfOne
+from kunicorn.lifecycle import Worker
 from kunicorn.outcomes import Done, Outcome
+from kunicorn.pipes.messages import HandlerOrder
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -44,26 +46,29 @@ def main() -> None:
 
 def _try(order: Order) -> tuple[int, bytes]:
     try:
-        handler = load(order.entrypoint, yields=order.sends)
-        if order.sends:
-            form = Noted(arguments_of(handler, order.mode, order.decoding), lambda first, following: None)
-            handle = sending(
-                replace(handler, call=form.adapted(handler.call)), order.output_topic, lambda outputs: None
-            )
-            calls = calls_with(handle, form, order.mode)
-        else:
-            calls = calls_of(handler, order.mode, order.decoding)
-        if handler.setup is not None:
-            calls.run(handler.setup(dict(order.options)))
-        result = _called(calls, list(_chunks(order, _fetched(order))))
-        if handler.teardown is not None:
-            calls.run(handler.teardown())
-    except HandlerLoadError as error:
+        worker = Worker(0, os.getpid(), order.group, str(order.client.get("client.id", "")))
+        handlings = Handlings.set_up(order.handlers, worker, _form(order), yields=order.delivery is not None)
+        result = _called(handlings, list(_chunks(handlings, _fetched(order))))
+        for handling in handlings.every:
+            handling.tear_down()
+    except (HandlerLoadError, ConfigError) as error:
         return ExitCode.HANDLER, str(error).encode(errors="backslashreplace")
     except BaseException as error:
         said = f"{type(error).__name__}: {error}\n{user_traceback(error)}"
         return ExitCode.HANDLER, said.encode(errors="backslashreplace")
     return ExitCode.CLEAN, msgspec.json.encode(result)
+
+
+def _form(order: Order) -> Callable[[Handler, HandlerOrder], Calls]:
+    """What would be sent is made as in a worker, and dropped."""
+    if order.delivery is None:
+        return calls_for
+
+    def dropping(handler: Handler, its: HandlerOrder) -> Calls:
+        refuse_two_committers(handler, order.delivery)
+        return calls_sending(handler, its, order.output_topic, lambda outputs: None, lambda first, following: None)
+
+    return dropping
 
 
 def _fetched(order: Order) -> list[Message]:
@@ -77,21 +82,21 @@ def _place(message: Message) -> tuple[str, int, int]:
     return (message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
-def _chunks(order: Order, messages: Sequence[Message]) -> Iterator[list[Message]]:
+def _chunks(handlings: Handlings[Calls], messages: Sequence[Message]) -> Iterator[list[Message]]:
     """What one call gets."""
-    size = 1 if order.mode == "record" else order.batch_max_records
-    for _, run in groupby(messages, key=lambda message: _place(message)[:2]):
-        rest = list(run)
+    for (topic, _), run in groupby(messages, key=lambda message: _place(message)[:2]):
+        rest, size = list(run), handlings.of(topic).batch_max_records or 1
         yield from (rest[at : at + size] for at in range(0, len(rest), size))
 
 
-def _called(calls: Calls, chunks: Sequence[Sequence[Message]]) -> Result:
+def _called(handlings: Handlings[Calls], chunks: Sequence[Sequence[Message]]) -> Result:
     handled = failed = 0
     seconds = worst = 0.0
     error_text, outcomes = "", Counter[str]()
     for chunk in chunks:
         began = time.perf_counter()
         try:
+            calls = handlings.of(_place(chunk[0])[0]).calls
             calls(chunk, [_place(message)[2] + 1 for message in chunk], memoryview(array("q", [0])), 0, [])
         except Outcome as outcome:
             outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)

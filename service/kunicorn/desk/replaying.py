@@ -50,8 +50,9 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     record = Record.of(message)
     # One try shows all there is to see; somebody who steps through the handler must not be interrupted.
     limits: dict[str, Any] = {"max_attempts": 1, **({"handler_timeout_ms": None} if debug else {})}
-    rules = tuple(rule.model_copy(update={"max_attempts": 1}) for rule in settings.handler.failures)
-    once = settings.handler.model_copy(update={**limits, "failures": rules})
+    handler = settings.handler_of(record.topic)
+    rules = tuple(rule.model_copy(update={"max_attempts": 1}) for rule in handler.failures)
+    once = handler.model_copy(update={**limits, "failures": rules})
     given = GivenRecord(
         record.value,
         record.key,
@@ -61,7 +62,9 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
         record.offset,
         record.timestamp,
     )
-    bench = Bench(settings.model_copy(update={"handler": once}), [given], None, post_mortem if debug else None)
+    bench = Bench(
+        settings.model_copy(update={"handler": once, "handlers": ()}), [given], None, post_mortem if debug else None
+    )
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr):
             bench.work()
@@ -90,8 +93,8 @@ def lines(replayed: Replayed, settings: Settings) -> Iterator[str]:
     if error is not None:
         yield f"error     {type(error).__name__}: {printable(str(error))}"
         yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
-        if settings.handler.max_attempts > 1:
-            yield f"then      the service would try it {settings.handler.max_attempts} times before that"
+        if (attempts := settings.handler_of(record.topic).max_attempts) > 1:
+            yield f"then      the service would try it {attempts} times before that"
     for why in replayed.run.halted.values():
         yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
     for letter in replayed.run.dead_letters:

@@ -9,10 +9,11 @@ turn. Of a batch, `OfOne` is raised where one record alone has failed.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import uvloop
 from confluent_kafka import Message
@@ -23,12 +24,25 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.handling.partial import OfOne, settle
 from kunicorn.outcomes import BatchError, heed
-from kunicorn.pipes.messages import Decoding, Tracing
+from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
 
 AS_BYTES = Decoding()
 
 
-class Calls(Protocol):
+T = TypeVar("T")
+
+
+class Hooked(Protocol):
+    """How a handler is called, as far as its hooks are concerned. Caller: the runner, main thread."""
+
+    def run(self, returned: Any) -> Any:
+        """The result of what a hook returned: awaited on the worker's loop if it is to be awaited."""
+
+    def close(self) -> None:
+        """Nothing is called any more."""
+
+
+class Calls(Hooked, Protocol):
     """One of the forms below. Caller: the runner, main thread."""
 
     def __call__(
@@ -39,11 +53,10 @@ class Calls(Protocol):
     def interrupt(self, error: BaseException) -> None:
         """From a signal handler, with a call running: raise `error` in the handler."""
 
-    def run(self, returned: Any) -> None:
-        """Await what `setup` or `teardown` returned, if it is to be awaited."""
 
-    def close(self) -> None:
-        """Nothing is called any more."""
+def calls_for(handler: Handler, order: HandlerOrder) -> Calls:
+    """The form for a handler that has one record, or one batch, in hand at a time. Raises like `calls_of`."""
+    return calls_of(handler, order.mode, order.decoding, order.tracing)
 
 
 def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Calls:
@@ -76,24 +89,74 @@ def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
     return Traced(form, handler.is_async, tracing.group)
 
 
-class PlainCalls:
-    """What plain functions have in common."""
+class OwnLoop:
+    """One event loop that lives as long as the worker, made when it is first wanted."""
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form) -> None:
-        self._handle = handle
-        self._form = form
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._interruption: BaseException | None = None
+
+    def run(self, returned: Any) -> Any:
+        """See `Calls`."""
+        return self._complete(awaited(returned)) if inspect.isawaitable(returned) else returned
 
     def interrupt(self, error: BaseException) -> None:
-        """See `Calls`. The handler's own frame is on top of the stack, or a system call that gives way (PEP 475)."""
-        raise error
-
-    def run(self, returned: Any) -> None:
-        """See `Calls`."""
-        if asyncio.iscoroutine(returned):
-            asyncio.run(returned)
+        """See `Calls`. Code that computes is interrupted where it is, a system call gives way (PEP 475); what waits on
+        the loop is cancelled, as uvloop swallows what a signal handler raises while the loop itself waits.
+        """
+        task, loop = self._task, self._loop
+        self._interruption = error
+        if task is None or loop is None or asyncio.current_task(loop) is task:
+            raise error
+        loop.call_soon_threadsafe(task.cancel, "the handler is interrupted by kunicorn")
 
     def close(self) -> None:
-        """See `Calls`."""
+        """See `Calls`. Let the handler's remaining tasks see their cancellation."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+        loop.close()
+        asyncio.set_event_loop(None)
+
+    def _made_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = uvloop.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def _complete(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        loop = self._made_loop()
+        self._interruption = None
+        task: asyncio.Task[T] = loop.create_task(coroutine)
+        self._task = task
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if self._interruption is not None:
+                raise self._interruption from None
+            raise
+        finally:
+            self._task = None
+
+
+async def awaited(awaitable: Awaitable[T]) -> T:
+    """As a coroutine, which loops insist on."""
+    return await awaitable
+
+
+class PlainCalls(OwnLoop):
+    """What plain functions have in common. Their loop is for hooks that are `async def`."""
+
+    def __init__(self, handle: Callable[[Any], Any], form: Form) -> None:
+        super().__init__()
+        self._handle = handle
+        self._form = form
 
 
 class RecordCalls(PlainCalls):
@@ -136,60 +199,24 @@ class BatchCalls(PlainCalls):
             raise OfOne(gathered.undecodable)
 
 
-class AsyncCalls:
-    """`await handle(record)` or `await handle(records)`, on one loop that lives as long as the worker.
+class AsyncCalls(OwnLoop):
+    """`await handle(record)` or `await handle(records)`.
 
     The loop turns only while records are in hand: between two chunks the handler's background tasks stand still.
     """
 
     def __init__(self, handle: Callable[[Any], Any], form: Form, *, one_by_one: bool) -> None:
+        super().__init__()
         self._handle = handle
         self._form = form
         self._chunk = self._records if one_by_one else self._batch
-        self._loop = uvloop.new_event_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._interruption: BaseException | None = None
-        asyncio.set_event_loop(self._loop)
+        self._made_loop()
 
     def __call__(
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
     ) -> None:
         """See `Calls`."""
-        self._interruption = None
-        self._task = self._loop.create_task(self._chunk(messages, following, cells, at, interrupts))
-        try:
-            self._loop.run_until_complete(self._task)
-        except asyncio.CancelledError:
-            if self._interruption is not None:
-                raise self._interruption from None
-            raise
-        finally:
-            self._task = None
-
-    def interrupt(self, error: BaseException) -> None:
-        """See `Calls`. A handler that computes is interrupted where it is; one that waits is cancelled.
-
-        uvloop swallows what a signal handler raises while the loop itself waits.
-        """
-        task = self._task
-        self._interruption = error
-        if task is None or asyncio.current_task(self._loop) is task:
-            raise error
-        self._loop.call_soon_threadsafe(task.cancel, "the handler is interrupted by kunicorn")
-
-    def run(self, returned: Any) -> None:
-        """See `Calls`."""
-        if asyncio.iscoroutine(returned):
-            self._loop.run_until_complete(returned)
-
-    def close(self) -> None:
-        """Let the handler's remaining tasks see their cancellation."""
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
-        self._loop.close()
+        self._complete(self._chunk(messages, following, cells, at, interrupts))
 
     async def _records(
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]

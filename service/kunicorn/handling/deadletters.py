@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kunicorn.handlers import user_traceback
+from kunicorn.handlers import error_message, user_traceback
 
 PREFIX = "kunicorn-"
 TOPIC, PARTITION, OFFSET = "kunicorn-topic", "kunicorn-partition", "kunicorn-offset"
@@ -67,7 +67,7 @@ def cause_of(error: BaseException, attempts: int) -> Cause:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     stack = user_traceback(error, _STACK_FRAMES)
     # The end of a stack says where it was raised, the beginning of a message what happened.
-    return Cause(name, str(error)[:_LONGEST_MESSAGE], stack[-_LONGEST_STACK:], attempts)
+    return Cause(name, error_message(error)[:_LONGEST_MESSAGE], stack[-_LONGEST_STACK:], attempts)
 
 
 @dataclass(frozen=True, slots=True)

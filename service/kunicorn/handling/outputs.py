@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message
 
 from kunicorn.decoding.forms import Form, Gathered
+from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler
+from kunicorn.handling.calls import Calls, arguments_of, calls_with
 from kunicorn.outcomes import Done, Outcome
+from kunicorn.pipes.messages import HandlerOrder
 from kunicorn.producing import NotToBeSent, Send
 
 
@@ -71,6 +74,31 @@ class Noted:
     def blame(self, message: Message) -> None:
         """See `Form`."""
         self._form.blame(message)
+
+
+def refuse_two_committers(handler: Handler, delivery: str | None) -> None:
+    """Raises `ConfigError` for a handler that keeps its offsets where transactions commit them, too."""
+    if handler.keeps_offsets and delivery == "transactions":
+        raise ConfigError(
+            f'producing.delivery = "transactions", but {handler.entrypoint} keeps its offsets itself (load_offsets): '
+            f"they would be committed in two places, of which one may fail; remove load_offsets, or run this handler "
+            f"in a service and group of its own, without [producing]"
+        )
+
+
+def calls_sending(
+    handler: Handler,
+    order: HandlerOrder,
+    default_topic: str | None,
+    put: Callable[[list[Outgoing]], None],
+    note: Callable[[int, int], None],
+) -> Calls:
+    """The form for a handler whose outputs `put` gets, after `note` was told of which records they are.
+
+    It has one record, or one batch, in hand at a time, be it `async def` or not. Raises like `calls_of`.
+    """
+    form = Noted(arguments_of(handler, order.mode, order.decoding, order.tracing), note)
+    return calls_with(sending(replace(handler, call=form.adapted(handler.call)), default_topic, put), form, order.mode)
 
 
 def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Outgoing]], None]) -> Handler:

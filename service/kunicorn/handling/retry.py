@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kunicorn.decoding import NotDecodableYet, Undecodable
-from kunicorn.handlers import user_traceback
+from kunicorn.handlers import error_message, user_traceback
 from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
 
 _JITTER = 0.2
@@ -111,6 +111,7 @@ class Policies:
 
 def describe(error: BaseException) -> str:
     """The error as text for another process and for a person: type, message, last lines of the traceback."""
-    head = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = error_message(error)
+    head = f"{type(error).__name__}: {message}" if message else type(error).__name__
     lines = user_traceback(error, _TRACEBACK_FRAMES)
     return f"{head}\n{lines}" if lines else head

@@ -56,6 +56,11 @@ RETRIES = Declared(
     "kunicorn_handler_retries", C, "Handler calls that were repeated after an exception.",
     "Many retries and few halts: something behind the handler is flaky, and pays in lag.", ("topic",),
 )  # fmt: skip
+HOOK_FAILURES = Declared(
+    "kunicorn_hook_failures", C, "Hooks of handlers that raised: on_assigned, on_revoked, on_lost, load_offsets, …",
+    "The log has the exceptions. Partitions that on_assigned or load_offsets did not take on wait for it, and /status "
+    "says so; what on_revoked could not write is for the handler's author to find.", ("hook",),
+)  # fmt: skip
 HANDLER_TIMEOUTS = Declared(
     "kunicorn_handler_timeouts", C, "Handler calls that took longer than handler_timeout_ms.",
     "The log names each record and the rung that ended it; a worker that had to be aborted has dumped its stacks.",

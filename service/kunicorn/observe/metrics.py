@@ -92,6 +92,7 @@ class Metrics:
         self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
+        self.hook_failures = self._counter(c.HOOK_FAILURES)
         self.http_actions = self._counter(c.HTTP_ACTIONS)
         self.totals = dict.fromkeys((*_TOTALS, "dead_letters"), 0)
         """The same over all topics, for `/status`."""
@@ -104,6 +105,8 @@ class Metrics:
         """Count what a worker reports."""
         for deltas in pong.deltas:
             self.add(deltas)
+        for hook, count in pong.hook_failures.items():
+            self.hook_failures.labels(hook=hook).inc(count)
         for topic, count in pong.sent.items():
             self.sent.labels(topic=topic).inc(count)
         for seconds in pong.committed_seconds:

@@ -10,7 +10,7 @@ from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, ByOffset, ByTime, Everywhere, pairs_in
 from kunicorn.pipeline.dry_run import DryRun
-from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Log
@@ -77,7 +77,7 @@ def backfill(
 ) -> ExitCode:
     """Plan and run. Blocks. Raises what ends the run: `ServiceError`s."""
     check_installed()
-    loaded(settings)
+    check_handlers(settings)
     found = planned(settings, request, _log(settings))
     if not found.ranges:
         say("nothing lies between start and end: nothing to handle")
@@ -102,7 +102,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     if known.finished:
         say(f"run {run} is finished: nothing is left")
         return ExitCode.CLEAN
-    loaded(settings)
+    check_handlers(settings)
     return _go_on(settings, file, runs, advanced(known, known.state.released()), master, say)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.dry_run import DryRun
-from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait_until_empty
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
@@ -91,7 +91,7 @@ def catch_up(
     """Take over, run, hand back. Blocks. Raises what ends the run: `ServiceError`s."""
     _check_settings(settings)
     check_installed()
-    loaded(settings)
+    check_handlers(settings)
     wait_until_empty(settings, wait_seconds)
     access = Access(settings)
     offsets = GroupOffsets(access, settings.group.id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kunicorn.errors import ConfigError, HandlerLoadError
-from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.storage import Directory
 
 CHECKED = "problem string, handler boolean"
@@ -41,7 +41,7 @@ class CheckExecutor:
             if self.directory.read(self.probe) is None:
                 return self._not_shared(), False
             if self.handler:
-                loaded(settings)
+                check_handlers(settings)
         except ConfigError as error:
             return str(error), False
         except HandlerLoadError as error:

@@ -14,21 +14,20 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kunicorn.clients import decoding_of, failure_rules, tracing_of
-from kunicorn.errors import ConfigError, HandlerLoadError
-from kunicorn.handlers import Handler, load
-from kunicorn.handling.calls import Calls, calls_of
-from kunicorn.handling.policies import policies_of
-from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
+from kunicorn.clients import handler_orders
+from kunicorn.errors import ConfigError
+from kunicorn.handlers import find, handler_of
+from kunicorn.handling.calls import Calls, arguments_of, calls_for
+from kunicorn.handling.handlings import Handlings, check_options
+from kunicorn.lifecycle import Worker
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.reading import RangeReader
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown
 
-_SHARED = ("kafka", "group", "handler", "schema_registry", "dead_letters", "pipeline")
+_SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
 _GC_THRESHOLDS = (50_000, 20, 100)
 """As in a worker: with its defaults the garbage collector costs as much as the records."""
@@ -88,7 +87,7 @@ def settings_file(path: Path, settings: Settings) -> SettingsFile:
 def fingerprint(settings: Settings) -> str:
     """Equal for equal settings, as far as jobs go by them. Secrets have no part in it."""
     told = shown(settings)
-    text = json.dumps({section: told[section] for section in _SHARED}, sort_keys=True, default=str)
+    text = json.dumps({section: told[section] for section in _SHARED if section in told}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -98,62 +97,41 @@ def _settle() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-@dataclass(slots=True)
-class SetUp:
-    """The handler in this process, from its `setup` to its `teardown`: a task is to it what a worker is."""
+def set_up(settings: Settings) -> Handlings[Calls]:
+    """Load the handlers and call their `setup`: a task is to them what a worker is.
 
-    handler: Handler
-    calls: Calls
-    policies: Policies
-
-    def tear_down(self) -> None:
-        """Before the task ends well, so that what the handler holds back is written before its offsets count."""
-        if self.handler.teardown is not None:
-            self.calls.run(self.handler.teardown())
-        self.calls.close()
-
-
-def set_up(settings: Settings) -> SetUp:
-    """Load the handler and call its `setup`. Raises `HandlerLoadError`, `ConfigError`."""
-    handler = loaded(settings)
-    decoding = decoding_of(settings)
-    calls = calls_of(handler, settings.handler.mode, decoding, tracing_of(settings))
-    policies = policies_of(_default_policy(settings), failure_rules(settings.handler), decoding.on_undecodable)
-    options: dict[str, Any] = dict(settings.handler.options)
-    try:
-        if handler.setup is not None:
-            calls.run(handler.setup(options))
-    except BaseException as error:
-        raise HandlerLoadError(f"{handler.entrypoint}: setup(options) raised {describe(error)}") from error
-    return SetUp(handler, calls, policies)
-
-
-def loaded(settings: Settings) -> Handler:
-    """The handler, imported. Raises `HandlerLoadError`; `ConfigError` for settings that no job can go by.
-
-    Caller: the driver before it starts Spark, and each task.
+    Raises `HandlerLoadError`, `ConfigError`.
     """
+    worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
+    return Handlings.set_up(handler_orders(settings), worker, calls_for)
+
+
+def check_handlers(settings: Settings) -> None:
+    """Whether a job can run the handlers; the driver asks before it starts anything. Raises `HandlerLoadError`, and
+    `ConfigError` for settings that no job can go by."""
+    _refuse_outputs(settings)
+    for order in handler_orders(settings):
+        handler = handler_of(order.entrypoint, find(order.entrypoint))
+        if handler.load_offsets is not None:
+            raise ConfigError(
+                f"{order.entrypoint} keeps its offsets itself (load_offsets), but a job on Spark begins where its own "
+                f"options say: what it handles would be applied again, or refused as a gap. Give the job a handler "
+                f"without load_offsets, whose effects may come twice"
+            )
+        arguments_of(handler, order.mode, order.decoding, order.tracing)
+        check_options(order)
+
+
+def _refuse_outputs(settings: Settings) -> None:
     if settings.producing.delivery is not None:
         raise ConfigError(
             f'producing.delivery = "{settings.producing.delivery}", but jobs on Spark send nothing that a handler '
             f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
             f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
         )
-    handler = load(settings.handler.entrypoint)
-    if handler.setup is None and settings.handler.options:
-        raise HandlerLoadError(
-            f"[handler.options] is set, but {handler.entrypoint} has no setup(options) to read it: remove the options, "
-            f"or give the handler a 'setup' attribute"
-        )
-    return handler
 
 
-def _default_policy(settings: Settings) -> RetryPolicy:
-    handler = settings.handler
-    return RetryPolicy(
-        handler.max_attempts,
-        handler.retry_backoff_ms,
-        handler.retry_backoff_max_ms,
-        handler.retry_timeout_ms,
-        End(handler.on_failure),
-    )
+def tear_down(handlings: Handlings[Calls]) -> None:
+    """Before a task ends well, so that what a handler holds back is written before its offsets count."""
+    for handling in handlings.every:
+        handling.tear_down()

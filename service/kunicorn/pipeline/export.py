@@ -61,7 +61,8 @@ class ExportRanges:
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range, its files in it. Raises what makes Spark try again."""
-        columns = self.form.columns(decoding_of(self.file.settings()))
+        settings = self.file.settings()
+        columns = self.form.columns(decoding_of(settings, settings.handler))
         for whole in ranges:
             began = time.monotonic()
             files = self._write(whole, self.file.reader().read(whole), columns)
@@ -139,7 +140,8 @@ def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> ExitCode:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
-    form.columns(decoding_of(settings))  # That its decoders can be had is found out here, not by tasks.
+    # That its decoders can be had is found out here, not by tasks.
+    form.columns(decoding_of(settings, settings.handler))
     state = _continued(settings, target, Log(Access(settings)), form)
     lake = DeltaLake(target, form.schema) if form.delta else None
     if lake is not None:

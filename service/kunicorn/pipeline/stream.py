@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.executors import SettingsFile, loaded
+from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.group import GroupOffsets
 from kunicorn.pipeline.jobs import Job, JobFailed, in_hand_text, said_by_task
 from kunicorn.pipeline.letters import send_letters
@@ -116,7 +116,7 @@ def stream(
     ends it: `ServiceError`s.
     """
     check_installed()
-    loaded(settings)
+    check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
     spark = open_session(settings.pipeline, master, run)
     try:

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Message
 
+from kunicorn.handling.calls import Calls
+from kunicorn.handling.handlings import Handlings
 from kunicorn.handling.retry import End
-from kunicorn.pipeline.executors import SettingsFile, SetUp, set_up
+from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.hands import InHand, take_up
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
@@ -124,30 +126,32 @@ class HandleRanges:
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
-        handler = None
+        handlings = None
         for whole in ranges:
             settings = self.file.settings()
-            handler = handler or set_up(settings)
+            handlings = handlings or set_up(settings)
             hand = take_up(whole, self.outcomes)
-            summary = self._one(whole, self._handler(settings, handler, hand).handle(whole, self._records(whole)))
+            rows = self._handler(settings, handlings, whole.topic, hand)
+            summary = self._one(whole, rows.handle(whole, self._records(whole)))
             hand.over()
             yield summary
-        if handler is not None:
-            handler.tear_down()
+        if handlings is not None:
+            tear_down(handlings)
 
     def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
         return self.file.reader().read(whole)
 
-    def _handler(self, settings: Settings, handler: SetUp, hand: InHand) -> RangeHandler:
-        own = settings.handler
+    def _handler(self, settings: Settings, handlings: Handlings[Calls], topic: str, hand: InHand) -> RangeHandler:
+        handling = handlings.of(topic)
+        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
         return RangeHandler(
-            handler.calls,
-            handler.policies,
-            own.batch_max_records if own.mode == "batch" else None,
-            own.handler_timeout_ms,
+            handling.calls,
+            handling.policies,
+            handling.batch_max_records,
+            settings.handler_of(topic).handler_timeout_ms,
             cells=hand.cells,
-            suspects=Suspects(hand.died_with, settings.workers.max_crashes),
-            batch_max_bytes=own.batch_max_bytes,
+            suspects=suspects,
+            batch_max_bytes=handling.batching.max_bytes,
         )
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:

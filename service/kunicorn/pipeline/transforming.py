@@ -80,7 +80,7 @@ class HandleRows:
 def _loaded(handler: str | Callable[[Any], Any]) -> Handler:
     if isinstance(handler, str):
         return load(handler)
-    return Handler(repr(handler), handler, inspect.iscoroutinefunction(handler), None, None)
+    return Handler(repr(handler), handler, inspect.iscoroutinefunction(handler))
 
 
 def _message(row: Mapping[str, Any]) -> Message:

@@ -127,43 +127,56 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str
 
 
-class Configure(_Message, frozen=True):
-    """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
+class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One handler: whose records it gets, and how it is called. Its options may be secrets."""
 
-    worker: int
-    """The worker's place, 0 … count−1; kept by its successor."""
     entrypoint: str
     mode: str
     """"record" or "batch"."""
     options: dict[str, Any]
-    client: dict[str, str | int | float | bool]
-    """librdkafka properties of the worker's consumer, complete."""
-    topics: list[str]
-    """Topics known now: warmed up at start, because a topic new to a running client stalls up to one second."""
     batch_max_records: int
     retry_attempts: int
     """Tries of one record (or batch) in all, the first included."""
     retry_backoff_ms: int
     retry_backoff_max_ms: int
-    log_level: str
-    log_format: str
-    token: Token | None = None
-    """The OAUTHBEARER token of now, where that is the mechanism."""
     retry_timeout_ms: int | None = None
     on_failure: str = "halt"
     """"halt", "dead_letter" or "skip"."""
     failures: list[FailureRule] = []
     """Other rules for some exceptions; the first match counts."""
-    dead_letters: DeadLetterTarget | None = None
-    """None: no setting asks for any."""
-    decoding: Decoding = Decoding()
-    batching: Batching = Batching()
-    tracing: Tracing | None = None
-    """None: no spans."""
     ordering: str = "partition"
     """"partition", "key" or "none": what is handled in order."""
     concurrency: int | None = None
     """Most records in hand at a time; None: what suits the handler."""
+    decoding: Decoding = Decoding()
+    batching: Batching = Batching()
+    tracing: Tracing | None = None
+    """None: no spans."""
+    topics: list[str] = []
+    """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
+
+    def __repr__(self) -> str:
+        return f"HandlerOrder(entrypoint={self.entrypoint!r}, …)"
+
+
+class Configure(_Message, frozen=True):
+    """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
+
+    worker: int
+    """The worker's place, 0 … count−1; kept by its successor."""
+    group: str
+    handlers: list[HandlerOrder]
+    """At least one."""
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's consumer, complete."""
+    topics: list[str]
+    """Topics known now: warmed up at start, because a topic new to a running client stalls up to one second."""
+    log_level: str
+    log_format: str
+    token: Token | None = None
+    """The OAUTHBEARER token of now, where that is the mechanism."""
+    dead_letters: DeadLetterTarget | None = None
+    """None: no setting asks for any."""
     ahead_bytes: int = 16 * 1024 * 1024
     """With several records in hand: so much is kept in memory for when there is a free hand."""
     producing: ProducingTarget | None = None
@@ -189,6 +202,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
     """Workers died with records before this offset in hand: they are handled one at a time."""
+    reset: bool = False
+    """A handler that keeps its offsets is not asked: what it keeps is not in the log."""
     done: str = ""
     """Which records from `offset` on are done already (`pipes.marks.written`): they are not handled again."""
     poison_offset: int = NO_OFFSET
@@ -307,7 +322,7 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grant: int
     waits_for: str
-    """"retry" or "dead_letter"."""
+    """"retry", "dead_letter" or "handler": the handler did not take the partition on yet."""
     why: str
 
 
@@ -332,6 +347,8 @@ class Pong(_Message, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
+    hook_failures: dict[str, int] = {}
+    """How often hooks of handlers raised since the last Pong, by the hook's name."""
     in_flight: int = 0
     """Records that calls of the handler have right now."""
     sent: dict[str, int] = {}
@@ -394,7 +411,7 @@ class CommitOver(_Message, frozen=True):
 class Preload(_Message, frozen=True):
     """The template's first frame: what to import, and where from."""
 
-    entrypoint: str
+    entrypoints: list[str]
     path: list[str]
     """`sys.path` of the supervisor, so that a handler found only there is found again."""
     supervisor: int
@@ -410,6 +427,8 @@ class TemplateReady(_Message, frozen=True):
     preloaded: bool
     note: str
     seconds: float
+    keepers: list[str] = []
+    """Entry points of handlers that keep their offsets themselves (`load_offsets`)."""
 
 
 class TemplateFailed(_Message, frozen=True):

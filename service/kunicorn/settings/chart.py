@@ -10,6 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
+from kunicorn.settings.handling import OneOfHandlers
 from kunicorn.settings.loading import sections
 
 Schema = dict[str, Any]
@@ -50,14 +53,25 @@ def _defaults(section: str) -> Mapping[str, object]:
 
 def _config() -> Schema:
     tables = {name: _section(name) for name in sections()}
-    return {**_table(**tables), "required": ["kafka", "handler"], "description": "kunicorn's settings, by section."}
+    handlers = {"type": "array", "minItems": 1, "items": _model(OneOfHandlers)}
+    return {
+        **_table(**tables, handlers=handlers),
+        "required": ["kafka"],
+        "anyOf": [{"required": ["handler"]}, {"required": ["handlers"]}],
+        "description": "kunicorn's settings, by section.",
+    }
 
 
 def _section(name: str) -> Schema:
-    whole = sections()[name].model_json_schema()
-    schema: Schema = _plain(whole, whole.get("$defs", {}))
+    schema = _model(sections()[name])
     if name in _NOT_ALWAYS_REQUIRED:
         schema.pop("required", None)
+    return schema
+
+
+def _model(model: type[BaseModel]) -> Schema:
+    whole = model.model_json_schema()
+    schema: Schema = _plain(whole, whole.get("$defs", {}))
     return schema
 
 

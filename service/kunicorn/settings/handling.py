@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from kunicorn.settings.checks import is_class_name, is_decoder, is_entrypoint, is_kafka_name
+from kunicorn.settings.checks import is_class_name, is_decoder, is_entrypoint, is_kafka_name, is_topic_or_pattern
 from kunicorn.settings.rules import CONCURRENCY_RULES, RETRY_RULES, Rule, check
 from kunicorn.settings.section import Milliseconds, Section
 
@@ -44,7 +44,8 @@ class HandlerSettings(Section):
     """What is called with the records, and what becomes of those that fail."""
 
     entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
-        description="The handler as package.module:attribute; a function of one argument, def or async def.",
+        description="The handler as package.module:attribute; a function of one argument, def or async def, "
+        "or a class with such a method `handle`.",
         examples=["shop.handlers:handle_order"],
     )
     mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
@@ -136,6 +137,31 @@ class HandlerSettings(Section):
         for number, rule in enumerate(self.failures):
             check(completed(rule, self), f"handler.failures[{number}]", RETRY_RULES)
         return self
+
+
+class OneOfHandlers(HandlerSettings):
+    """Several handlers in place of [handler], each with the records of its own topics and all settings of [handler]."""
+
+    topics: Annotated[
+        tuple[Annotated[str, AfterValidator(is_topic_or_pattern)], ...], Strict(False), Field(min_length=1)
+    ] = Field(
+        examples=[["orders", "^refunds-.*"]],
+        description="Topics whose records it gets; a leading ^ makes a pattern. Who names a topic goes before "
+        "patterns, and of these the first one that matches counts. Without group.topics that is all that is consumed.",
+    )
+
+
+def without_topics(handlers: Any) -> Any:
+    """The first of [[handlers]] as [handler], for what concerns a worker as a whole. Anything else as it is."""
+    first = handlers[0] if isinstance(handlers, list | tuple) and handlers else None
+    return {name: value for name, value in first.items() if name != "topics"} if isinstance(first, Mapping) else first
+
+
+def topics_of(handlers: Any) -> list[Any]:
+    """All topics that [[handlers]] name, in their order."""
+    tables = handlers if isinstance(handlers, list | tuple) else ()
+    named = [table.get("topics", ()) for table in tables if isinstance(table, Mapping)]
+    return list(dict.fromkeys(topic for topics in named if isinstance(topics, list | tuple) for topic in topics))
 
 
 def completed(rule: FailureRule, handler: HandlerSettings) -> FailureRule:

@@ -18,6 +18,9 @@ def listed(path: Path, environ: Mapping[str, str], settings: Settings, *, every:
     """Section by section as TOML, each setting with where it comes from; `every` shows those at their default, too."""
     file, origins = read_file(path), read_environment(environ, sections()).origins
     for section, values in shown(settings).items():
+        if isinstance(values, list):
+            yield from _listed_handlers(section, values, str(path))
+            continue
         assert isinstance(values, dict)
         lines = []
         for name, value in values.items():
@@ -27,6 +30,12 @@ def listed(path: Path, environ: Mapping[str, str], settings: Settings, *, every:
         if lines:
             yield f"[{section}]"
             yield from lines
+
+
+def _listed_handlers(section: str, tables: list[Any], path: str) -> Iterator[str]:
+    for table in tables:
+        yield f"[[{section}]]  # {path}"
+        yield from (f"{name} = {_toml(value)}" for name, value in table.items())
 
 
 def _toml(value: Any) -> str:

@@ -71,8 +71,11 @@ def shown(settings: Settings) -> dict[str, object]:
 
     The handler's options are the user's own and may hold any secret under any name: only their names are shown.
     """
-    plain: dict[str, Any] = settings.model_dump(mode="json", exclude={"handler": {"options"}})
-    plain["handler"]["options"] = dict.fromkeys(settings.handler.options, HIDDEN)
+    plain: dict[str, Any] = settings.model_dump(mode="json")
+    for handler in (plain["handler"], *plain["handlers"]):
+        handler["options"] = dict.fromkeys(handler["options"], HIDDEN)
+    # One of the two forms; that of several is its own first one otherwise.
+    del plain["handler" if settings.handlers else "handlers"]
     for section in ("kafka", "producing"):
         properties = getattr(settings, section).librdkafka
         plain[section]["librdkafka"] = {

@@ -17,7 +17,8 @@ _SECRET_WORDS = (
     *("password", "secret", "token", "credential", "private", "jaas", "oauthbearer"),
     *(".pem", "api_key", "apikey"),
 )
-_USERS_OWN = "handler.options"
+_USERS_OWN = re.compile(r"handler(s\[\d+\])?\.options")
+_HANDLERS = "handlers"
 
 NO_VALUE = object()
 """The problem is that there is no value."""
@@ -53,7 +54,7 @@ _CREDENTIALS = re.compile(r"//[^/@\s\"]*@")
 
 def is_secret(name: str) -> bool:
     """Whether a property or setting of this name may hold something that must not be shown."""
-    return name == _USERS_OWN or any(word in name.lower() for word in _SECRET_WORDS)
+    return _USERS_OWN.fullmatch(name) is not None or any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def show(key: str, value: object) -> str:
@@ -81,7 +82,12 @@ def problems_of(
 ) -> list[Problem]:
     """pydantic's findings in our words. `origins`: the variable, for settings that the environment set."""
     found: list[Problem] = []
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    # [handler] is made of the first of [[handlers]]: what is wrong there is told once.
+    doubled = any(detail["loc"][:1] == (_HANDLERS,) for detail in details)
+    for detail in details:
+        if doubled and detail["loc"][:1] == ("handler",):
+            continue
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, Contradictions):
             found.extend(cause.problems)
@@ -95,6 +101,8 @@ def _problem(
     detail: ErrorDetails, sections: Mapping[str, type[BaseModel]], origins: Mapping[tuple[str, str], str]
 ) -> Problem:
     where = tuple(map(str, detail["loc"]))
+    if where[0] == _HANDLERS:
+        return _in_handlers(where, detail)
     key, origin = ".".join(where[:2]), origins.get(where[:2])  # type: ignore[arg-type]  # a missing pair is not there
     if len(where) > 3 or (detail["type"] == "model_type" and len(where) > 1):
         # In a list of tables: handler.failures[0].max_attempts.
@@ -108,6 +116,12 @@ def _problem(
     return Problem(key + item, detail["input"], _wrong(detail), origin)
 
 
+def _in_handlers(where: Sequence[str], detail: ErrorDetails) -> Problem:
+    """handlers[0].failures[1].on_failure: where in the list of tables it is."""
+    key = "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in where).lstrip(".")
+    return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail))
+
+
 def _input(detail: ErrorDetails) -> object:
     return NO_VALUE if detail["type"] == "missing" else detail["input"]
 
@@ -115,7 +129,7 @@ def _input(detail: ErrorDetails) -> object:
 _WORDS_INSIDE: Mapping[str, str] = {
     "extra_forbidden": "unknown setting; docs/settings.md lists those of this table",
     "missing": "is missing; set it in this table",
-    "model_type": "not a table; write a table of its own in the file, [[section.name]], for each",
+    "model_type": "not a table; write a table of its own in the file, [[section.name]] or [[handlers]], for each",
 }
 
 

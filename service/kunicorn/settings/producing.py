@@ -99,20 +99,20 @@ PRODUCING_RULES = (
     ),
     Rule(
         "producing.delivery",
-        lambda s: s.producing.delivery is None or s.handler.ordering == "partition",
-        'set beside handler.ordering = "{s.handler.ordering}": outputs keep their partition\'s order; remove one of '
+        lambda s: s.producing.delivery is None or all(each.ordering == "partition" for each in s.every_handler),
+        'set beside a handler.ordering other than "partition": outputs keep their partition\'s order; remove one of '
         "them",
     ),
     Rule(
         "producing.delivery",
-        lambda s: s.producing.delivery is None or s.handler.concurrency in (None, 1),
-        "set beside handler.concurrency = {s.handler.concurrency}: where outputs are sent a worker has one record (or "
+        lambda s: s.producing.delivery is None or all(each.concurrency in (None, 1) for each in s.every_handler),
+        "set beside a handler.concurrency above 1: where outputs are sent a worker has one record (or "
         "batch) in hand; remove one of them, and have more workers or batches",
     ),
     Rule(
         "producing.delivery",
-        lambda s: s.producing.delivery is None or not s.handler.batch_max_ms,
-        "set beside handler.batch_max_ms = {s.handler.batch_max_ms}: where outputs are sent, batches do not wait for "
+        lambda s: s.producing.delivery is None or not any(each.batch_max_ms for each in s.every_handler),
+        "set beside a handler.batch_max_ms: where outputs are sent, batches do not wait for "
         "more records; remove one of them",
     ),
     Rule(

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kunicorn.settings.loading import sections as every_section
 from kunicorn.settings.sections import Settings
 
-RESTART_ONLY = frozenset({"workers.count"})
+RESTART_ONLY = frozenset({"workers.count", "handlers.topics"})
 """Settings within the sections below that the supervisor has built upon."""
-RELOADED_SECTIONS = frozenset({"handler", "schema_registry", "workers", "log", "tracing", "pipeline"})
+RELOADED_SECTIONS = frozenset({"handler", "handlers", "schema_registry", "workers", "log", "tracing", "pipeline"})
+HANDLERS = "handlers"
+"""[[handlers]] as a whole: which of their settings differ is not told."""
+HANDLERS_TOPICS = "handlers.topics"
+"""Some of them have other topics now, and the group is subscribed to those of the start."""
 RELOADED_SETTINGS = frozenset({"kafka.librdkafka"})
 """Settings of other sections: all that only workers read."""
 
@@ -39,13 +44,22 @@ def reloaded(now: Settings, file: Settings) -> Reloaded:
     sections: dict[str, dict[str, Any]] = {}
     for name in changed:
         section, _, setting = name.partition(".")
+        if section == HANDLERS:
+            continue
         sections.setdefault(section, {})[setting] = getattr(getattr(file, section), setting)
-    update = {section: getattr(now, section).model_copy(update=values) for section, values in sections.items()}
+    update: dict[str, Any] = {
+        section: getattr(now, section).model_copy(update=values) for section, values in sections.items()
+    }
+    if HANDLERS in changed:
+        update[HANDLERS] = file.handlers
     return Reloaded(now.model_copy(update=update), changed, tuple(name for name in different if name not in changed))
 
 
 def _different(now: Settings, file: Settings) -> Iterator[str]:
-    for section in type(now).model_fields:
+    if now.handlers != file.handlers:
+        same = [each.topics for each in now.handlers] == [each.topics for each in file.handlers]
+        yield HANDLERS if same else HANDLERS_TOPICS
+    for section in every_section():
         before, after = getattr(now, section), getattr(file, section)
         for setting in type(before).model_fields:
             if getattr(before, setting) != getattr(after, setting):

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from kunicorn.pipes.client import OWNED_PROPERTIES
+from kunicorn.settings.handling import OneOfHandlers
 from kunicorn.settings.loading import sections
 from kunicorn.settings.section import MOST_MILLISECONDS
 from kunicorn.settings.sources import variable_of
@@ -31,7 +32,14 @@ def example() -> str:
         # Tables come last: in TOML whatever follows a table's head belongs to it.
         for key, field in sorted(model.model_fields.items(), key=lambda item: _shape(item[1]) is not _example_of):
             lines += _shape(field)(name, key, field)
+    lines += ["", *_several_handlers()]
     return "\n".join(lines) + "\n"
+
+
+def _several_handlers() -> Iterator[str]:
+    yield from textwrap.wrap(_doc(OneOfHandlers), _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    for topics, entrypoint in (("orders", "shop.handlers:handle_order"), ("^refunds-.*", "shop.handlers:Refunds")):
+        yield from ("# [[handlers]]", f"# topics = {_toml([topics])}", f"# entrypoint = {_toml(entrypoint)}")
 
 
 def _shape(field: FieldInfo) -> Callable[[str, str, FieldInfo], Iterator[str]]:
@@ -89,6 +97,16 @@ def page() -> str:
         for key, field in model.model_fields.items():
             lines += [_row(name, key, field), *_inner_rows(key, field)]
         lines += [""]
+    topics = OneOfHandlers.model_fields["topics"]
+    lines += [
+        "## [[handlers]]",
+        "",
+        _doc(OneOfHandlers),
+        "",
+        "| setting | default | values | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| `topics` | {_default_words(topics)} | {_values(topics)} | {topics.description} |", ""]
     lines += [_TAIL, "| property | instead |", "|---|---|"]
     lines += [f"| `{name}` | {reason} |" for name, reason in OWNED_PROPERTIES.items()]
     return "\n".join(lines) + "\n"

@@ -95,7 +95,10 @@ class SchemaRegistrySettings(Section):
 DECODING_RULES = tuple(
     Rule(
         f"handler.{part}",
-        lambda s, part=part: s.schema_registry.url is not None or not needs_registry(getattr(s.handler, part)),  # type: ignore[misc]
+        lambda s, part=part: (  # type: ignore[misc]
+            s.schema_registry.url is not None
+            or not any(needs_registry(getattr(each, part)) for each in s.every_handler)
+        ),
         "needs schemas, but schema_registry.url is not set; set it",
     )
     for part in ("value", "key")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from kunicorn.routing import route
 from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
     assignors_differ,
@@ -22,9 +23,19 @@ from kunicorn.settings.checks import (
     librdkafka_properties,
 )
 from kunicorn.settings.cpus import available_cpus
-from kunicorn.settings.handling import DEAD_LETTER_RULES, DeadLetterSettings, HandlerSettings, default_topic
+from kunicorn.settings.handlers import handlers_problems
+from kunicorn.settings.handling import (
+    DEAD_LETTER_RULES,
+    DeadLetterSettings,
+    HandlerSettings,
+    OneOfHandlers,
+    default_topic,
+    topics_of,
+    without_topics,
+)
 from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
+from kunicorn.settings.problems import Contradictions
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
@@ -240,6 +251,8 @@ class Settings(BaseSettings):
     group: GroupSettings
     assign: AssignSettings = Field(default_factory=AssignSettings)
     handler: HandlerSettings
+    """With [[handlers]] the first of them: look at `handler_of` for what concerns records."""
+    handlers: Annotated[tuple[OneOfHandlers, ...], Strict(False)] = ()
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
     producing: ProducingSettings = Field(default_factory=ProducingSettings)
     schema_registry: SchemaRegistrySettings = Field(default_factory=SchemaRegistrySettings)
@@ -252,9 +265,23 @@ class Settings(BaseSettings):
     @property
     def dead_letter_topic(self) -> str | None:
         """Where dead letters go; None where no setting asks for any."""
-        if self.dead_letters.topic is None and not self.handler.makes_dead_letters:
+        if self.dead_letters.topic is None and not any(each.makes_dead_letters for each in self.every_handler):
             return None
         return self.dead_letters.topic or default_topic(self.group.id)
+
+    @property
+    def every_handler(self) -> tuple[HandlerSettings, ...]:
+        """The one of [handler], or those of [[handlers]] in their order."""
+        return self.handlers or (self.handler,)
+
+    def handler_of(self, topic: str) -> HandlerSettings:
+        """Who has the records of that topic. Raises `LookupError` for one that nobody takes."""
+        if not self.handlers:
+            return self.handler
+        number = route([each.topics for each in self.handlers], topic)
+        if number is None:
+            raise LookupError(f"no handler takes topic {topic!r}: add it to the topics of one of [[handlers]]")
+        return self.handlers[number]
 
     @property
     def stream_group(self) -> str:
@@ -275,16 +302,24 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _assign_spares_the_group(cls, tables: Any) -> Any:
-        """With [assign] nobody has to name a group, or topics to subscribe to."""
-        assign, group = tables.get("assign"), tables.get("group", {})
-        if isinstance(assign, Mapping) and assign.get("partitions") and isinstance(group, Mapping):
+    def _spare(cls, tables: Any) -> Any:
+        """What other settings already say need not be given: topics beside [[handlers]], a group beside [assign]."""
+        handler, handlers, assign = (tables.get(name) for name in ("handler", "handlers", "assign"))
+        group = tables.get("group", {})
+        if handlers and not handler:
+            tables = {**tables, "handler": without_topics(handlers)}
+        if not isinstance(group, Mapping):
+            return tables
+        if isinstance(assign, Mapping) and assign.get("partitions"):
             return {**tables, "group": {"id": CLIENTS_GROUP, "topics": (), **group}}
-        return tables
+        return {**tables, "group": {"topics": topics_of(handlers), **group}} if handlers else tables
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        return check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PRODUCING_RULES, *PIPELINE_RULES))
+        check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PRODUCING_RULES, *PIPELINE_RULES))
+        if problems := handlers_problems(self):
+            raise Contradictions(problems)
+        return self
 
     @classmethod
     def settings_customise_sources(

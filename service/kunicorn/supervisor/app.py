@@ -28,7 +28,7 @@ from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.ending import Ending, Until
-from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.outfitting import configure, preload
@@ -119,12 +119,7 @@ class Service:
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
         self._templates = Templates(preload(settings), self._metrics, self._fatal)
-        self._fetchers = Fetchers(
-            settings.workers.max_crashes,
-            self._metrics,
-            poison_halts=settings.handler.on_failure == "halt",
-            batches=settings.handler.mode == "batch",
-        )
+        self._fetchers = Fetchers(settings.workers.max_crashes, self._metrics, self._handling)
         self._transactional_ids = TransactionalIds(settings)
         self._pool = Pool(
             settings.workers.count,
@@ -135,7 +130,9 @@ class Service:
             self._fatal,
         )
         self._replacer = Replacer(self._pool, self._fetchers, self._metrics, group.drain_timeout_ms / 1000)
-        self._timeouts = Timeouts(self._pool, self._fetchers, self._metrics, settings.handler.handler_timeout_ms)
+        self._timeouts = Timeouts(
+            self._pool, self._fetchers, self._metrics, lambda topic: self._handling(topic).timeout_ms
+        )
         self._recycler = Recycler(self._pool, self._replacer, settings.workers)
         self._reloader = Reloader(
             settings,
@@ -148,6 +145,7 @@ class Service:
             self._metrics,
         )
         self._fetchers.pool, self._fetchers.table.topic_id = self._pool, self._topics.topic_id
+        self._fetchers.table.kept_elsewhere = self._kept_elsewhere
         self._source = self._source_of_partitions(coordinator)
         self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
         self._ending = Ending(
@@ -321,14 +319,19 @@ class Service:
         transactional_id = self._transactional_ids.of(worker, turn) if settings.producing.in_transactions else ""
         return configure(settings, worker, self._topics.subscribed(), token, brokers, transactional_id)
 
+    def _handling(self, topic: str) -> TopicHandling:
+        handler = self._settings.handler_of(topic)
+        return TopicHandling(handler.on_failure == "halt", handler.mode == "batch", handler.handler_timeout_ms)
+
+    def _kept_elsewhere(self, topic: str) -> bool:
+        keepers = self._templates.keepers
+        return bool(keepers) and self._settings.handler_of(topic).entrypoint in keepers
+
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""
         self._settings = settings
         self._fetchers.max_crashes = settings.workers.max_crashes
-        self._fetchers.poison_halts = settings.handler.on_failure == "halt"
-        self._fetchers.batches = settings.handler.mode == "batch"
         self._recycler.limits = settings.workers
-        self._timeouts.handler_timeout_ms = settings.handler.handler_timeout_ms
         self._snapshot.show(settings)
         logs.adjust(settings.log.level, settings.log.format)
 

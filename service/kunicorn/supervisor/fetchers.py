@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import share, workers_wanted
@@ -47,12 +48,21 @@ WHENEVER = 1e18
 """The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicHandling:
+    """How the records of a topic are handled, as far as it matters here."""
+
+    poison_halts: bool = True
+    batches: bool = False
+    timeout_ms: int | None = None
+
+
 class Fetchers:
     """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
 
-    def __init__(self, max_crashes: int, metrics: Metrics, *, poison_halts: bool = True, batches: bool = False) -> None:
-        """After `max_crashes` deaths with the same record (of `batches`: the same first record) in hand its partition
-        halts; unless `poison_halts`, the next worker is told to keep it from the handler."""
+    def __init__(self, max_crashes: int, metrics: Metrics, handling: Callable[[str], TopicHandling]) -> None:
+        """After `max_crashes` deaths with the same record (of batches: the same first record) in hand its partition
+        halts; unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
         self.table = PartitionTable()
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
@@ -60,8 +70,7 @@ class Fetchers:
         self.windows: Windows | None = None
         """Set by the service where workers commit, in transactions."""
         self.max_crashes = max_crashes
-        self.poison_halts = poison_halts
-        self.batches = batches
+        self.handling = handling
         self._metrics = metrics
         self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
         self._last_grant = 0
@@ -246,6 +255,7 @@ class Fetchers:
                     offset=position.offset,
                     leader_epoch=position.leader_epoch,
                     stop=partition.stop,
+                    reset=partition.reset,
                     done=marks.written(position.offset, partition.done),
                     suspects=sorted(partition.suspects),
                     **(partition.poison.warning(position.offset) if partition.poison is not None else {}),
@@ -302,6 +312,7 @@ class Fetchers:
             log.warning(f"{partition.tp}: offset {report.offset} is not in the log: {report.error}")
             self._metrics.offset_resets.labels(reason=report.kind.value).inc()
             partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
+            partition.reset = True
             self.resolve([partition])
         elif report.kind is FailureKind.DENIED:
             self._deny(partition, report.error)
@@ -365,7 +376,7 @@ class Fetchers:
         if partition.state not in _GOING_ON or not worst:
             return
         if alone or killed:
-            count = reading.hand_count if self.batches else 1
+            count = reading.hand_count if self.handling(partition.tp.topic).batches else 1
             self._meet_poison(partition, Poison(worst[0], count, partition.deaths[worst[0]], how, exact=marked))
         else:
             partition.suspects |= frozenset(worst)
@@ -375,7 +386,7 @@ class Fetchers:
             )
 
     def _meet_poison(self, partition: Partition, poison: Poison) -> None:
-        if self.poison_halts:
+        if self.handling(partition.tp.topic).poison_halts:
             self.halt(partition.tp, str(poison))
             return
         partition.poison = poison

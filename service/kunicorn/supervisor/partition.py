@@ -75,6 +75,8 @@ class Partition:
         self.deaths: Counter[int] = Counter()
         """How many workers died with this offset in hand."""
         self.poison: Poison | None = None
+        self.reset = False
+        """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
         self.suspects: frozenset[int] = frozenset()
         """Offsets of records that workers died with, and with others: each is to be handled with nothing beside it."""
         self.done: frozenset[int] = frozenset()
@@ -102,6 +104,7 @@ class Partition:
         if not self.reading.started:
             return
         self.position = self.reading.consumed
+        self.reset = False
         self.age.taken(self.reading.timestamp_ms)
         if self.state is PartitionState.STARTING:
             self.meet(PartitionEvent.FETCHED)

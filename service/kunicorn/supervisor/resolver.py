@@ -13,7 +13,7 @@ from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.starts import Offsets, Starts, begin, recover
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
 
@@ -64,7 +64,9 @@ class Resolver:
             except PeerError as error:
                 log.info(f"start offsets of {len(left)} partitions are not known yet: {error}")
                 starts = Starts()
-            for tp, reason in starts.refused.items():
+            kept = {tp for tp in starts.open if self._fetchers.table.kept_elsewhere(tp.topic)}
+            self._fetchers.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
+            for tp, reason in (starts.refused | starts.open).items():
                 if any(p.tp == tp and self._waits(p) for p in left):
                     self._fetchers.halt(tp, reason)
             self._fetchers.resolved(starts.given, {})

@@ -46,6 +46,8 @@ class Seeker:
     async def seek(self, partitions: Sequence[Partition], goal: Goal, *, execute: bool) -> Done:
         """What it would mean; with `execute` do it, unless it means nothing for one of them."""
         for partition in partitions:
+            if (why := self._fetchers.table.not_committed_here(partition.tp.topic)) is not None:
+                return Done(ok=False, said=f"{partition.tp} stays where it is: {why}")
             if partition.state not in _SEEKABLE or partition.tp in self._under_way:
                 return Done(ok=False, said=f"{partition.tp} is {self._being(partition)} now: try again")
         try:

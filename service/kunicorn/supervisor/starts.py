@@ -60,6 +60,8 @@ class Starts:
     """By the settings: nothing is committed for them."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """No start without a person."""
+    open: dict[TopicPartition, str] = field(default_factory=dict)
+    """The policy is to choose none: refused, unless the handler keeps offsets and has one."""
 
 
 async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], policy: str) -> Starts:
@@ -113,7 +115,7 @@ async def _choose(
 ) -> None:
     if policy == "none":
         for tp in undecided:
-            starts.refused[tp] = 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
+            starts.open[tp] = 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
         return
     queries = {tp: LATEST if policy == "latest" and tp.topic not in known else EARLIEST for tp in undecided}
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():

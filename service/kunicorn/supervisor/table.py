@@ -19,6 +19,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Consumed offsets are committed by the workers, in transactions, before their ledgers tell of them."""
         self.topic_id: Callable[[str], UUID | None] = lambda _: None
         """Set by the service: the id of the topic that has this name now, as far as is known."""
+        self.kept_elsewhere: Callable[[str], bool] = lambda _: False
+        """Set by the service: whether a topic's handler keeps the offsets itself, beside its effects."""
 
     def enter(self, tp: TopicPartition) -> Partition:
         """It is ours from now on, as a partition of the topic that has this name now."""
@@ -54,7 +56,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
     # -- for the committer ---------------------------------------------------------------------------------------
 
     def consumed(self) -> dict[TopicPartition, Position]:
-        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record."""
+        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record.
+
+        Nothing of handlers that keep their offsets: a second truth would be believed where theirs is gone.
+        """
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
             partition.look()
@@ -64,12 +69,19 @@ class PartitionTable(dict[TopicPartition, Partition]):
                 )
                 continue
             position = partition.reached() if not partition.lost else None
-            if position is not None and (position.offset, position.done) != (
-                partition.committed,
-                partition.committed_done,
-            ):
+            if position is None or self.kept_elsewhere(tp.topic):
+                continue
+            if (position.offset, position.done) != (partition.committed, partition.committed_done):
                 ready[tp] = position
         return ready
+
+    def not_committed_here(self, topic: str) -> str | None:
+        """Why offsets of that topic are not the supervisor's to set, and what to do instead; None: they are."""
+        if self.workers_commit:
+            return "workers commit its offsets, in transactions (producing.delivery): stop and `kunicorn offsets reset`"
+        if self.kept_elsewhere(topic):
+            return "its handler keeps the offsets itself (load_offsets): stop and change what it has stored"
+        return None
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
         """Of those topics among them whose id is known: the one that these partitions were consumed of."""

@@ -39,6 +39,8 @@ class Template:
         self.pid = pid
         self.dead = asyncio.Event()
         self.how_it_ended: str | None = None
+        self.keepers: frozenset[str] = frozenset()
+        """Entry points of handlers that keep their offsets themselves; known once it is ready."""
         self._sock = sock
         self._one_at_a_time = asyncio.Lock()
         self._pidfd = os.pidfd_open(pid)
@@ -68,6 +70,7 @@ class Template:
             raise HandlerLoadError(answer.error)
         if not isinstance(answer, TemplateReady):
             raise TemplateDied(f"the template spoke of {type(answer).__name__} before it was ready")
+        self.keepers = frozenset(answer.keepers)
         return answer
 
     async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.observe import logs
@@ -29,6 +29,8 @@ class Templates:
         self._living: list[Template] = []
         self._ready = asyncio.Event()
         self.state = "starting"
+        self.keepers: frozenset[str] = frozenset()
+        """Entry points of handlers that keep their offsets themselves, by the code in force."""
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a template."""
@@ -51,7 +53,7 @@ class Templates:
         except TemplateDied:
             await template.dead.wait()
             template.close()
-            raise HandlerLoadError(_ends_the_process(preload.entrypoint, template)) from None
+            raise HandlerLoadError(_ends_the_process(preload.entrypoints, template)) from None
         _tell(template, answer)
         return template
 
@@ -80,7 +82,7 @@ class Templates:
                 failures += 1
                 log.warning(f"the template died while importing the handler: {template.how_it_ended}")
                 if not loaded_before and failures >= _TRIES_AT_START:
-                    self._fatal(HandlerLoadError(_ends_the_process(self._preload.entrypoint, template)))
+                    self._fatal(HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)))
                     return
             else:
                 failures, loaded_before = 0, True
@@ -117,6 +119,8 @@ class Templates:
             self._template.close()
 
     def _in_use(self) -> None:
+        assert self._template is not None
+        self.keepers = self._template.keepers
         self.state = "ready"
         self._ready.set()
 
@@ -127,7 +131,6 @@ def _tell(template: Template, answer: TemplateReady) -> None:
         log.warning(answer.note)
 
 
-def _ends_the_process(entrypoint: str, template: Template) -> str:
-    return (
-        f"importing the handler {entrypoint!r} ends the process ({template.how_it_ended}): import it by hand to see why"
-    )
+def _ends_the_process(entrypoints: Sequence[str], template: Template) -> str:
+    named = ", ".join(map(repr, entrypoints))
+    return f"importing the handler {named} ends the process ({template.how_it_ended}): import it by hand to see why"

@@ -45,10 +45,13 @@ def began(reading: SlotReading, seen: float | None, now: float) -> float:
 
 
 class Timeouts:
-    """Watches over all workers; `handler_timeout_ms` may be changed at any time, None is no limit."""
+    """Watches over all workers."""
 
-    def __init__(self, pool: Pool, fetchers: Fetchers, metrics: Metrics, handler_timeout_ms: int | None) -> None:
-        self.handler_timeout_ms = handler_timeout_ms
+    def __init__(
+        self, pool: Pool, fetchers: Fetchers, metrics: Metrics, timeout_ms: Callable[[str], int | None]
+    ) -> None:
+        """`timeout_ms`: handler_timeout_ms for a topic's records, as it is now; None is no limit."""
+        self._timeout_ms = timeout_ms
         self._pool = pool
         self._fetchers = fetchers
         self._metrics = metrics
@@ -73,13 +76,14 @@ class Timeouts:
         """The ladder to climb for that worker; None if all is well."""
         if process.unanswered >= _SILENT:
             return self._end_silence(process)
-        partition = self._busy_with(process) if self.handler_timeout_ms is not None else None
-        if partition is None or self.handler_timeout_ms is None:
+        partition = self._busy_with(process)
+        limit = self._timeout_ms(partition.tp.topic) if partition is not None else None
+        if partition is None or limit is None:
             return None
         hand, since = self._since(process, partition, now)
-        if now - since < self.handler_timeout_ms / 1000:
+        if now - since < limit / 1000:
             return None
-        return self._end_call(process, partition, hand, now - since)
+        return self._end_call(process, partition, hand, now - since, limit)
 
     def _busy_with(self, process: WorkerProcess) -> Partition | None:
         if process.unanswered >= _ANSWERS_LATE:
@@ -96,7 +100,9 @@ class Timeouts:
         seen = self._seen[process.pid] = hand, began(reading, at if hand == before else None, now)
         return seen
 
-    async def _end_call(self, process: WorkerProcess, partition: Partition, hand: InHand, age: float) -> None:
+    async def _end_call(
+        self, process: WorkerProcess, partition: Partition, hand: InHand, age: float, limit: int
+    ) -> None:
         """Interrupt the handler, then end the worker; what the record's try is counted as says who ended it."""
         tp, offset = partition.tp, hand.offset
 
@@ -108,7 +114,7 @@ class Timeouts:
             return InHand(partition.grant, reading.in_hand, reading.hand_since_ns) != hand
 
         self._metrics.handler_timeouts.labels(topic=tp.topic).inc()
-        reason = f"has had {tp}@{offset} in hand for {age:.1f} s, handler_timeout_ms is {self.handler_timeout_ms}"
+        reason = f"has had {tp}@{offset} in hand for {age:.1f} s, handler_timeout_ms is {limit}"
         await self._press(process, tp, reason, over, lambda: process.time_out(hand.grant, offset))
 
     async def _end_silence(self, process: WorkerProcess) -> None:

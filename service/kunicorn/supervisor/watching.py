@@ -37,16 +37,20 @@ async def watch(places: Sequence[Path], reload: Callable[[], None]) -> None:
             reload()
 
 
-def places_of(entrypoint: str, config: Path) -> list[Path]:
-    """The settings' file, and the handler's top package or module. Imports nothing."""
-    name = entrypoint.partition(":")[0].partition(".")[0]
+def places_of(entrypoints: Iterable[str], config: Path) -> list[Path]:
+    """The settings' file, and the handlers' top packages or modules. Imports nothing."""
+    names = dict.fromkeys(entrypoint.partition(":")[0].partition(".")[0] for entrypoint in entrypoints)
+    return [config, *(place for name in names for place in _places_of(name))]
+
+
+def _places_of(name: str) -> list[Path]:
     # The current directory first, as the template has it.
     spec = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
     if spec is None:
-        return [config]
+        return []
     directories = list(spec.submodule_search_locations or ())
     files = [spec.origin] if spec.origin is not None and not directories else []
-    return [config, *map(Path, (*directories, *files))]
+    return [*map(Path, (*directories, *files))]
 
 
 def signature(places: Iterable[Path]) -> Signature:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 from confluent_kafka import Message
@@ -33,7 +34,8 @@ from kunicorn.testing.staging import Staging
 from kunicorn.testing.turned_clock import TurnedClock
 from kunicorn.testing.watching import watched_failures, watched_fetcher
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.main import Assembled, CannotServe, Makers, assemble
+from kunicorn.worker.assembled import Assembled
+from kunicorn.worker.main import CannotServe, Makers, assemble
 
 _FOR_EVER = 2**63 - 1
 _PATIENCE = 30.0
@@ -99,22 +101,28 @@ class Bench:
         """Set up, handle everything, tear down. Raises `ConfigError`, `HandlerLoadError`; what teardown raises."""
         with self._clock.in_force():
             made = self._assembled()
-            self._made, self._staging.fetcher, self._staging.runner = made, made.fetcher, made.runner
+            self._made = made
+            self._staging.fetcher, self._staging.lifecycle, self._staging.runner = (
+                made.fetcher,
+                made.lifecycle,
+                made.runner,
+            )
             try:
                 with self._interruptible(made):
-                    made.fetcher.start(
-                        FetcherStart(number, number, tp.topic, tp.partition, self._starts[tp], 0)
-                        for tp, number in self._grants.items()
+                    made.lifecycle.start(
+                        [
+                            FetcherStart(number, number, tp.topic, tp.partition, self._starts[tp], 0)
+                            for tp, number in self._grants.items()
+                        ]
                     )
                     self._heard = time.monotonic()
                     made.runner.run()
-                if made.handler.teardown is not None:
-                    made.calls.run(made.handler.teardown())
+                made.lifecycle.finish()
+                for handling in made.handlings.every:
+                    handling.tear_down()
             finally:
-                made.calls.close()
-                if made.handler.is_async:
-                    # Its loop is closed, and must not be what a later test finds.
-                    asyncio.set_event_loop(None)
+                for handling in made.handlings.every:
+                    handling.calls.close()
 
     def _assembled(self) -> Assembled:
         makers = Makers(
@@ -135,7 +143,8 @@ class Bench:
     def _watched(self, handler: Handler) -> Handler:
         if handler.is_async:
             _refuse_inside_a_loop()
-        return self._staging.around(handler)
+        # The records that are given are what is handled: nobody's database is asked where to begin, or told.
+        return self._staging.around(replace(handler, load_offsets=None, store_offsets=None))
 
     @contextmanager
     def _interruptible(self, made: Assembled) -> Iterator[None]:
@@ -159,7 +168,7 @@ class Bench:
         self._stop_watch()
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
-            self._made.fetcher.drain()
+            self._made.lifecycle.drain()
             return
         self._clock.pass_idle(seconds)
         if self._made.fetcher.parked()[1]:
@@ -182,6 +191,7 @@ class Bench:
         """Other members begin where this one did: nothing that is reported from now on counts."""
         self._lost = True
         self._ledger.lease_ns = 0
+        self._made.lifecycle.stop(self._grants.values(), lost=True)
 
     def _reported(self, message: FromWorker) -> None:
         if isinstance(message, FetcherStopped):
@@ -213,7 +223,8 @@ class Bench:
 
 def _one_by_one(told: Configure) -> Configure:
     """A test is to end the same way each time: records are handled in their order, whatever the settings say."""
-    return msgspec.structs.replace(told, ordering="partition", concurrency=1)
+    replace = msgspec.structs.replace
+    return replace(told, handlers=[replace(each, ordering="partition", concurrency=1) for each in told.handlers])
 
 
 def _refuse_inside_a_loop() -> None:

@@ -16,6 +16,7 @@ from kunicorn.testing.killing import then_killed
 from kunicorn.testing.stages import Kill, LoseSession, Revoke, Stage
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.concurrent import ConcurrentRunner
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.table import GrantTable
 
@@ -37,6 +38,7 @@ class Staging:
         `in_hand`: grant and offset that the ledger has in hand, in the partition of the record with that index.
         """
         self.fetcher: GrantTable
+        self.lifecycle: Lifecycle
         self.runner: Runner | ConcurrentRunner
         self.needs_signals = handler_timeout_ms is not None or isinstance(stage, Revoke)
         self._stage = stage
@@ -108,7 +110,7 @@ class Staging:
                 self._lose()
                 self.fetcher.drain()
             case Revoke(drain_timeout_ms=limit):
-                self.fetcher.stop([grant])
+                self.lifecycle.stop([grant])
                 if limit is not None:
                     thread = threading.get_ident()
                     self._later(limit, lambda: signal.pthread_kill(thread, signal.SIGUSR1))

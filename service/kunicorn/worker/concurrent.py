@@ -26,6 +26,7 @@ from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
 
 log = logging.getLogger("kunicorn.worker")
@@ -45,6 +46,7 @@ class ConcurrentRunner:
         flights: Flights,
         ledger: Ledger,
         crew: Crew,
+        lifecycle: Lifecycle,
         failures: Failures[Flight],
         login: Login,
     ) -> None:
@@ -55,6 +57,7 @@ class ConcurrentRunner:
         self._flights = flights
         self._ledger = ledger
         self._crew = crew
+        self._lifecycle = lifecycle
         self._failures = failures
         self._login = login
         self._failed: deque[tuple[Flight, BaseException]] = deque()
@@ -77,6 +80,7 @@ class ConcurrentRunner:
             for flight, _ in self._failures.due(now):
                 self._flights.try_again(flight)
             self._watch_lease(now)
+            self._lifecycle.attend(now)
             self._flights.balance()
             self._flights.begin_turn(now)
             self._fetch(now)

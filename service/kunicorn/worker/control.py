@@ -30,19 +30,16 @@ from kunicorn.pipes.messages import (
     Token,
     ToWorker,
 )
+from kunicorn.worker.assembled import Assembled
 from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.collecting import Collecting
-from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.linux import ResidentMemory
-from kunicorn.worker.login import Login
-from kunicorn.worker.runner import Runner
-from kunicorn.worker.sending import Sending
-from kunicorn.worker.table import GrantTable
 from kunicorn.worker.tally import NOTHING_SENT
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 3600.0
 """`poll` takes milliseconds in a C int."""
+_PUT_OFF_TOLD = 50
 _STDERR = 2
 
 
@@ -53,24 +50,21 @@ class Control(threading.Thread):
         self,
         channel: Channel,
         ledger: Ledger,
-        fetcher: GrantTable,
-        runner: Runner | ConcurrentRunner,
-        login: Login,
+        worker: Assembled,
         logs_dropped: Callable[[], int],
         collecting: Collecting,
-        sending: Sending | None = None,
     ) -> None:
-        """`sending`: where what handlers return is sent."""
         super().__init__(name="control", daemon=True)
         self._channel = channel
         self._ledger = ledger
-        self._fetcher = fetcher
-        self._runner = runner
-        self._login = login
+        self._fetcher = worker.fetcher
+        self._lifecycle = worker.lifecycle
+        self._runner = worker.runner
+        self._login = worker.login
+        self._sending = worker.sending
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
         self._collecting = collecting
-        self._sending = sending
 
     def run(self) -> None:
         """Serve until the process ends. The pipe's end is the worker's, even with the runner stuck: no orphans."""
@@ -101,9 +95,9 @@ class Control(threading.Thread):
     def _react(self, message: ToWorker) -> None:
         match message:
             case StartFetcher(partitions=partitions):
-                self._fetcher.start(partitions)
+                self._lifecycle.start(partitions)
             case StopFetcher(grants=grants, lost=lost):
-                self._fetcher.stop(grants, lost=lost)
+                self._lifecycle.stop(grants, lost=lost)
             case CommitAs():
                 if self._sending is not None:
                     self._sending.identities.given(message)
@@ -112,7 +106,7 @@ class Control(threading.Thread):
             case Ping(sequence=sequence):
                 self._channel.send(self._evidence(sequence, self._collecting.news()))
             case Drain():
-                self._fetcher.drain()
+                self._lifecycle.drain()
             case Token() | Password():
                 self._login.renew(message)
             case Configure():
@@ -123,6 +117,7 @@ class Control(threading.Thread):
     def _evidence(self, sequence: int, families: tuple[list[Family] | None, list[Family] | None]) -> Pong:
         handled, deltas = self._fetcher.measured()
         parked, parked_count = self._fetcher.parked()
+        put_off = self._lifecycle.parked()
         sent = self._sending.tally.take() if self._sending is not None else NOTHING_SENT
         return Pong(
             sequence=sequence,
@@ -133,10 +128,11 @@ class Control(threading.Thread):
             paused_by_lease=self._runner.paused_by_lease,
             deltas=deltas,
             logs_dropped=self._logs_dropped(),
-            parked=parked,
-            parked_count=parked_count,
+            parked=parked + put_off[:_PUT_OFF_TOLD],
+            parked_count={**parked_count, **({"handler": len(put_off)} if put_off else {})},
             families=families[0],
             client_families=families[1],
+            hook_failures=self._lifecycle.failures(),
             in_flight=self._fetcher.in_flight(),
             sent=sent.sent,
             committed_seconds=sent.committed_seconds,

@@ -42,8 +42,8 @@ class Crew(Protocol):
     def interrupt(self, flight: Flight, error: BaseException) -> None:
         """Raise `error` in the handler's call with that record, if it goes on. Caller: any thread."""
 
-    def run(self, returned: Any) -> None:
-        """Await what `setup` or `teardown` returned, if it is to be awaited."""
+    def run(self, returned: Any) -> Any:
+        """See `kunicorn.handling.calls.Form`."""
 
     def close(self) -> None:
         """Nothing is in hand and nothing will be."""

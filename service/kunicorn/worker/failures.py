@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
@@ -71,7 +71,8 @@ class _Posted(Generic[F]):
 class Failures(Generic[F]):
     """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, fetcher: Table[F], policies: Policies, dead_letters: Letters | None) -> None:
+    def __init__(self, fetcher: Table[F], policies: Callable[[str], Policies], dead_letters: Letters | None) -> None:
+        """`policies` gives the rules for a topic's records."""
         self._fetcher = fetcher
         self._policies = policies
         self._dead_letters = dead_letters
@@ -90,11 +91,12 @@ class Failures(Generic[F]):
         grant.failures += 1
         if grant.failures == 1:
             grant.failing_since = now
-        verdict = self._policies.verdict(error, grant.failures, now - grant.failing_since, random.random())
+        policies = self._policies(grant.tp.topic)
+        verdict = policies.verdict(error, grant.failures, now - grant.failing_since, random.random())
         if isinstance(verdict, TryAgain):
             self._park(attempt, verdict, error, now)
             return False
-        reason = reason_of(error, grant.failures, self._policies.of(error).attempts)
+        reason = reason_of(error, grant.failures, policies.of(error).attempts)
         ending = _Ending(verdict, reason, cause_of(error, grant.failures), describe(error))
         return self._end(attempt, ending, now)
 
@@ -103,7 +105,8 @@ class Failures(Generic[F]):
         text, grant.poison = grant.poison, ""
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
         cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
-        return self._end(attempt, _Ending(self._policies.default.on_failure, Reason.POISON, cause, text), now)
+        on_failure = self._policies(grant.tp.topic).default.on_failure
+        return self._end(attempt, _Ending(on_failure, Reason.POISON, cause, text), now)
 
     def meet_refusal(self, attempt: Attempt[F], error: BaseException, refusals: int, now: int) -> bool:
         """The brokers refused what the handler returned for this record, so often by now: it has failed by that."""
@@ -165,7 +168,7 @@ class Failures(Generic[F]):
                 self._fetcher.give_up(later, why)
         else:
             posted.refusals += 1
-            posted.again_at = now + self._policies.default.backoff_ns(posted.refusals, random.random())
+            posted.again_at = now + self._policies(grant.tp.topic).default.backoff_ns(posted.refusals, random.random())
             why = self._waits(posted, error.str())
             self._fetcher.waits(grant, why)
             self._log_seldom(f"{grant.tp}: {why}", now)

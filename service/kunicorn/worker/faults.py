@@ -46,7 +46,10 @@ def explained(tp: TopicPartition, code: int, text: str) -> str:
 
 def no_start(start: FetcherStart) -> Failed:
     """librdkafka reads -1 as "from the end" and -2 as "from the beginning": no start offset is guessed."""
-    text = f"{start.topic}-{start.partition} was handed out with no start offset ({start.offset})"
+    text = (
+        f"{start.topic}-{start.partition} has no start offset ({start.offset}): nothing is committed, the handler's "
+        f'load_offsets gave none, and auto_offset_reset is "none"; give it one'
+    )
     return Failed(start.grant, FailureKind.PARTITION, start.offset, start.leader_epoch, text)
 
 

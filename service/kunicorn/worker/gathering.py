@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Message
 
+from kunicorn.handling.handlings import Handling
 from kunicorn.handling.partial import fitting
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.topics import NO_OFFSET, TopicPartition
@@ -41,6 +43,15 @@ class Bounds:
             if size < self.records and at + size >= len(messages):
                 return at
             at += size
+
+
+def bounds_of(handling: Handling[Any]) -> Bounds | None:
+    """Of a handler's batches; None: it takes one record at a time."""
+    if handling.batch_max_records is None:
+        return None
+    batching = handling.batching
+    wait_ns = batching.max_ms * NANOSECONDS // 1000
+    return Bounds(handling.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
 
 
 @dataclass(slots=True)

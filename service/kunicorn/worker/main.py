@@ -14,25 +14,23 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.handlers import Handler, load
-from kunicorn.handling.calls import Calls, arguments_of, calls_of, calls_with
-from kunicorn.handling.concurrency import concurrency_of
-from kunicorn.handling.outputs import Noted
-from kunicorn.handling.policies import policies_of
-from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
+from kunicorn.handlers import Handler
+from kunicorn.handling.handlings import Handlings
+from kunicorn.handling.retry import describe
+from kunicorn.lifecycle import Worker
 from kunicorn.observe import logs
 from kunicorn.observe.writer import LogWriter
-from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
+from kunicorn.worker.assembled import Assembled
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.concurrent import ConcurrentRunner
@@ -41,9 +39,10 @@ from kunicorn.worker.deadletters import DeadLetters
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.flights import Flights
-from kunicorn.worker.gathering import Bounds
+from kunicorn.worker.forms import concurrency, form_in_worker
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
@@ -53,7 +52,6 @@ from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending, refused_by_producing
 from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.statistics import ClientStatistics
-from kunicorn.worker.table import GrantTable
 from kunicorn.worker.tasks import Tasks
 from kunicorn.worker.threads import Threads
 
@@ -72,10 +70,6 @@ class CannotServe(Exception):
         super().__init__(error)
         self.report = WorkerFailed(stage, error)
         self.status = status
-
-
-Form = Calls | Threads | Tasks
-"""How the handler is called: with one record (or batch) at a time, or with several."""
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -143,13 +137,12 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     gc.set_threshold(*_GC_THRESHOLDS)
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
-    control = Control(
-        channel, ledger, made.fetcher, runner, made.login, lambda: written.dropped, collecting, made.sending
-    )
+    control = Control(channel, ledger, made, lambda: written.dropped, collecting)
     control.start()
     runner.run()
+    made.lifecycle.finish()
     control.say_last()
-    _tear_down(made.handler, made.calls)
+    _tear_down(made.handlings)
     return ExitCode.CLEAN
 
 
@@ -165,19 +158,6 @@ class Makers:
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
 
 
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """A worker's parts, put together; nothing is fetched yet."""
-
-    handler: Handler
-    calls: Form
-    fetcher: GrantTable
-    runner: Runner | ConcurrentRunner
-    login: Login
-    statistics: ClientStatistics | None
-    sending: Sending | None = None
-
-
 def assemble(
     configure: Configure, ledger: Ledger, report: Callable[[FromWorker], None], makers: Makers | None = None
 ) -> Assembled:
@@ -188,29 +168,34 @@ def assemble(
     makers = makers or Makers()
     sending = Sending(configure.producing, makers.producer) if configure.producing is not None else None
     outputs = sending.outputs if sending is not None else None
-    handler, calls, concurrency = _load(configure, makers.handler, outputs)
-    policies = _policies(configure)
+    handlings = _handlings(configure, makers.handler, outputs)
     login = Login(configure.token)
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     dead_letters = _letters(configure, login, outputs, makers)
-    if isinstance(calls, Threads | Tasks):
-        lanes = Lanes(configure.ordering, concurrency)
-        flights = Flights(consumer, topics, ledger, Meter(), report, lanes, configure.ahead_bytes)
-        several = ConcurrentRunner(consumer, flights, ledger, calls, Failures(flights, policies, dead_letters), login)
-        return Assembled(handler, calls, flights, several, login, statistics)
+    lifecycle = Lifecycle(handlings, report)
+    policies = lambda topic: handlings.of(topic).policies  # noqa: E731
+    if isinstance(crew := handlings.every[0].calls, Threads | Tasks):
+        order = configure.handlers[0]
+        lanes = Lanes(order.ordering, concurrency(handlings.every[0].handler, order))
+        flights = Flights(consumer, topics, ledger, Meter(), lifecycle.report, lanes, configure.ahead_bytes)
+        lifecycle.fetcher = flights
+        failed = Failures(flights, policies, dead_letters)
+        several = ConcurrentRunner(consumer, flights, ledger, crew, lifecycle, failed, login)
+        return Assembled(handlings, lifecycle, flights, several, login, statistics)
     fetcher: Fetcher
     if sending is not None:
-        fetcher = settling = SettlingFetcher(consumer, topics, ledger, Meter(), report, sending.outbox)
+        fetcher = settling = SettlingFetcher(consumer, topics, ledger, Meter(), lifecycle.report, sending.outbox)
         _start_sending(sending, settling, login, report)
     else:
-        fetcher = makers.fetcher(consumer, topics, ledger, Meter(), report)
-    fetcher.batches = configure.mode == "batch"
+        fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
+    lifecycle.fetcher = fetcher
+    fetcher.batches = any(order.mode == "batch" for order in configure.handlers)
     failures = makers.failures(fetcher, policies, dead_letters)
-    runner = Runner(consumer, fetcher, ledger, calls, failures, _bounds(configure), login, outputs)
-    return Assembled(handler, calls, fetcher, runner, login, statistics, sending)
+    runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login, outputs)
+    return Assembled(handlings, lifecycle, fetcher, runner, login, statistics, sending)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:
@@ -232,69 +217,14 @@ def _start_sending(
         raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
 
 
-def _load(
-    configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None
-) -> tuple[Handler, Form, int]:
-    """The handler, preloaded or not, set up with its options. Raises `CannotServe`."""
+def _handlings(configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None) -> Handlings[Any]:
+    """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
+    worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
+    form = form_in_worker(several_handlers=len(configure.handlers) > 1, outputs=outputs)
     try:
-        handler = made(load(configure.entrypoint, yields=outputs is not None))
-        calls, concurrency = _form(handler, configure, outputs)
+        return Handlings.set_up(configure.handlers, worker, form, made, yields=outputs is not None)
     except HandlerLoadError as error:
         raise CannotServe("handler", str(error), ExitCode.HANDLER) from error
-    if handler.setup is None:
-        if configure.options:
-            raise CannotServe(
-                "handler",
-                f"[handler.options] is set, but {configure.entrypoint} has no setup(options) to read it: "
-                f"remove the options, or give the handler a 'setup' attribute",
-                ExitCode.HANDLER,
-            )
-        return handler, calls, concurrency
-    try:
-        calls.run(handler.setup(configure.options))
-    except BaseException as error:
-        text = f"{configure.entrypoint}: setup(options) raised {describe(error)}"
-        raise CannotServe("handler", text, ExitCode.HANDLER) from error
-    return handler, calls, concurrency
-
-
-def _form(handler: Handler, configure: Configure, outputs: Outputs | None) -> tuple[Form, int]:
-    """And with how many records at a time. Raises `CannotServe`, `HandlerLoadError`."""
-    try:
-        concurrency = concurrency_of(handler.is_async, configure.mode, configure.ordering, configure.concurrency)
-    except ConfigError as error:
-        raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
-    if outputs is not None:
-        # An async handler may have several records in hand by default; where outputs are sent, it has one.
-        sent = Noted(arguments_of(handler, configure.mode, configure.decoding, configure.tracing), outputs.note)
-        return calls_with(outputs.of(replace(handler, call=sent.adapted(handler.call))), sent, configure.mode), 1
-    if concurrency == 1:
-        return calls_of(handler, configure.mode, configure.decoding, configure.tracing), 1
-    form = arguments_of(handler, configure.mode, configure.decoding, configure.tracing)
-    handle = form.adapted(handler.call)
-    return (Tasks(handle, form) if handler.is_async else Threads(handle, form, concurrency)), concurrency
-
-
-def _bounds(configure: Configure) -> Bounds | None:
-    """Of batches; None: the handler takes one record at a time."""
-    if configure.mode != "batch":
-        return None
-    batching = configure.batching
-    wait_ns = batching.max_ms * NANOSECONDS // 1000
-    return Bounds(configure.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
-
-
-def _policies(configure: Configure) -> Policies:
-    """The rules, their exceptions found in the handler's code. Raises `CannotServe`."""
-    default = RetryPolicy(
-        configure.retry_attempts,
-        configure.retry_backoff_ms,
-        configure.retry_backoff_max_ms,
-        configure.retry_timeout_ms,
-        End(configure.on_failure),
-    )
-    try:
-        return policies_of(default, configure.failures, configure.decoding.on_undecodable)
     except ConfigError as error:
         raise CannotServe("settings", str(error), ExitCode.CONFIGURATION) from error
 
@@ -322,11 +252,10 @@ def _connect(
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
 
 
-def _tear_down(handler: Handler, calls: Form) -> None:
+def _tear_down(handlings: Handlings[Any]) -> None:
     """Everything is handled and reported; what goes wrong here can only be told."""
-    try:
-        if handler.teardown is not None:
-            calls.run(handler.teardown())
-        calls.close()
-    except BaseException as error:
-        log.error("the handler's teardown failed: %s", describe(error))
+    for handling in handlings.every:
+        try:
+            handling.tear_down()
+        except BaseException as error:
+            log.error("%s: teardown raised %s", handling.handler.entrypoint, describe(error))

@@ -18,8 +18,11 @@ from confluent_kafka import Message
 
 from kunicorn.errors import ExitCode
 from kunicorn.handlers import Handler
+from kunicorn.handling.calls import Calls
 from kunicorn.handling.deadletters import Cause, letter_of
-from kunicorn.handling.outputs import Outgoing, sending
+from kunicorn.handling.outputs import Outgoing, calls_sending, refuse_two_committers
+from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
 from kunicorn.topics import NO_OFFSET
 from kunicorn.worker.deadletters import DeadLetters, Delivery
@@ -32,21 +35,24 @@ LARGEST_REPORT = 4096
 class Outputs:
     """What the runner knows of producing. Caller: the runner."""
 
-    def __init__(self, outbox: Outbox, topic: str | None) -> None:
-        """`topic`: where a Send goes that names none."""
+    def __init__(self, outbox: Outbox, topic: str | None, delivery: str) -> None:
+        """`topic`: where a Send goes that names none. `delivery` is that of [producing]."""
         self.grant: Grant | None = None
         """Whose records the handler has."""
         self._outbox = outbox
         self._topic = topic
+        self._delivery = delivery
         self._offset = self._following = NO_OFFSET
 
     def room(self, seconds: float) -> int:
         """So many more records may be handled; waits so long for some."""
         return self._outbox.room() or (self._outbox.room() if self._outbox.wait_for_room(seconds) else 0)
 
-    def of(self, handler: Handler) -> Handler:
-        """The handler as it is called from here on: its outputs go into the outbox, its outcome is returned."""
-        return sending(handler, self._topic, self._put_outputs)
+    def calls(self, handler: Handler, order: HandlerOrder) -> Calls:
+        """How the handler is called: its outputs go into the outbox. Raises like `calls_of`, and `ConfigError`."""
+        refuse_two_committers(handler, self._delivery)
+        put = _refuse if handler.keeps_offsets else self._put_outputs
+        return calls_sending(handler, order, self._topic, put, self.note)
 
     def note(self, offset: int, following: int) -> None:
         """Which records the handler gets now."""
@@ -64,6 +70,14 @@ class Outputs:
 
     def _put(self, entry: Entry) -> None:
         self._outbox.put(entry, 0, sum(output.size for output in entry.outputs))
+
+
+def _refuse(outputs: list[Outgoing]) -> None:
+    """Its offset is stored when the handler returns: what a worker that dies then has not sent, nobody would send."""
+    raise NotToBeSent(
+        "a handler that keeps its offsets itself (load_offsets) returned records to send, which might be lost: leave "
+        "its offsets to Kafka, or store the records beside its effects and send them from there"
+    )
 
 
 class LettersAmongOutputs:

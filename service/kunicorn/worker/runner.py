@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Message
 
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
+from kunicorn.handling.handlings import Handling, Handlings
 from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
@@ -28,8 +29,9 @@ from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.gathering import Bounds, Gathering
+from kunicorn.worker.gathering import Bounds, Gathering, bounds_of
 from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
 from kunicorn.worker.producing import Outputs
@@ -52,14 +54,13 @@ class Runner:
         consumer: Consumer,
         fetcher: Fetcher,
         ledger: Ledger,
-        calls: Calls,
+        handlings: Handlings[Calls],
+        lifecycle: Lifecycle,
         failures: Failures[Grant],
-        batch: Bounds | None,
         login: Login,
         outputs: Outputs | None = None,
     ) -> None:
-        """`batch` bounds the records of one call; None: the handler takes one record at a time. `outputs`: what the
-        handler returns is sent; the ledger's consumed offset then follows the delivery.
+        """`outputs`: what handlers return is sent; the ledger's consumed offset then follows the delivery.
 
         Caller: the main thread, as `run`.
         """
@@ -68,11 +69,19 @@ class Runner:
         self._consumer = consumer
         self._fetcher = fetcher
         self._ledger = ledger
-        self._calls = calls
+        self._handlings = handlings
+        self._lifecycle = lifecycle
         self._failures = failures
-        self._batch = batch
-        self._gathering = Gathering(batch, fetcher) if batch is not None and batch.wait_ns else None
-        self._fetch_records = max(FETCH_RECORDS, batch.records if batch is not None else 0)
+        self._bounds = {each: bounds_of(each) for each in handlings.every}
+        batches = [bounds for bounds in self._bounds.values() if bounds is not None]
+        self._batches = bool(batches)
+        """Some handler takes batches."""
+        self._gatherings = {
+            each: Gathering(bounds, fetcher)
+            for each, bounds in self._bounds.items()
+            if bounds is not None and bounds.wait_ns
+        }
+        self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
         self._login = login
         self._outputs = outputs
         self._progress_cell = CONSUMED if outputs is None else HAND_OFFSET
@@ -92,6 +101,7 @@ class Runner:
             self._login.apply(self._consumer)
             self._failures.look_after_letters(self._now)
             self._try_again()
+            self._lifecycle.attend(self._now)
             self._fetcher.begin_turn(self._now)
             self._handle_gathered()
             if batch := self._fetch():
@@ -113,7 +123,10 @@ class Runner:
         The supervisor decides from outside; by the time the signal arrives another record may be in hand.
         """
         grant = self._interruptible
-        if grant is None or grant.handled_to > grant.in_hand(self._ledger.cells):
+        if grant is None:
+            self._lifecycle.interrupt()
+            return
+        if grant.handled_to > grant.in_hand(self._ledger.cells):
             return  # The handler has returned, its outputs are on their way.
         error: BaseException
         if self._timed_out == (grant.number, grant.in_hand(self._ledger.cells)):
@@ -123,15 +136,15 @@ class Runner:
         else:
             return
         self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
-        self._calls.interrupt(error)
+        self._handlings.of(grant.tp.topic).calls.interrupt(error)
 
     # -- fetching --------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> list[Message]:
         """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
         patience = self._failures.patience(self._now, _IDLE_SECONDS)
-        if self._gathering is not None:
-            patience = self._gathering.patience(self._now, patience)
+        for gathering in self._gatherings.values():
+            patience = gathering.patience(self._now, patience)
         first = self._consumer.poll(patience)
         if first is None:
             return []
@@ -142,7 +155,7 @@ class Runner:
         if any(map(Message.error, batch)):
             errors = [message for message in batch if message.error() is not None]
             batch = [message for message in batch if message.error() is None]
-        cut = runs if self._batch is None else gathered_runs
+        cut = gathered_runs if self._batches else runs
         for run in cut(batch, self._fetcher.several_topics):
             self._handle_or_gather(run)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
@@ -158,24 +171,29 @@ class Runner:
         if not messages:
             return
         wanted = Run(run.tp, run.leader_epoch, messages)
-        for ready in [wanted] if self._gathering is None else self._gathering.add(wanted, self._now):
+        gathering = self._gatherings.get(self._handlings.of(run.tp.topic))
+        for ready in [wanted] if gathering is None else gathering.add(wanted, self._now):
             self._handle_run(*ready)
 
     def _handle_gathered(self) -> None:
         """What has waited for a fuller batch for long enough."""
-        for run in () if self._gathering is None else self._gathering.due(self._now):
-            self._handle_run(*run)
+        for gathering in self._gatherings.values():
+            for run in gathering.due(self._now):
+                self._handle_run(*run)
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+        handling = self._handlings.of(tp.topic)
+        bounds = self._bounds[handling]
         following = following_offsets(messages)
         done = 0
         while done < len(messages) and self._within_lease() and (room := self._room()):
-            end = done + min(self._chunk(tp, following[done], messages, done), room)
+            self._lifecycle.attend(self._now)
+            end = done + min(self._chunk(bounds, tp, following[done], messages, done), room)
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
             if grant is None:
                 return
-            finished = self._handle_chunk(grant, messages[done:end], following[done:end])
+            finished = self._handle_chunk(handling, grant, messages[done:end], following[done:end])
             if finished is None:
                 return
             done += finished
@@ -183,15 +201,19 @@ class Runner:
                 messages, done = self._fetcher.unhandled(tp, messages[done:]), 0
                 following = following_offsets(messages) if messages else ()
 
-    def _chunk(self, tp: TopicPartition, following: int, messages: list[Message], done: int) -> int:
+    def _chunk(
+        self, bounds: Bounds | None, tp: TopicPartition, following: int, messages: list[Message], done: int
+    ) -> int:
         """How many records the handler gets at once; it may return earlier than from the last of them."""
         if self._fetcher.singly and following <= self._fetcher.singly.get(tp, NO_OFFSET):
             return 1
-        if self._batch is None:
+        if bounds is None:
             return min(self._pace.size, len(messages) - done)
-        return fitting(messages[done : done + self._batch.records], self._batch.bytes)
+        return fitting(messages[done : done + bounds.records], bounds.bytes)
 
-    def _handle_chunk(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> int | None:
+    def _handle_chunk(
+        self, handling: Handling[Calls], grant: Grant, messages: Sequence[Message], following: Sequence[int]
+    ) -> int | None:
         """How many records are done with; None if no more of this run are to be: the grant has ended, or waits."""
         if self._outputs is not None:
             self._outputs.grant = grant
@@ -202,7 +224,7 @@ class Runner:
             refused = Attempt(grant, messages[:1], following[0], calls=0)
             return 1 if self._failures.meet_refusal(refused, refusal, grant.refusals, self._now) else None
         started = self._now
-        error = self._call(grant, messages, following)
+        error = self._call(handling.calls, grant, messages, following)
         self._now = now_ns()
         self.progress += 1
         duration = self._now - started
@@ -211,9 +233,9 @@ class Runner:
         if finished:
             grant.failures = 0
         if error is None or isinstance(error, DrainDeadline) or finished == len(messages):
-            calls = finished if self._batch is None else min(finished, 1)
+            calls = finished if handling.batch_max_records is None else min(finished, 1)
             return finished if self._fetcher.release(grant, finished, duration, calls) else None
-        count = 1 if self._batch is None else len(messages) - finished
+        count = 1 if handling.batch_max_records is None else len(messages) - finished
         if isinstance(error, OfOne):
             self._fetcher.spare(grant, error.ahead)
             count, error = 1, error.error
@@ -221,7 +243,9 @@ class Runner:
         failed = Attempt(grant, messages[finished:end], following[end - 1], finished, duration, finished + 1)
         return end if self._failures.meet(failed, error, self._now) else None
 
-    def _call(self, grant: Grant, messages: Sequence[Message], following: Sequence[int]) -> BaseException | None:
+    def _call(
+        self, calls: Calls, grant: Grant, messages: Sequence[Message], following: Sequence[int]
+    ) -> BaseException | None:
         """Let the handler handle; what it raises is a failure of its record and nothing else.
 
         `DrainDeadline` may come out of the inner `finally`, too: the outer `try` holds whatever the signal hits.
@@ -230,7 +254,7 @@ class Runner:
             try:
                 self._interruptible = grant
                 progress = grant.at + self._progress_cell
-                self._calls(messages, following, self._ledger.cells, progress, self._fetcher.interrupts)
+                calls(messages, following, self._ledger.cells, progress, self._fetcher.interrupts)
             finally:
                 self._interruptible = None
         except HandlerTimeout as timeout:
@@ -244,7 +268,7 @@ class Runner:
         for grant, messages in self._failures.due(self._now):
             following = following_offsets(messages)
             if self._within_lease() and self._fetcher.retake(grant, following[0] - 1, self._now):
-                self._handle_chunk(grant, messages, following)
+                self._handle_chunk(self._handlings.of(grant.tp.topic), grant, messages, following)
 
     def _room(self) -> int:
         """So many records may be handled now; waits while too much is not delivered. 0: everything was drained."""
@@ -253,6 +277,8 @@ class Runner:
         while not (room := self._outputs.room(_ROOM_CHECK_SECONDS)) and not self._fetcher.drained:
             self.progress += 1
             self._now = now_ns()
+            # A lost partition would be let go of only when the brokers take outputs again.
+            self._lifecycle.attend(self._now)
         return room
 
     # -- the lease ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class Sending:
 
     def __init__(self, target: ProducingTarget, make: Callable[..., Producer] = Producer) -> None:
         self.outbox = Outbox(Limits(target.max_records, target.max_bytes, target.max_ms / 1000))
-        self.outputs = Outputs(self.outbox, target.topic)
+        self.outputs = Outputs(self.outbox, target.topic, target.delivery)
         self.tally = Tally()
         self.identities = Identities()
         self._target = target

@@ -86,8 +86,12 @@ class GrantTable(ABC):
 
     @property
     def drained(self) -> bool:
-        """Nothing is left to do, and everything has been reported."""
-        return self.draining and not self._grants
+        """Nothing is left to do, and everything has been reported. Caller: the runner."""
+        if not self.draining or self._grants:
+            return False
+        # The sender's thread forgets a grant and then reports it: a worker that ended in between would not.
+        with self._lock:
+            return not self._grants
 
     # -- control thread ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import uvloop
 
 from kunicorn.decoding.forms import Form, argument_of
+from kunicorn.handling.calls import awaited
 from kunicorn.outcomes import heed
 from kunicorn.worker.crew import Poisoned, Work, die, raise_in
 from kunicorn.worker.flight import Flight
@@ -58,10 +60,11 @@ class Tasks:
         else:
             self._loop.call_soon_threadsafe(self._cancel, flight)
 
-    def run(self, returned: Any) -> None:
+    def run(self, returned: Any) -> Any:
         """See `Crew`."""
-        if asyncio.iscoroutine(returned):
-            asyncio.run_coroutine_threadsafe(returned, self._loop).result()
+        if not inspect.isawaitable(returned):
+            return returned
+        return asyncio.run_coroutine_threadsafe(awaited(returned), self._loop).result()
 
     def close(self) -> None:
         """See `Crew`. The handler's remaining tasks see their cancellation."""

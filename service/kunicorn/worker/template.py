@@ -27,7 +27,7 @@ from typing import NoReturn
 import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of them 40 ms)
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handlers import load
+from kunicorn.handlers import find
 from kunicorn.pipes.framing import FrameError, decode, encode
 from kunicorn.pipes.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
 from kunicorn.worker import main as worker
@@ -38,8 +38,9 @@ _DESCRIPTORS = 2
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the socket `arguments[0]`; a second argument says why the handler is not to be imported here."""
-    fd, reason = int(arguments[0]), "".join(arguments[1:2])
+    """Serve the socket `arguments[0]`. A second argument says why the handler is not to be imported here; further ones
+    are what `TemplateReady` says of it."""
+    fd, reason, keepers = int(arguments[0]), "".join(arguments[1:2]), arguments[2:]
     _settle_in()
     sock = socket.socket(fileno=fd)
     try:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
         if not die_with(preload.supervisor):
             return 0
         _import_like(preload)
-        answer = TemplateReady(False, reason, 0.0) if reason else _import_handler(sock, preload)
+        answer = TemplateReady(False, reason, 0.0, keepers) if reason else _import_handler(sock, preload)
         sock.recv(_MAX_PACKET)
         _send(sock, answer)
         if isinstance(answer, TemplateFailed):
@@ -86,14 +87,16 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
     directory, environment = os.getcwd(), dict(os.environ)
     began = time.monotonic()
     try:
-        load(preload.entrypoint, yields=True)  # Whether that is wanted, workers know.
+        # Whether it may yield, workers know.
+        found = [(each, find(each, yields=True)) for each in preload.entrypoints]
+        keepers = [entrypoint for entrypoint, target in found if hasattr(target, "load_offsets")]
     except HandlerLoadError as error:
         return TemplateFailed(str(error))
     seconds = time.monotonic() - began
     if left_behind := _left_behind(threads() - before, len(sockets() - had)):
         os.chdir(directory)
-        _start_over(sock, f"importing {preload.entrypoint} {left_behind}", environment)
-    return TemplateReady(True, "", seconds)
+        _start_over(sock, f"importing {', '.join(preload.entrypoints)} {left_behind}", keepers, environment)
+    return TemplateReady(True, "", seconds, keepers)
 
 
 def _left_behind(new_threads: int, new_sockets: int) -> str:
@@ -106,7 +109,7 @@ def _left_behind(new_threads: int, new_sockets: int) -> str:
     )
 
 
-def _start_over(sock: socket.socket, note: str, environment: dict[str, str]) -> NoReturn:
+def _start_over(sock: socket.socket, note: str, keepers: list[str], environment: dict[str, str]) -> NoReturn:
     """Become a new program: exec is the only way to be sure that no thread and no lock is left."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -115,7 +118,7 @@ def _start_over(sock: socket.socket, note: str, environment: dict[str, str]) -> 
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd != keep:
             _close_on_exec(fd)
-    arguments = [sys.executable, "-m", "kunicorn.worker.template", str(keep), note]
+    arguments = [sys.executable, "-m", "kunicorn.worker.template", str(keep), note, *keepers]
     os.execve(sys.executable, arguments, environment)  # noqa: S606
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from kunicorn.decoding.forms import Form, argument_of
+from kunicorn.handling.calls import OwnLoop
 from kunicorn.outcomes import heed
 from kunicorn.worker.crew import Poisoned, Work, die, raise_in
 from kunicorn.worker.flight import Flight
@@ -28,6 +28,7 @@ class Threads:
         self._calling: dict[Flight, int] = {}
         """Which thread the handler has a record in."""
         self._interrupting = threading.Lock()
+        self._hooks = OwnLoop()
 
     def begin(self, work: Work) -> None:
         """See `Crew`."""
@@ -50,16 +51,16 @@ class Threads:
             if (thread := self._calling.get(flight)) is not None:
                 raise_in(thread, type(error))
 
-    def run(self, returned: Any) -> None:
+    def run(self, returned: Any) -> Any:
         """See `Crew`."""
-        if asyncio.iscoroutine(returned):
-            asyncio.run(returned)
+        return self._hooks.run(returned)
 
     def close(self) -> None:
         """See `Crew`."""
         with self._stirred:
             self._closed = True
             self._stirred.notify_all()
+        self._hooks.close()
 
     def _serve(self) -> None:
         """One thread's life."""

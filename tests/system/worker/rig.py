@@ -25,6 +25,7 @@ from kunicorn.pipes.messages import (
     Forked,
     FromTemplate,
     FromWorker,
+    HandlerOrder,
     Ping,
     Pong,
     Preload,
@@ -62,7 +63,7 @@ class TemplateProcess:
                 process_group=0,
             )
         self.socket.settimeout(20)
-        self.tell(encode(Preload(entrypoint, [str(SERVICE)], os.getpid(), "info", "text")))
+        self.tell(encode(Preload([entrypoint], [str(SERVICE)], os.getpid(), "info", "text")))
 
     def tell(self, packet: bytes, *fds: int) -> None:
         """Send one packet, well-formed or not."""
@@ -223,12 +224,23 @@ class WorkerProcess:
 
 
 def configuration(bootstrap: str, entrypoint: str, topics: list[str], **overrides: Any) -> Configure:
-    """A worker's Configure with quick retries."""
-    fields: dict[str, Any] = {
-        "worker": 0,
+    """A worker's Configure with quick retries; `overrides` are fields of it, or of its only handler."""
+    order: dict[str, Any] = {
         "entrypoint": entrypoint,
         "mode": "record",
         "options": {},
+        "batch_max_records": 100,
+        "retry_attempts": 3,
+        "retry_backoff_ms": 20,
+        "retry_backoff_max_ms": 100,
+    }
+    order |= {
+        name: overrides.pop(name) for name in HandlerOrder.__struct_fields__ if name in overrides.keys() - {"topics"}
+    }
+    fields: dict[str, Any] = {
+        "worker": 0,
+        "group": "rig",
+        "handlers": [HandlerOrder(**order)],
         "client": client_properties(
             bootstrap_servers=[bootstrap],
             client_id="rig",
@@ -241,10 +253,6 @@ def configuration(bootstrap: str, entrypoint: str, topics: list[str], **override
             brokers=1,
         ),
         "topics": topics,
-        "batch_max_records": 100,
-        "retry_attempts": 3,
-        "retry_backoff_ms": 20,
-        "retry_backoff_max_ms": 100,
         "log_level": "info",
         "log_format": "text",
     }

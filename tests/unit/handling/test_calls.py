@@ -28,7 +28,7 @@ def messages(*values: bytes | None) -> list[Message]:
 
 def called(handle: Callable[..., Any], mode: str, decoding: Decoding, *values: bytes | None) -> tuple[int, Any]:
     """How many records are done, and what came out."""
-    calls = calls_of(Handler("x:y", handle, inspect.iscoroutinefunction(handle), None, None), mode, decoding)
+    calls = calls_of(Handler("x:y", handle, inspect.iscoroutinefunction(handle)), mode, decoding)
     cells = memoryview(array("q", [4]))
     some = messages(*values)
     try:

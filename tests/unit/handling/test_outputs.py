@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
-from kunicorn.handlers import Handler
+from kunicorn.errors import ConfigError
+from kunicorn.handlers import Handler, handler_of
 from kunicorn.handling.outputs import Outgoing, outgoing, outputs_of, sending
 from kunicorn.outcomes import Done, Skip, heed
+from kunicorn.pipes.messages import HandlerOrder
 from kunicorn.producing import NotToBeSent, Send
+from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.producing import Outputs
 
 A = Outgoing("a", b"1", None, None, -1, 0)
 
@@ -19,7 +25,7 @@ A = Outgoing("a", b"1", None, None, -1, 0)
 def called(call: Callable[[Any], Any], *, is_async: bool = False, yields: bool = False) -> tuple[object, list[Any]]:
     """What the wrapped handler says, and what was put."""
     put: list[Any] = []
-    handler = Handler("m:h", call, is_async, None, None, yields)
+    handler = Handler("m:h", call, is_async, yields)
     returned = sending(handler, "a", put.append).call("r")
     return (asyncio.run(returned) if is_async else returned), put
 
@@ -50,7 +56,7 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
         yield Send(value=b"1")
         raise ValueError("no")
 
-    wrapped = sending(Handler("m:h", breaking, False, None, None, True), "a", put.append)
+    wrapped = sending(Handler("m:h", breaking, False, True), "a", put.append)
     with pytest.raises(ValueError, match="no"):
         wrapped.call("r")
     assert put == []
@@ -110,3 +116,33 @@ def test_where_nothing_is_sent_a_send_is_a_failure_that_names_the_setting(return
 
 def test_payloads_stay_out_of_texts() -> None:
     assert "secret" not in repr(Send("a", b"secret", b"secret"))
+
+
+class Keeper:
+    """Keeps its offsets beside its effects."""
+
+    def handle(self, record: object) -> Send:
+        return Send("a", b"v")
+
+    def load_offsets(self, partitions: object) -> dict[object, int]:
+        return {}
+
+
+def _keeper() -> tuple[Handler, HandlerOrder]:
+    order = HandlerOrder("shop:Keeper", "record", {}, 1, 1, 0, 0)
+    return handler_of("shop:Keeper", Keeper()), order
+
+
+def test_a_handler_that_keeps_its_offsets_is_refused_beside_transactions() -> None:
+    outputs = Outputs(Outbox(Limits(10, 1000, 1.0)), None, "transactions")
+    with pytest.raises(ConfigError, match=r"producing\.delivery .* load_offsets"):
+        outputs.calls(*_keeper())
+
+
+def test_what_a_handler_that_keeps_its_offsets_returns_is_a_failure_not_lost() -> None:
+    outbox = Outbox(Limits(10, 1000, 1.0))
+    calls = Outputs(outbox, None, "at_least_once").calls(*_keeper())
+    cells = memoryview(array("q", [4]))
+    with pytest.raises(NotToBeSent, match="load_offsets"):
+        calls([Message(topic="t", partition=0, offset=4, value=b"")], [5], cells, 0, [])
+    assert cells[0] == 4

@@ -46,7 +46,7 @@ def message(offset: int, value: bytes | None = b"1", headers: Any = ()) -> Messa
 
 def call(handle: Callable[..., Any], *messages: Message, mode: str = "record", decoding: Decoding = JSON) -> None:
     is_async = inspect.iscoroutinefunction(handle)
-    calls = calls_of(Handler("x:y", handle, is_async, None, None), mode, decoding, Tracing("shop"))
+    calls = calls_of(Handler("x:y", handle, is_async), mode, decoding, Tracing("shop"))
     cells = memoryview(array("q", [messages[0].offset() or 0]))
     with suppress(Exception):
         calls(messages, following_offsets(messages), cells, 0, [])
@@ -127,4 +127,4 @@ def test_what_the_handler_raised_is_the_spans_error_and_what_it_said_an_attribut
 def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kunicorn.handling.tracing", None)
     with pytest.raises(HandlerLoadError, match=r"tracing.enabled = true needs .* pip install 'kunicorn\[tracing\]'"):
-        calls_of(Handler("x:y", see, False, None, None), "record", JSON, Tracing("shop"))
+        calls_of(Handler("x:y", see, False), "record", JSON, Tracing("shop"))

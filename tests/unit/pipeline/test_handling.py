@@ -39,7 +39,7 @@ def handled(
     waits: list[float] | None = None,
 ) -> list[tuple[int, int, int, str]]:
     """Offset, end, records and status of each row."""
-    handler = Handler("x:y", handle, asyncio.iscoroutinefunction(handle), None, None)
+    handler = Handler("x:y", handle, asyncio.iscoroutinefunction(handle))
     calls = calls_of(handler, "record" if batch is None else "batch")
     wait = (waits if waits is not None else []).append
     rows: list[Row] = list(

@@ -24,6 +24,8 @@ def test_the_defaults_are_current() -> None:
 
 def test_every_setting_can_be_given_but_for_secrets() -> None:
     tables = json.loads(values_schema())["properties"]["config"]["properties"]
+    several = tables.pop("handlers")["items"]["properties"]
+    assert set(several) == set(tables["handler"]["properties"]) | {"topics"}
     named = {name: set(table["properties"]) for name, table in tables.items()}
     assert named == {name: set(model.model_fields) - SECRETS for name, model in sections().items()}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import batching_of, decoding_of
+from kunicorn.clients import handler_orders
 from kunicorn.pipes.messages import Batching, Decoding
 from kunicorn.settings import shown
 from kunicorn.settings.security import without_secrets
@@ -16,13 +16,13 @@ REGISTRY = '[schema_registry]\nurl = "https://registry.example.com"\n'
 
 
 def test_decoding_is_off_by_default(tmp_path: Path) -> None:
-    assert decoding_of(loaded(tmp_path)) == Decoding("bytes", "bytes", {}, None)
-    assert batching_of(loaded(tmp_path)) == Batching(None, 0, 32 * 1024 * 1024)
+    assert handler_orders(loaded(tmp_path))[0].decoding == Decoding("bytes", "bytes", {}, None)
+    assert handler_orders(loaded(tmp_path))[0].batching == Batching(None, 0, 32 * 1024 * 1024)
 
 
 @pytest.mark.parametrize("name", ["text", "json", "shop.decoders:order"])
 def test_a_decoder_is_named_or_the_users_own(tmp_path: Path, name: str) -> None:
-    assert decoding_of(loaded(tmp_path, LEAST + f'value = "{name}"\n')).value == name
+    assert handler_orders(loaded(tmp_path, LEAST + f'value = "{name}"\n'))[0].decoding.value == name
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(tmp_path: Path, line
 def test_the_registry_is_asked_with_the_password_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("hush\n")
     text = LEAST + 'value = "avro"\n' + REGISTRY + f'username = "orders"\npassword_file = "{tmp_path}/password"\n'
-    decoding = decoding_of(loaded(tmp_path, text))
+    decoding = handler_orders(loaded(tmp_path, text))[0].decoding
     assert decoding.schema_registry == {
         "url": "https://registry.example.com",
         "basic.auth.user.info": "orders:hush",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import failure_rules
+from kunicorn.clients import handler_orders
 from kunicorn.errors import ConfigError
 from kunicorn.handling.concurrency import concurrency_of
 from tests.unit.settings.files import LEAST, loaded, problems
@@ -19,7 +19,7 @@ def with_rule(*lines: str) -> str:
 
 def test_a_rule_takes_what_it_leaves_out_from_the_handlers_section(tmp_path: Path) -> None:
     text = LEAST + "max_attempts = 7\n" + with_rule('exceptions = ["shop.Error"]', 'on_failure = "skip"')[len(LEAST) :]
-    (rule,) = failure_rules(loaded(tmp_path, text).handler)
+    (rule,) = handler_orders(loaded(tmp_path, text))[0].failures
     assert (rule.exceptions, rule.attempts, rule.on_failure) == (["shop.Error"], 7, "skip")
     assert (rule.retry_backoff_ms, rule.retry_backoff_max_ms, rule.retry_timeout_ms) == (100, 10_000, None)
 

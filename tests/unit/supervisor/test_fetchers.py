@@ -23,7 +23,7 @@ from kunicorn.pipes.messages import (
     Stopped,
     ToWorker,
 )
-from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.worker import WorkerProcess, WorkerState
 from kunicorn.topics import Position, TopicPartition
@@ -93,7 +93,7 @@ class Stage:
     def __init__(self, workers: int = 1, max_crashes: int = 2, **more: bool) -> None:
         self.workers = {number: PlayedWorker(number) for number in range(workers)}
         self.pool = PlayedPool(dict(self.workers))
-        self.fetchers = Fetchers(max_crashes, Metrics(), **more)
+        self.fetchers = Fetchers(max_crashes, Metrics(), lambda _: TopicHandling(**more))
         untyped: Any = self.pool
         self.fetchers.pool = untyped
         self.resolving: list[Partition] = []
@@ -299,6 +299,27 @@ def test_an_offset_out_of_range_is_resolved_anew_and_not_halted(stage: Stage) ->
     stage.fetchers.worker_failed(stage.workers[0], report)
     assert stage.state(0) is PartitionState.RESOLVING
     assert [p.tp.partition for p in stage.resolving] == [0]
+
+
+def test_a_position_outside_the_log_is_handed_out_as_the_one_to_take_until_a_worker_has_taken_it(stage: Stage) -> None:
+    stage.give(0)
+    assert not stage.start_of(0).reset
+    report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 100, 3, "Offset out of range")
+    stage.fetchers.worker_failed(stage.workers[0], report)
+    stage.resolve(0)
+    again = stage.start_of(0)
+    assert again.reset, "a handler that keeps offsets would give the old one for ever"
+    stage.workers[0].consume(again, 101)
+    stage.stopped(again, 101)
+    assert not stage.start_of(0).reset
+
+
+def test_nothing_is_committed_of_a_topic_whose_handler_keeps_its_offsets(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 110)
+    assert consumed(stage) == {0: 110}
+    stage.fetchers.table.kept_elsewhere = lambda topic: topic == "orders"
+    assert consumed(stage) == {}
 
 
 async def test_a_revoke_waits_for_the_record_in_hand_and_leaves_the_final_offset_to_commit(stage: Stage) -> None:

@@ -146,6 +146,15 @@ async def test_an_offset_outside_of_the_log_is_refused(bench: Bench, offset: int
     assert bench.worker.asked_to_stop() == []
 
 
+@pytest.mark.parametrize(("by_workers", "why"), [(True, "producing.delivery"), (False, "load_offsets")])
+async def test_where_the_supervisor_commits_nothing_a_seek_is_refused(bench: Bench, by_workers: bool, why: str) -> None:
+    table = bench.stage.fetchers.table
+    table.workers_commit, table.kept_elsewhere = by_workers, lambda _: not by_workers
+    done = await bench.seek(Goal(offset=60), 0)
+    assert (done.ok, why in done.said) == (False, True)
+    assert bench.worker.asked_to_stop() == []
+
+
 async def test_a_halted_partition_goes_on_behind_the_record_that_halted_it(bench: Bench) -> None:
     grant = bench.partition(0).grant
     bench.stage.fetchers.worker_failed(bench.worker, Failed(grant, FailureKind.HANDLER, 110, 3, "too bad"))

@@ -80,7 +80,7 @@ async def test_a_topic_created_anew_starts_at_its_beginning_whatever_the_policy(
 
 async def test_without_a_policy_a_partition_never_committed_waits_for_a_person() -> None:
     starts = await look_up(Log({OLD: NOTHING}), [OLD], "none")
-    assert "auto_offset_reset" in starts.refused[OLD]
+    assert "auto_offset_reset" in starts.open[OLD]
 
 
 @pytest.mark.scenario("0148 offset_fetch_commit_error")

@@ -29,11 +29,11 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_handlers_package_and_the_settings_are_watched_and_nothing_is_imported(shop: Path) -> None:
     config = shop / "config.toml"
-    assert places_of("shop_watched.handlers:handle", config) == [config, shop / "shop_watched"]
-    assert places_of("alone_watched:handle", config) == [config, shop / "alone_watched.py"]
-    assert places_of("not_there_at_all:handle", config) == [config]
+    assert places_of(["shop_watched.handlers:handle"], config) == [config, shop / "shop_watched"]
+    assert places_of(["alone_watched:handle"], config) == [config, shop / "alone_watched.py"]
+    assert places_of(["not_there_at_all:handle"], config) == [config]
     assert "shop_watched" not in sys.modules
-    names = {path.name for path in signature(places_of("shop_watched.handlers:handle", config))}
+    names = {path.name for path in signature(places_of(["shop_watched.handlers:handle"], config))}
     assert names == {"config.toml", "__init__.py", "handlers.py", "rules.py"}
 
 

@@ -1,0 +1,1 @@
+"""Handlers to start from; the tests run them."""

@@ -1,0 +1,149 @@
+"""What records may hold and handlers may do that nobody hopes for: nothing is lost, and it is said what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from kunicorn.pipes.messages import Failed, FailureKind
+from tests.kafka import KafkaCluster
+from tests.system.worker.rig import Rig, WorkerProcess
+
+HANDLERS = '''
+import os
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def see(record):
+    value = record.value
+    shown = None if value is None else len(value) if len(value) > 100 else value
+    os.write(SEEN, (repr((record.offset, record.key, shown, record.timestamp, record.headers)) + "\\n").encode())
+
+
+def fork(record):
+    """The child of a handler that forks ends at once; then the record is handled as any."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    see(record)
+
+
+def close_everything(record):
+    """Standard descriptors, the pipe to the supervisor, the client's sockets: all."""
+    see(record)
+    if record.value == b"close":
+        os.closerange(0, 1 << 16)
+
+
+class Unpicklable(Exception):
+    def __init__(self):
+        super().__init__("\\x00\\x1b[31m" + "x" * 5_000_000)
+        self.held = lambda: None
+
+    def __reduce__(self):
+        raise TypeError("not me")
+
+
+def raise_huge(record):
+    raise Unpicklable
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("not even this")
+
+
+def raise_unspeakable(record):
+    raise Unspeakable
+'''
+
+
+def produce(bootstrap: str, topic: str, *records: dict[str, object], **properties: object) -> None:
+    """Append these to partition 0; delivered when it returns."""
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 60_000_000, **properties})
+    for record in records:
+        producer.produce(topic, partition=0, **record)  # type: ignore[arg-type]
+    assert producer.flush(60) == 0
+
+
+def worker_for(processes: Rig, kafka: KafkaCluster, topic: str, handler: str, **overrides: object) -> WorkerProcess:
+    """A worker that is about to handle partition 0 from its beginning."""
+    processes.module(HANDLERS)
+    worker = processes.worker(handler, kafka.bootstrap, [topic], **overrides)
+    worker.start(topic, {0: 0})
+    return worker
+
+
+def seen(directory: Path) -> list[tuple[object, ...]]:
+    """What the handler has noted, record by record."""
+    return [eval(line) for line in (directory / "seen").read_text().splitlines()]
+
+
+def test_every_codec_and_every_odd_record_arrives_as_it_was_sent(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    odd: list[dict[str, object]] = [
+        {"value": None, "key": None},
+        {"value": b"", "key": b""},
+        {"value": b"\x00\x1b[31m\r\n\xff\xfe", "key": b"\x00"},
+        {"value": b"v", "headers": [("\N{SNOWMAN}", b"\xff\x00"), ("twice", None), ("twice", b"")]},
+    ]
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    for codec in codecs:
+        produce(kafka.bootstrap, topic, *odd, **{"compression.type": codec, "linger.ms": 50})
+    worker = worker_for(processes, kafka, topic, "see")
+    worker.consumed(1, len(codecs) * len(odd))
+    expected = [(each.get("key"), each["value"], each.get("headers", [])) for each in odd] * len(codecs)
+    got = seen(processes.directory)
+    assert [(key, value, headers) for _, key, value, _, headers in got] == expected
+    assert [offset for offset, *_ in got] == list(range(len(expected)))
+
+
+def test_a_record_of_fifty_megabytes_is_handled_by_a_worker_with_small_buffers(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1, {"max.message.bytes": "60000000"})
+    produce(kafka.bootstrap, topic, {"value": b"before"}, {"value": b"x" * 50_000_000}, {"value": b"after"})
+    worker = worker_for(processes, kafka, topic, "see")
+    worker.consumed(1, 3, 60)
+    assert [value for _, _, value, _, _ in seen(processes.directory)] == [b"before", 50_000_000, b"after"]
+
+
+def test_a_handler_that_forks_goes_on_with_its_partition(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, {"value": b"0"}, {"value": b"1"}, {"value": b"2"})
+    worker = worker_for(processes, kafka, topic, "fork")
+    worker.consumed(1, 3)
+    assert [value for _, _, value, _, _ in seen(processes.directory)] == [b"0", b"1", b"2"]
+    worker.stop(1)
+
+
+def test_a_handler_that_closes_all_descriptors_ends_its_worker_and_the_ledger_knows_how_far_it_came(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, {"value": b"a"}, {"value": b"close"}, {"value": b"b"})
+    worker = worker_for(processes, kafka, topic, "close_everything")
+    assert worker.exit_status(20) != 0, "without its pipe it is nobody's worker, and no orphan either"
+    assert worker.slot(1).consumed.offset in (1, 2), "nothing is passed over"
+
+
+@pytest.mark.parametrize(("handler", "named"), [("raise_huge", "Unpicklable"), ("raise_unspeakable", "Unspeakable")])
+def test_an_exception_that_cannot_be_pickled_told_or_kept_short_halts_its_partition_alone(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str, named: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, {"value": b"a"})
+    worker = worker_for(processes, kafka, topic, handler, retry_attempts=1)
+    failed = worker.expect(Failed)
+    assert (failed.kind, failed.offset) == (FailureKind.HANDLER, 0)
+    assert named in failed.error
+    assert len(failed.error) < 100_000
+    assert worker.ping().handled == 0, "the worker goes on"

@@ -1,0 +1,313 @@
+"""Handlers are told which partitions come and go, before they are fetched and before they are reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from kunicorn.handlers import DrainDeadline, Handler
+from kunicorn.handling.calls import calls_of
+from kunicorn.handling.handlings import Handling, Handlings
+from kunicorn.handling.retry import Policies, RetryPolicy
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.lifecycle import Lifecycle, kept_offsets
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LATER = 1 << 62
+
+
+class Fetched:
+    """Stands for the fetcher: what it was told, in order; it lets go of everything at once."""
+
+    def __init__(self, said: list[Any]) -> None:
+        self.report: Callable[[FromWorker], None]
+        self.open: dict[int, int] = {}
+        self._said = said
+
+    def start(self, starts: Iterable[FetcherStart]) -> None:
+        for start in starts:
+            self.open[start.grant] = start.offset
+            self._said.append(("fetch", start.grant, start.offset))
+
+    def stop(self, numbers: Iterable[int], *, lost: bool = False) -> None:
+        stopped = [Stopped(number, self.open.pop(number) + 5, 0) for number in list(numbers) if number in self.open]
+        if stopped:
+            self.report(FetcherStopped(stopped))
+
+    def drain(self) -> None:
+        self.stop(list(self.open))
+
+    def interrupt(self) -> None: ...
+
+
+class Stage:
+    """A lifecycle with one handler that has these hooks. What happens is in `said`."""
+
+    def __init__(self, **hooks: Any) -> None:
+        self.said: list[Any] = []
+        told: dict[str, Any] = {name: self._noted(name, hook) for name, hook in hooks.items()}
+        self.handling = handling(Handler("shop:Orders", lambda record: None, False, **told))
+        self.lifecycle = Lifecycle(Handlings([self.handling], [[]]), self.said.append)
+        self.fetched = self.lifecycle.fetcher = Fetched(self.said)
+        self.fetched.report = self.lifecycle.report
+
+    def _noted(self, name: str, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(partitions: Any) -> Any:
+            self.said.append((name, partitions))
+            return hook(partitions)
+
+        return noted
+
+    def start(self, *starts: FetcherStart) -> None:
+        self.lifecycle.start(starts)
+
+    def taken(self) -> list[Any]:
+        said, self.said[:] = list(self.said), []
+        return said
+
+
+def handling(handler: Handler) -> Handling[Any]:
+    return Handling(handler, calls_of(handler, "record"), Policies(RetryPolicy(1, 1, 1)), None)
+
+
+def start(grant: int, tp: TopicPartition = P0, offset: int = 100, **more: Any) -> FetcherStart:
+    return FetcherStart(grant, grant, *tp, offset, 3, **more)
+
+
+def nothing(_: object) -> None:
+    """A hook that returns at once."""
+
+
+def test_without_hooks_a_partition_goes_straight_through() -> None:
+    stage = Stage()
+    stage.start(start(1))
+    stage.lifecycle.stop([1])
+    assert stage.taken() == [("fetch", 1, 100), FetcherStopped([Stopped(1, 105, 0)])]
+    assert not stage.lifecycle.waiting
+
+
+def test_on_assigned_returns_before_the_first_fetch_and_knows_the_offsets() -> None:
+    stage = Stage(on_assigned=nothing)
+    stage.start(start(1), start(2, P1, 7))
+    assert stage.taken() == []
+    stage.lifecycle.attend(0)
+    assert stage.taken() == [("on_assigned", {P0: 100, P1: 7}), ("fetch", 1, 100), ("fetch", 2, 7)]
+
+
+def test_an_on_assigned_that_raises_is_called_again_and_nothing_is_fetched_meanwhile() -> None:
+    answers = [ValueError("the cache is cold"), None]
+
+    def on_assigned(_: object) -> None:
+        if answer := answers.pop(0):
+            raise answer
+
+    stage = Stage(on_assigned=on_assigned)
+    stage.start(start(1))
+    stage.lifecycle.attend(0)
+    assert stage.taken() == [("on_assigned", {P0: 100})]
+    (parked,) = stage.lifecycle.parked()
+    assert (parked.grant, parked.waits_for) == (1, "handler")
+    assert parked.why.startswith("on_assigned raised ValueError: the cache is cold")
+    assert stage.lifecycle.failures() == {"on_assigned": 1}
+    stage.lifecycle.attend(0)
+    assert stage.taken() == [], "not before its time"
+    stage.lifecycle.attend(LATER)
+    assert stage.taken()[-1] == ("fetch", 1, 100)
+    assert stage.lifecycle.parked() == []
+
+
+def test_one_that_waits_for_its_handler_is_let_go_of_at_once_and_its_handler_is_not_told() -> None:
+    stage = Stage(on_assigned=nothing, on_revoked=nothing)
+    stage.start(start(1))
+    stage.lifecycle.stop([1])
+    assert stage.taken() == [FetcherStopped([Stopped(1, 100, 3)])]
+    stage.lifecycle.attend(0)
+    assert stage.taken() == []
+
+
+def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None:
+    stage: Stage = Stage(on_assigned=lambda _: stage.lifecycle.stop([1]), on_revoked=nothing)
+    stage.start(start(1))
+    stage.lifecycle.attend(0)
+    stage.lifecycle.attend(0)
+    assert stage.taken()[1:] == [
+        ("fetch", 1, 100),
+        ("on_revoked", {P0: 105}),
+        FetcherStopped([Stopped(1, 105, 0)]),
+    ]
+
+
+def test_on_revoked_returns_before_the_partition_is_reported() -> None:
+    stage = Stage(on_revoked=nothing)
+    stage.start(start(1))
+    stage.lifecycle.stop([1])
+    assert stage.taken() == [("fetch", 1, 100)]
+    stage.lifecycle.attend(0)
+    assert stage.taken() == [("on_revoked", {P0: 105}), FetcherStopped([Stopped(1, 105, 0)])]
+
+
+def test_what_on_revoked_raises_is_counted_and_the_offset_stands() -> None:
+    def on_revoked(_: object) -> None:
+        raise OSError("the disk is full")
+
+    stage = Stage(on_revoked=on_revoked)
+    stage.start(start(1))
+    stage.lifecycle.stop([1])
+    stage.lifecycle.attend(0)
+    assert stage.taken()[-1] == FetcherStopped([Stopped(1, 105, 0)])
+    assert stage.lifecycle.failures() == {"on_revoked": 1}
+
+
+def test_on_lost_takes_the_place_of_on_revoked() -> None:
+    stage = Stage(on_revoked=nothing, on_lost=nothing)
+    stage.start(start(1), start(2, P1))
+    stage.lifecycle.stop([1], lost=True)
+    stage.lifecycle.stop([2])
+    stage.lifecycle.finish()
+    assert stage.taken()[2:] == [
+        ("on_revoked", {P1: 105}),
+        ("on_lost", {P0: 105}),
+        FetcherStopped([Stopped(1, 105, 0), Stopped(2, 105, 0)]),
+    ]
+
+
+def test_a_halted_partition_is_revoked_for_the_handler() -> None:
+    stage = Stage(on_revoked=nothing)
+    stage.start(start(1))
+    failed = Failed(1, FailureKind.HANDLER, 102, 3, "it failed")
+    stage.lifecycle.report(failed)
+    stage.lifecycle.attend(0)
+    assert stage.taken()[1:] == [("on_revoked", {P0: 102}), failed]
+
+
+def test_a_drain_sees_everything_off() -> None:
+    stage = Stage(on_assigned=nothing, on_revoked=nothing)
+    stage.start(start(1))
+    stage.lifecycle.attend(0)
+    stage.start(start(2, P1))
+    stage.taken()
+    stage.lifecycle.drain()
+    stage.lifecycle.finish()
+    assert stage.taken() == [
+        FetcherStopped([Stopped(2, 100, 3)]),
+        ("on_revoked", {P0: 105}),
+        FetcherStopped([Stopped(1, 105, 0)]),
+    ]
+
+
+def test_a_hook_that_hangs_is_interrupted_when_its_partition_has_to_be_given_up() -> None:
+    async def on_revoked(_: object) -> None:
+        asyncio.get_running_loop().call_soon(stage.lifecycle.interrupt)
+        await asyncio.sleep(3600)
+
+    stage = Stage(on_revoked=on_revoked)
+    stage.start(start(1))
+    stage.lifecycle.stop([1])
+    stage.lifecycle.attend(0)
+    assert stage.taken()[-1] == FetcherStopped([Stopped(1, 105, 0)])
+    assert stage.lifecycle.failures() == {"on_revoked": 1}
+    stage.handling.calls.close()
+
+
+def test_every_async_hook_runs_on_one_loop_beside_a_plain_handler() -> None:
+    loops = set()
+
+    async def hook(_: object) -> None:
+        loops.add(asyncio.get_running_loop())
+
+    stage = Stage(on_assigned=hook, on_revoked=hook)
+    stage.start(start(1))
+    stage.lifecycle.attend(0)
+    stage.lifecycle.stop([1])
+    stage.lifecycle.finish()
+    assert len(loops) == 1
+    stage.handling.calls.close()
+    assert loops.pop().is_closed()
+
+
+# -- offsets that the handler keeps ----------------------------------------------------------------------------------
+
+
+def test_a_partition_starts_where_load_offsets_says_and_else_where_the_group_does() -> None:
+    stage = Stage(load_offsets=lambda partitions: {P0: 40}, store_offsets=nothing, on_assigned=nothing)
+    stage.start(start(1), start(2, P1))
+    stage.lifecycle.attend(0)
+    assert stage.taken() == [
+        ("load_offsets", [P0, P1]),
+        ("store_offsets", {P1: 100}),
+        ("on_assigned", {P0: 40, P1: 100}),
+        ("fetch", 1, 40),
+        ("fetch", 2, 100),
+    ]
+
+
+def test_a_position_that_is_not_in_the_log_is_replaced_whatever_the_handler_keeps() -> None:
+    stage = Stage(load_offsets=lambda partitions: {P0: 40}, store_offsets=nothing)
+    stage.start(start(1, offset=900, reset=True))
+    stage.lifecycle.attend(0)
+    assert stage.taken() == [("store_offsets", {P0: 900}), ("fetch", 1, 900)]
+
+
+def test_a_store_that_fails_has_the_partition_wait() -> None:
+    def store_offsets(_: object) -> None:
+        raise ConnectionError
+
+    stage = Stage(load_offsets=lambda partitions: {}, store_offsets=store_offsets)
+    stage.start(start(1))
+    stage.lifecycle.attend(0)
+    assert ("fetch", 1, 100) not in stage.taken()
+    assert stage.lifecycle.failures() == {"store_offsets": 1}
+
+
+def test_partitions_that_are_fetched_go_on_while_others_wait_for_load_offsets() -> None:
+    def load_offsets(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if P1 in partitions:
+            raise TimeoutError("the database is down")
+        return {}
+
+    stage = Stage(load_offsets=load_offsets)
+    stage.start(start(1))
+    stage.lifecycle.attend(0)
+    stage.start(start(2, P1))
+    stage.lifecycle.attend(0)
+    assert stage.fetched.open == {1: 100}
+    assert [each.grant for each in stage.lifecycle.parked()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "returned NoneType; return a dict"),
+        ({P0: "7"}, "gave orders-0 a str"),
+        ({P0: True}, "gave orders-0 a bool"),
+        ({P0: -2}, "gave orders-0 the offset -2; leave out"),
+    ],
+)
+def test_nonsense_from_load_offsets_is_refused_in_words(returned: object, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        kept_offsets(returned, [P0])
+
+
+def test_of_two_handlers_each_is_told_of_its_own_topics() -> None:
+    said: list[Any] = []
+    orders = handling(Handler("shop:Orders", nothing, False, on_assigned=lambda p: said.append(("orders", *p))))
+    refunds = handling(Handler("shop:Refunds", nothing, False, on_assigned=lambda p: said.append(("refunds", *p))))
+    lifecycle = Lifecycle(Handlings([orders, refunds], [["orders"], ["^refunds-.*"]]), said.append)
+    fetched = lifecycle.fetcher = Fetched([])
+    fetched.report = lifecycle.report
+    eu = TopicPartition("refunds-eu", 0)
+    lifecycle.start([start(1), start(2, eu)])
+    lifecycle.attend(0)
+    assert said == [("orders", P0), ("refunds", eu)]
+
+
+def test_an_interrupt_without_a_hook_in_the_way_does_nothing() -> None:
+    stage = Stage(on_revoked=nothing)
+    try:
+        stage.lifecycle.interrupt()
+    except DrainDeadline:  # pragma: no cover
+        pytest.fail("nothing was to be interrupted")
