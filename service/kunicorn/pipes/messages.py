@@ -307,7 +307,7 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grant: int
     waits_for: str
-    """"retry" or "dead_letter"."""
+    """"retry", "dead_letter" or "delivery"."""
     why: str
 
 

@@ -214,7 +214,7 @@ class Transactions:
             return self._steps[step]()
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            self._why = f"{step.value}: {error.name()}: {error.str()}"
+            self._why = self._outbox.trouble = f"{step.value}: {error.name()}: {error.str()}"
             return result_of(error)
 
     def _ask(self) -> Result:
@@ -227,6 +227,7 @@ class Transactions:
             self._tell(CommitWanted(self._number))
         self._identity = self._identities.wait(self._number, _ANSWER_SECONDS)
         if self._identity is None:
+            self._outbox.trouble = "the member may not commit: its group rebalances, or no coordinator answers"
             return Result.AGAIN
         self._live = self._outbox.live(self._live)
         return Result.OK if self._live else Result.EMPTY
