@@ -146,7 +146,7 @@ lock: venv  ## both lock files anew, from pyproject.toml
 	$(PIP) install pip-tools
 	for extra in "" dev; do \
 	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline --extra delta --extra schema-registry --extra tracing -c requirements.lock} \
+	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline --extra delta --extra connect --extra schema-registry --extra tracing -c requirements.lock} \
 	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
 	done
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, ByOffset, ByTime, Everywhere, pairs_in
+from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, loaded
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import Plan, gone_text, plan
-from kunicorn.pipeline.progress import Say, plan_lines
+from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
 from kunicorn.pipeline.runs import Run, Runs, advanced
 from kunicorn.pipeline.session import check_installed, open_session
@@ -64,15 +65,11 @@ def planned(settings: Settings, request: Request, log: Log) -> Plan:
     return plan(log.partitions(topics), Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
 
 
-def dry_run(settings: Settings, request: Request, say: Say) -> ExitCode:
-    """Say what a run would do. Starts no Spark and handles nothing."""
+def dry_run(settings: Settings, request: Request) -> DryRun:
+    """What a run would do. Starts no Spark and handles nothing. Raises what would end the run before its start."""
     found = planned(settings, request, _log(settings))
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
-    for line in plan_lines(found.ranges, pace):
-        say(line)
-    if found.gone:
-        say(gone_text(found.gone, found.edges))
-    return ExitCode.CLEAN
+    return DryRun(found.ranges, pace, [gone_text(found.gone, found.edges)] if found.gone else ())
 
 
 def backfill(

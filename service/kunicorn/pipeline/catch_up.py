@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.pipeline.access import Access
+from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, loaded
 from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait_until_empty
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Edges, Log
 from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.progress import Say, plan_lines
+from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
 from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
 from kunicorn.pipeline.runs import Run, Runs, advanced
@@ -74,16 +75,14 @@ def starts_of(
     return starts
 
 
-def dry_run(settings: Settings, say: Say) -> ExitCode:
-    """Say what a run would do, whether or not the group is empty. Changes nothing."""
+def dry_run(settings: Settings) -> DryRun:
+    """What a run would do, whether or not the group is empty. Changes nothing."""
     access = Access(settings)
     found = _standing(settings, GroupOffsets(access, settings.group.id), Log(access))
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
-    for line in plan_lines(found.ranges, pace):
-        say(line)
-    if members := group_members(settings):
-        say(f"the group has {len(members)} member(s) now: they have to leave before a catch-up begins")
-    return ExitCode.CLEAN
+    members = group_members(settings)
+    note = f"the group has {len(members)} member(s) now: they have to leave before a catch-up begins"
+    return DryRun(found.ranges, pace, [note] if members else ())
 
 
 def catch_up(

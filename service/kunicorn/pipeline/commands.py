@@ -27,6 +27,8 @@ Master = Annotated[
     str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, k8s://…, yarn.")
 ]
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="The run's name; made up if left out.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")]
+Json = Annotated[bool, typer.Option("--json", help="With --dry-run: the plan for a program.")]
 
 
 @app.command(short_help="Handle history again; the live group's offsets stay as they are.")
@@ -45,7 +47,8 @@ def backfill(  # noqa: PLR0913 - each is an option
     topic: Annotated[list[str] | None, typer.Option(help="Only these of group.topics.")] = None,
     run: RunId = None,
     resume: Annotated[str | None, typer.Option(metavar="ID", help="Go on with a run that was cut off.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
+    dry_run: Dry = False,
+    as_json: Json = False,
 ) -> None:
     """Handle the records between two times again, in rounds, with the live service's rules.
 
@@ -62,8 +65,8 @@ def backfill(  # noqa: PLR0913 - each is an option
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
         raise typer.Exit(job.resume(settings, file, resume, master, typer.echo))
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()))
-    if dry_run:
-        raise typer.Exit(job.dry_run(settings, request, typer.echo))
+    if _is_dry(dry_run, as_json):
+        return job.dry_run(settings, request).tell(typer.echo, as_json=as_json)
     raise typer.Exit(job.backfill(settings, file, request, master, run, typer.echo))
 
 
@@ -104,7 +107,8 @@ def export(
     master: Master = "local[*]",
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or delta.")] = "parquet",
     value: Annotated[str, typer.Option(metavar="TYPE", help="bytes, or text for values in UTF-8.")] = "bytes",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
+    dry_run: Dry = False,
+    as_json: Json = False,
 ) -> None:
     """Write the topics' records to DIR/date=YYYY-MM-DD/, from where the last export ended to the ends of now.
 
@@ -120,7 +124,9 @@ def export(
     if value not in {"bytes", "text"}:
         raise ConfigError(f"--value {value!r} is neither bytes nor text; choose one")
     form = job.Form(delta=to == "delta", text_values=value == "text")
-    raise typer.Exit(job.export(settings, file, place(target), master, form, dry_run, typer.echo))
+    if _is_dry(dry_run, as_json):
+        return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)
+    raise typer.Exit(job.export(settings, file, place(target), master, form, typer.echo))
 
 
 @app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
@@ -177,6 +183,12 @@ def _read(config: Path) -> tuple[Settings, SettingsFile]:
     return settings, settings_file(config, settings)
 
 
+def _is_dry(dry_run: bool, as_json: bool) -> bool:
+    if as_json and not dry_run:
+        raise ConfigError("--json shows the plan of a --dry-run; add that, or leave --json out")
+    return dry_run
+
+
 def _time(option: str, text: str | None) -> int | None:
     from kunicorn.moments import moment
 
@@ -192,7 +204,8 @@ def catch_up(
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the group's members to leave.")
     ] = 0.0,
     run: RunId = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")] = False,
+    dry_run: Dry = False,
+    as_json: Json = False,
 ) -> None:
     """Handle what an empty group has left, from its committed offsets to the ends of now, and commit after each round.
 
@@ -204,6 +217,6 @@ def catch_up(
     from kunicorn.pipeline import catch_up as job
 
     settings, file = _read(config)
-    if dry_run:
-        raise typer.Exit(job.dry_run(settings, typer.echo))
+    if _is_dry(dry_run, as_json):
+        return job.dry_run(settings).tell(typer.echo, as_json=as_json)
     raise typer.Exit(job.catch_up(settings, file, master, run, wait, typer.echo))

@@ -26,12 +26,13 @@ from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, Everywhere
 from kunicorn.pipeline.delta import NO_DATE, DeltaLake, LakeFile
+from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import plan
-from kunicorn.pipeline.progress import Say, plan_lines
+from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.rounds import Steps, run_rounds, told
 from kunicorn.pipeline.session import open_session
@@ -141,15 +142,15 @@ def file_name(whole: OffsetRange, attempt: str = "") -> str:
     return f"{whole.topic}-{whole.partition}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
 
 
-def export(
-    settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, dry_run: bool, say: Say
-) -> ExitCode:
+def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
+    """What an export would do. Starts no Spark and writes nothing. Raises `ConfigError`."""
+    state = _continued(settings, target, Log(Access(settings)), form)
+    return DryRun(state.left, state.rate)
+
+
+def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> ExitCode:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
     state = _continued(settings, target, Log(Access(settings)), form)
-    if dry_run:
-        for line in plan_lines(state.left, state.rate):
-            say(line)
-        return ExitCode.CLEAN
     lake = DeltaLake(target, form.schema) if form.delta else None
     if lake is not None:
         state = _settled(lake, state)

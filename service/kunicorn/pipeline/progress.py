@@ -1,44 +1,24 @@
-"""What a person sees of a job: the plan, how far it is, and what came of it. Pure but for `Bar`."""
+"""What a person sees of a job: how far it is, and what came of it. Pure but for `Bar`."""
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kunicorn.pipeline.ranges import OffsetRange, skew, total
+from kunicorn.pipeline.ranges import total
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.underway import Tasks
 
 Say = Callable[[str], None]
-_SHOWN = 50
 _MINUTE, _HOUR = 60, 3600
 _SELDOM = 30.0
 """Seconds between two lines about a round that takes long."""
-
-
-def plan_lines(ranges: Sequence[OffsetRange], pace: float | None) -> Iterator[str]:
-    """What would be done. `pace`: offsets a second of an earlier run."""
-    width = max([len(str(each.tp)) for each in ranges[:_SHOWN]], default=0)
-    for each in ranges[:_SHOWN]:
-        yield f"{each.tp!s:<{width}}  {each.start:>14,} to {each.stop:>14,}  {each.size:>14,} offsets"
-    if len(ranges) > _SHOWN:
-        yield f"and {len(ranges) - _SHOWN} more partitions"
-    whole = total(ranges)
-    yield f"{len(ranges)} partitions, {whole:,} offsets (compacted and transactional topics have fewer records)"
-    if len(ranges) > 1 and (uneven := skew(ranges)) >= 2:
-        median = statistics.median_low([each.size for each in ranges])
-        yield f"the largest partition is {uneven:.1f} times the median ({median:,}) and will be the last to finish"
-    if pace is None:
-        yield "estimated time: unknown, as no earlier run of this kind is in pipeline.directory"
-    else:
-        yield f"estimated time: {duration(whole / pace)} at the last run's {pace:,.0f} offsets/s"
 
 
 def round_line(before: RunState, after: RunState, all_offsets: int) -> str:

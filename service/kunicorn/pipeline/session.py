@@ -95,6 +95,11 @@ def patient(master: str) -> str:
 def open_session(pipeline: PipelineSettings, master: str, name: str) -> SparkSession:
     """Start Spark, or connect to a cluster's, and register the source. Blocks for seconds. Raises `ConfigError`."""
     check_installed()
+    if master.startswith("sc:"):
+        raise ConfigError(
+            f"--master {master} is a server of Spark Connect, where jobs cannot see their tasks: name the cluster "
+            f"itself (spark://, k8s://, yarn), or use the source and transform from a connected session"
+        )
     if master.startswith("local"):
         _share_python()
     from pyspark.errors import PySparkException

@@ -67,6 +67,7 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     assert "finished: nothing is left" in desk.said("backfill", "--resume", "first")
     assert "estimated time: " in (planned := desk.said("backfill", "--dry-run"))
     assert "2 partitions, 43 offsets" in planned
+    assert json.loads(desk.said("backfill", "--dry-run", "--json"))["offsets"] == 43
 
 
 def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(desk_of: Callable[..., Desk]) -> None:
@@ -225,6 +226,7 @@ def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callab
         ("--from", "yesterday"): "--from 'yesterday' is neither a time with its zone",
         ("--from", "1h", "--to", "2h"): "--from is not before --to",
         ("--resume", "never"): "there is no run 'never'",
+        ("--json",): "--json shows the plan of a --dry-run",
     }
     for arguments, why in cases.items():
         with pytest.raises(Exception, match=why):

@@ -8,7 +8,7 @@ import pytest
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.jobs import said_by_task
-from kunicorn.pipeline.session import check_installed, patient, spark_settings
+from kunicorn.pipeline.session import check_installed, open_session, patient, spark_settings
 from kunicorn.settings import PipelineSettings
 
 
@@ -40,6 +40,11 @@ def test_a_local_master_tries_tasks_again_as_a_cluster_does() -> None:
     assert [patient(master) for master in ("local", "local[*]", "local[2]", "local[2,9]", "k8s://x")] == [
         "local[1,4]", "local[*,4]", "local[2,4]", "local[2,9]", "k8s://x",
     ]  # fmt: skip
+
+
+def test_a_job_refuses_a_server_of_spark_connect_as_its_master() -> None:
+    with pytest.raises(ConfigError, match=r"--master sc://spark:15002 is a server of Spark Connect.*name the cluster"):
+        open_session(PipelineSettings(), "sc://spark:15002", "run")
 
 
 def test_settings_of_the_users_go_to_spark_but_for_what_promises_rest_on() -> None:

@@ -1,0 +1,51 @@
+"""What a job says before it begins."""
+
+from __future__ import annotations
+
+import json
+
+from kunicorn.pipeline.dry_run import DryRun
+from kunicorn.pipeline.ranges import OffsetRange
+
+RANGES = [OffsetRange("orders", 0, 10, 410), OffsetRange("orders", 1, 0, 100)]
+
+
+def told(dry_run: DryRun, *, as_json: bool) -> list[str]:
+    said: list[str] = []
+    dry_run.tell(said.append, as_json=as_json)
+    return said
+
+
+def test_a_program_gets_the_plan_on_one_line() -> None:
+    (line,) = told(DryRun(RANGES, 250.0, ["the group has 1 member(s) now"]), as_json=True)
+    assert json.loads(line) == {
+        "ranges": [
+            {"topic": "orders", "partition": 0, "start": 10, "stop": 410, "offsets": 400},
+            {"topic": "orders", "partition": 1, "start": 0, "stop": 100, "offsets": 100},
+        ],
+        "offsets": 500,
+        "offsets_per_second": 250.0,
+        "estimated_seconds": 2.0,
+        "notes": ["the group has 1 member(s) now"],
+    }
+
+
+def test_a_program_gets_every_range_and_a_person_the_first_ones() -> None:
+    many = DryRun([OffsetRange("orders", number, 0, 1) for number in range(80)], None)
+    (line,) = told(many, as_json=True)
+    assert len(json.loads(line)["ranges"]) == 80
+    assert "and 30 more partitions" in told(many, as_json=False)
+
+
+def test_a_time_that_nothing_is_known_of_is_null_or_said_to_be_unknown() -> None:
+    assert DryRun(RANGES, None).as_json()["estimated_seconds"] is None
+    assert "estimated time: unknown" in told(DryRun(RANGES, None), as_json=False)[-1]
+
+
+def test_a_person_gets_time_unevenness_and_notes() -> None:
+    lines = told(DryRun([*RANGES, OffsetRange("orders", 2, 0, 100)], 300.0, ["some are gone"]), as_json=False)
+    assert lines[-3:] == [
+        "the largest partition is 4.0 times the median (100) and will be the last to finish",
+        "estimated time: 2.0 s at the last run's 300 offsets/s",
+        "some are gone",
+    ]
