@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "group": {"session_timeout_ms": 6000, "allow_short_session_timeout": True},
     "producing": {"delivery": "transactions", "transaction_timeout_ms": 4000},
     # One record may be in hand at several kills: it is not to blame.
-    "handler": {"max_crashes": 100},
+    "workers": {"max_crashes": 100},
 }
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "cooperative-sticky": {"partition_assignment_strategy": ["cooperative-sticky"]},
