@@ -29,23 +29,14 @@ SCHEMA = pa.schema(
 )
 
 
-def schema_of(*, text_values: bool) -> pa.Schema:
-    """With values as text, or as bytes."""
-    at = SCHEMA.get_field_index("value")
-    return SCHEMA.set(at, pa.field("value", pa.string())) if text_values else SCHEMA
-
-
-def records_batch(messages: Sequence[Message], *, text_values: bool = False) -> pa.RecordBatch:
-    """The messages' columns, made one column at a time: a Python object a record is what limits the rate.
-
-    Raises `ValueError`, naming the record, for a value that is to be text and is none.
-    """
+def records_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    """The messages' columns, made one column at a time: a Python object a record is what limits the rate."""
     times = [message.timestamp() for message in messages]
     # librdkafka counts the types of a timestamp from 0 (none), Kafka from −1 (`TimestampType.java`).
     micros = [None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds * 1000 for kind, milliseconds in times]
     columns = [
         pa.array(map(Message.key, messages), pa.binary()),
-        _texts(messages) if text_values else pa.array(map(Message.value, messages), pa.binary()),
+        pa.array(map(Message.value, messages), pa.binary()),
         pa.array(map(Message.topic, messages), pa.string()),
         pa.array(map(Message.partition, messages), pa.int32()),
         pa.array(map(Message.offset, messages), pa.int64()),
@@ -53,19 +44,7 @@ def records_batch(messages: Sequence[Message], *, text_values: bool = False) -> 
         pa.array([kind - 1 for kind, _ in times], pa.int32()),
         _headers(messages),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema_of(text_values=text_values))
-
-
-def _texts(messages: Sequence[Message]) -> pa.Array:
-    try:
-        return pa.array(map(Message.value, messages), pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:
-        for message in messages:
-            try:
-                (message.value() or b"").decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{Record.of(message)!r} has a value that is no UTF-8 ({error})") from error
-        raise
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:

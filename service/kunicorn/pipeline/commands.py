@@ -106,7 +106,10 @@ def export(
     config: Config = Path("config.toml"),
     master: Master = "local[*]",
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or delta.")] = "parquet",
-    value: Annotated[str, typer.Option(metavar="TYPE", help="bytes, or text for values in UTF-8.")] = "bytes",
+    value: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="bytes, text or json; else as handler.value decodes it.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="TYPE", help="As --value; else as handler.key decodes it.")] = None,
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
@@ -116,14 +119,18 @@ def export(
     underway under the same names, or in a Delta table commits it unless that has happened.
     """
     from kunicorn.pipeline import export as job
+    from kunicorn.pipeline.lake_columns import Form
     from kunicorn.pipeline.runs import place
 
     settings, file = _read(config)
     if to not in {"parquet", "delta"}:
         raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
-    if value not in {"bytes", "text"}:
-        raise ConfigError(f"--value {value!r} is neither bytes nor text; choose one")
-    form = job.Form(delta=to == "delta", text_values=value == "text")
+    for option, name in (("--value", value), ("--key", key)):
+        if name not in {"bytes", "text", "json", None}:
+            raise ConfigError(
+                f"{option} {name!r} is none of bytes, text and json; handler.{option[2:]} names any decoder"
+            )
+    form = Form(to == "delta", value or settings.handler.value, key or settings.handler.key)
     if _is_dry(dry_run, as_json):
         return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)
     raise typer.Exit(job.export(settings, file, place(target), master, form, typer.echo))

@@ -28,7 +28,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.loading import shown
 
-_SHARED = ("kafka", "group", "handler", "dead_letters", "pipeline")
+_SHARED = ("kafka", "group", "handler", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
 _GC_THRESHOLDS = (50_000, 20, 100)
 """As in a worker: with its defaults the garbage collector costs as much as the records."""
@@ -129,7 +129,16 @@ def set_up(settings: Settings) -> SetUp:
 
 
 def loaded(settings: Settings) -> Handler:
-    """The handler, imported. Raises `HandlerLoadError`."""
+    """The handler, imported. Raises `HandlerLoadError`; `ConfigError` for settings that no job can go by.
+
+    Caller: the driver before it starts Spark, and each task.
+    """
+    if settings.producing.delivery is not None:
+        raise ConfigError(
+            f'producing.delivery = "{settings.producing.delivery}", but jobs on Spark send nothing that a handler '
+            f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
+            f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
+        )
     handler = load(settings.handler.entrypoint)
     if handler.setup is None and settings.handler.options:
         raise HandlerLoadError(

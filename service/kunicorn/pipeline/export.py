@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from kunicorn.clients import decoding_of
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, Everywhere
@@ -29,6 +30,7 @@ from kunicorn.pipeline.delta import NO_DATE, DeltaLake, LakeFile
 from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.jobs import Job
+from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import plan
@@ -40,7 +42,6 @@ from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import stopping
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
-from kunicorn.record_columns import records_batch, schema_of
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 
@@ -48,19 +49,6 @@ MANIFEST = "_kunicorn/manifest.json"
 _DAY_MS = 86_400_000
 _ROW_GROUP = 100_000
 """Records that a writer holds back: a row group is what readers skip or read as a whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How the lake has its records; travels to the tasks."""
-
-    delta: bool = False
-    text_values: bool = False
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The files' columns."""
-        return schema_of(text_values=self.text_values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +61,15 @@ class ExportRanges:
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range, its files in it. Raises what makes Spark try again."""
+        columns = self.form.columns(decoding_of(self.file.settings()))
         for whole in ranges:
             began = time.monotonic()
-            files = self._write(whole, self.file.reader().read(whole))
+            files = self._write(whole, self.file.reader().read(whole), columns)
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield summary_batch(Summary(*whole, whole.stop, records, 0, 0, None, told, seconds))
 
-    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]]) -> list[LakeFile]:
+    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
         with ExitStack() as files:
             days: dict[str, _Day] = {}
@@ -88,7 +77,7 @@ class ExportRanges:
                 for day, some in groupby(messages, day_of):
                     if day not in days:
                         path = f"date={day}/{file_name(whole, attempt)}"
-                        days[day] = _Day(path, files.enter_context(self.target.writing(path)), self.form)
+                        days[day] = _Day(path, files.enter_context(self.target.writing(path)), columns)
                     days[day].add(list(some))
             return [each.close() for each in days.values()]
 
@@ -96,15 +85,15 @@ class ExportRanges:
 class _Day:
     """One file: the records of a range that are of one day."""
 
-    def __init__(self, path: str, stream: Any, form: Form) -> None:
-        self._path, self._stream, self._form = path, stream, form
-        self._writer = pq.ParquetWriter(stream, form.schema, compression="zstd")
+    def __init__(self, path: str, stream: Any, columns: LakeColumns) -> None:
+        self._path, self._stream, self._columns = path, stream, columns
+        self._writer = pq.ParquetWriter(stream, columns.schema, compression="zstd")
         self._held: list[pa.RecordBatch] = []
         self._rows = self._records = 0
 
     def add(self, messages: list[Message]) -> None:
         """Some more, in order."""
-        self._held.append(records_batch(messages, text_values=self._form.text_values))
+        self._held.append(self._columns.batch(messages))
         self._rows += len(messages)
         if self._rows >= _ROW_GROUP:
             self._flush()
@@ -117,7 +106,7 @@ class _Day:
 
     def _flush(self) -> None:
         if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._form.schema))
+            self._writer.write_table(pa.Table.from_batches(self._held, self._columns.schema))
         self._records += self._rows
         self._held, self._rows = [], 0
 
@@ -150,6 +139,7 @@ def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> ExitCode:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
+    form.columns(decoding_of(settings))  # That its decoders can be had is found out here, not by tasks.
     state = _continued(settings, target, Log(Access(settings)), form)
     lake = DeltaLake(target, form.schema) if form.delta else None
     if lake is not None:
@@ -226,7 +216,7 @@ def _check_not_gone(known: dict[TopicPartition, int], first: Any, strict: bool) 
 
 
 def _save(target: Directory, state: RunState, form: Form) -> None:
-    target.write_json(MANIFEST, {"delta": form.delta, "text_values": form.text_values, **state.as_json()})
+    target.write_json(MANIFEST, {**asdict(form), **state.as_json()})
 
 
 def _read(target: Directory, form: Form) -> RunState:
@@ -235,6 +225,13 @@ def _read(target: Directory, form: Form) -> RunState:
         if target.names(".parquet"):
             raise ConfigError(f"{target.url} has Parquet files of another's; name another directory")
         return RunState(())
-    if Form(told["delta"], told["text_values"]) != form:
-        raise ConfigError(f"{target.url} was begun with another --to or --value; go on with those, or name another one")
+    if (before := Form(told["delta"], told["value"], told["key"])) != form:
+        raise ConfigError(
+            f"{target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same --to, "
+            f"--value and --key (handler.value and handler.key where those are left out), or name another directory"
+        )
     return RunState.from_json(told)
+
+
+def _shown(form: Form) -> str:
+    return f"{'delta' if form.delta else 'parquet'} of {form.value} values and {form.key} keys"

@@ -25,8 +25,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 ROUND = 400
 RESTARTS = 10
 SLOWLY = {"KUNICORN_HANDLER_MS": "4"}
-START_SECONDS = 240.0
-"""A JVM, its executors and their Python processes, on a machine that has other things to do."""
+START_SECONDS = 480.0
+"""A JVM, its executors and their Python processes, on a machine that has other things to do: on two processors shared
+with other suites the first round has taken more than four minutes to come."""
 
 
 def committed(desk: Desk, group: str | None = None) -> int:

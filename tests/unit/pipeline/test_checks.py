@@ -49,3 +49,17 @@ def test_a_handler_that_is_not_there_is_the_handlers_problem(tmp_path: Path) -> 
     ((why, is_handlers),) = problems(CheckExecutor(file, place, "_probe", handler=True))
     assert ("there is no module 'shop'" in why, is_handlers) == (True, True)
     assert problems(CheckExecutor(file, place, "_probe", handler=False)) == [], "an export needs none"
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "transactions"])
+def test_settings_that_send_what_a_handler_yields_are_refused_but_where_no_handler_is_called(
+    delivery: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'{CONFIG}[producing]\ndelivery = "{delivery}"\ntopic = "shipments"\n')
+    file, place = settings_file(path, load(path, {})), Directory(str(tmp_path))
+    place.write("_probe", b"")
+    ((why, is_handlers),) = problems(CheckExecutor(file, place, "_probe", handler=True))
+    assert f'producing.delivery = "{delivery}", but jobs on Spark send nothing' in why
+    assert not is_handlers, "the settings are wrong, not the handler"
+    assert problems(CheckExecutor(file, place, "_probe", handler=False)) == []

@@ -11,7 +11,8 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline.bounds import bounds_of
 from kunicorn.pipeline.checks import CheckExecutor
 from kunicorn.pipeline.executors import SettingsFile, fingerprint, settings_file
-from kunicorn.pipeline.export import ExportRanges, Form
+from kunicorn.pipeline.export import ExportRanges
+from kunicorn.pipeline.lake_columns import Form
 from kunicorn.pipeline.options import SourceOptions
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.session import spark_settings

@@ -1,0 +1,125 @@
+"""The columns of a lake: as Spark's own Kafka source has them, but for values and keys, which decoders make.
+
+A column's type follows from its decoder's name alone, never from the records: schemas change from one record to the
+next, and a table whose columns follow them cannot be appended to. So what is no text is kept as JSON, which every
+engine can look into.
+
+1. `bytes`: binary, as in the topic.
+2. `text`: string.
+3. `json`: string, the record's own characters once they have been found to be JSON: parsed and written again, numbers
+   would lose digits.
+4. Any other (`avro`, `jsonschema`, `protobuf:…`, a function): string, what it makes of the record, as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from confluent_kafka import Message
+
+from kunicorn.decoding.choosing import BYTES, decoder_of
+from kunicorn.decoding.decoders import Decoder, Part
+from kunicorn.decoding.forms import decoded_columns
+from kunicorn.errors import ServiceError
+from kunicorn.pipes.messages import Decoding
+from kunicorn.record_columns import SCHEMA, records_batch
+
+_REMEDY = (
+    "handler.value and handler.key say how records are decoded; --value bytes and --key bytes take them as they are"
+)
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+
+
+class NotExportable(ServiceError):
+    """A record does not fit the lake's columns; none is left out silently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the lake has its records; travels to the tasks, and stands in the lake's manifest."""
+
+    delta: bool = False
+    value: str = BYTES
+    """A decoder's name, as in `handler.value`."""
+    key: str = BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The files' columns."""
+        schema = SCHEMA
+        for part in self.decoded:
+            at = schema.get_field_index(part.value)
+            schema = schema.set(at, pa.field(part.value, pa.string()))
+        return schema
+
+    def columns(self, decoding: Decoding) -> LakeColumns:
+        """What makes them, in the process that calls this. Raises `HandlerLoadError`."""
+        decoders = (decoder_of(self.value, Part.VALUE, decoding), decoder_of(self.key, Part.KEY, decoding))
+        return LakeColumns(self.schema, *decoders, self.decoded)
+
+    @property
+    def decoded(self) -> Mapping[Part, str]:
+        """The columns that are not bytes, with their decoders' names."""
+        return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumns:
+    """Makes columns of records."""
+
+    schema: pa.Schema
+    value: Decoder
+    key: Decoder
+    decoded: Mapping[Part, str]
+    """As `Form.decoded`."""
+
+    def batch(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        """The messages as rows. Raises `NotExportable`, naming the record; `NotDecodableYet`."""
+        plain = records_batch(messages)
+        if not self.decoded:
+            return plain
+        (values, keys), failure = decoded_columns(messages, self.value, self.key)
+        if failure is not None:
+            raise NotExportable(f"{failure}; {_REMEDY}")
+        found = {Part.VALUE: values, Part.KEY: keys}
+        columns = plain.columns
+        for part, name in self.decoded.items():
+            texts = pa.array(map(_text_of(name, part), messages, found[part]), pa.string())
+            columns[self.schema.get_field_index(part.value)] = texts
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:
+    """From a message and what its part was decoded to."""
+    if name == "text":
+        return lambda message, text: text
+    if name == "json":
+        return lambda message, _: None if (raw := part.of(message)) is None else raw.decode()
+    return lambda message, decoded: None if decoded is None else _json(message, part, decoded)
+
+
+def _json(message: Message, part: Part, decoded: Any) -> str:
+    try:
+        return orjson.dumps(decoded, _plain, _OPTIONS).decode()
+    except orjson.JSONEncodeError as error:
+        place = f"{message.topic()}-{message.partition()}@{message.offset()}"
+        raise NotExportable(f"{place}: its {part.value} cannot be written as JSON: {error}; {_REMEDY}") from error
+
+
+def _plain(found: Any) -> Any:
+    """What JSON has no word for: bytes as base64 and decimals as text, as Protobuf's JSON has them."""
+    if isinstance(found, bytes | bytearray | memoryview):
+        return base64.b64encode(found).decode()
+    if isinstance(found, Decimal):
+        return str(found)
+    if hasattr(found, "DESCRIPTOR"):
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(found, preserving_proto_field_name=True)
+    raise TypeError

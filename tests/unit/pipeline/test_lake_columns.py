@@ -1,0 +1,108 @@
+"""What an export has for columns, by the names of the handler's decoders."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.pipeline.lake_columns import Form, NotExportable
+from kunicorn.pipes.messages import Decoding
+
+PLAIN = Decoding()
+
+
+def messages(*values: bytes | None, key: bytes | None = b"k") -> list[Message]:
+    return [
+        Message(topic="orders", partition=3, offset=at, key=key, value=value, timestamp=(1, 1_000), headers=[])
+        for at, value in enumerate(values)
+    ]
+
+
+def values(form: Form, *given: bytes | None) -> list[Any]:
+    return list(form.columns(PLAIN).batch(messages(*given))["value"].to_pylist())
+
+
+def everything(raw: bytes) -> Any:
+    """A decoder of the user's, with all that JSON has no word for."""
+    return {
+        "raw": raw,
+        "price": decimal.Decimal("1.10"),
+        "id": uuid.UUID(int=1),
+        "at": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+        1: "one",
+    }
+
+
+def opaque(raw: bytes) -> Any:
+    return object()
+
+
+def test_bytes_and_their_schema_stay_as_they_are() -> None:
+    batch = Form().columns(PLAIN).batch(messages(b"\xff", None, b""))
+    assert batch["value"].to_pylist() == [b"\xff", None, b""]
+    assert batch.schema == Form().schema
+
+
+def test_text_is_a_string_and_an_empty_one_is_not_null() -> None:
+    assert values(Form(value="text"), "ä".encode(), b"", None) == ["ä", "", None]
+
+
+def test_json_keeps_its_own_characters() -> None:
+    """A number of more digits than a float has, a key that is there twice, and its white space."""
+    given = b'{"n": 123456789012345678901234567890,  "a": 1, "a": 2}'
+    assert values(Form(value="json"), given, None) == [given.decode(), None]
+
+
+def test_what_a_decoder_makes_is_written_as_json() -> None:
+    (told,) = values(Form(value=f"{__name__}:everything"), b"\x00\xff")
+    assert json.loads(told) == {
+        "raw": "AP8=",
+        "price": "1.10",
+        "id": "00000000-0000-0000-0000-000000000001",
+        "at": "2026-01-02T00:00:00Z",
+        "1": "one",
+    }
+
+
+def test_protobuf_is_written_as_its_own_json() -> None:
+    from google.protobuf import struct_pb2
+
+    (told,) = values(
+        Form(value=f"{struct_pb2.Value.__module__}:Value.FromString"),
+        struct_pb2.Value(bool_value=True).SerializeToString(),
+    )
+    assert json.loads(told) is True
+
+
+def test_keys_have_a_decoder_of_their_own() -> None:
+    form = Form(value="bytes", key="text")
+    batch = form.columns(PLAIN).batch(messages(b"\xff"))
+    assert (batch["key"].to_pylist(), batch["value"].to_pylist()) == (["k"], [b"\xff"])
+    assert (batch.schema.field("key").type, batch.schema.field("value").type) == (pa.string(), pa.binary())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("json", b"{", r"orders-3@1: its value is no JSON: "),
+        ("text", b"\xff", r"orders-3@1: its value is no UTF-8 text: invalid start byte at byte 0"),
+        (f"{__name__}:opaque", b"x", r"orders-3@0: its value cannot be written as JSON: .*object"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_named_with_the_way_out(name: str, value: bytes, why: str) -> None:
+    with pytest.raises(NotExportable, match=why) as refused:
+        values(Form(value=name), b"1", value)
+    assert "--value bytes" in str(refused.value)
+
+
+def test_a_decoder_that_is_not_there_is_told_before_any_record() -> None:
+    with pytest.raises(HandlerLoadError, match=r"handler.value = 'nowhere:decode' cannot be imported"):
+        Form(value="nowhere:decode").columns(PLAIN)
