@@ -77,9 +77,11 @@ SKIPPED = Declared(
     "The log names each; they are not handled.", ("topic",),
 )  # fmt: skip
 WAITING = Declared(
-    "kunicorn_partitions_waiting", G, "Partitions whose failed record waits: for its next try, or for the dead-letter "
-    "topic.",
-    "dead_letter for more than seconds: the dead-letter topic does not take it; /status says why. The others go on.",
+    "kunicorn_partitions_waiting", G, "Partitions that wait: a failed record for its next try (retry) or for the "
+    "dead-letter topic (dead_letter); handled records for their outputs to be acknowledged, ten seconds and more "
+    "(delivery).",
+    "dead_letter or delivery for minutes: that topic takes nothing; /status says why. Only with delivery all "
+    "partitions of the worker wait.",
     ("group", "waits_for"),
 )  # fmt: skip
 INFLIGHT = Declared(

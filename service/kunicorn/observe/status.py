@@ -63,7 +63,7 @@ class WorkerStatus:
     paused_by_lease: bool
     last_exit: str | None
     waiting: dict[str, int] = field(default_factory=dict)
-    """Partitions of which a failed record waits, by what for: retry, dead_letter."""
+    """Partitions of which a record waits, by what for: retry, dead_letter, delivery (of its outputs)."""
     in_flight: int = 0
     """Records that calls of the handler have right now, one unless several may be in hand; `in_hand` is the oldest."""
 

@@ -130,6 +130,11 @@ def export(
             raise ConfigError(
                 f"{option} {name!r} is none of bytes, text and json; handler.{option[2:]} names any decoder"
             )
+    if len({(each.value, each.key) for each in settings.every_handler}) > 1 and not (value and key):
+        raise ConfigError(
+            "the [[handlers]] decode values or keys in different ways, and an export has one form of columns: "
+            "say --value and --key, or export each topic with settings of its own"
+        )
     form = Form(to == "delta", value or settings.handler.value, key or settings.handler.key)
     if _is_dry(dry_run, as_json):
         return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)

@@ -100,31 +100,38 @@ def _settle() -> None:
 def set_up(settings: Settings) -> Handlings[Calls]:
     """Load the handlers and call their `setup`: a task is to them what a worker is.
 
-    Raises `HandlerLoadError`; `ConfigError` for settings that no job can go by.
+    Raises `HandlerLoadError`, `ConfigError`.
     """
-    _refuse_producing(settings)
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
     return Handlings.set_up(handler_orders(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
-    """Whether the handlers can be loaded; the driver asks before it starts anything. Raises like `set_up`."""
-    _refuse_producing(settings)
+    """Whether a job can run the handlers; the driver asks before it starts anything. Raises `HandlerLoadError`, and
+    `ConfigError` for settings that no job can go by."""
+    _refuse_outputs(settings)
     for order in handler_orders(settings):
-        arguments_of(handler_of(order.entrypoint, find(order.entrypoint)), order.mode, order.decoding, order.tracing)
+        handler = handler_of(order.entrypoint, find(order.entrypoint))
+        if handler.load_offsets is not None:
+            raise ConfigError(
+                f"{order.entrypoint} keeps its offsets itself (load_offsets), but a job on Spark begins where its own "
+                f"options say: what it handles would be applied again, or refused as a gap. Give the job a handler "
+                f"without load_offsets, whose effects may come twice"
+            )
+        arguments_of(handler, order.mode, order.decoding, order.tracing)
         check_options(order)
 
 
-def tear_down(handlings: Handlings[Calls]) -> None:
-    """Before a task ends well, so that what a handler holds back is written before its offsets count."""
-    for handling in handlings.every:
-        handling.tear_down()
-
-
-def _refuse_producing(settings: Settings) -> None:
+def _refuse_outputs(settings: Settings) -> None:
     if settings.producing.delivery is not None:
         raise ConfigError(
             f'producing.delivery = "{settings.producing.delivery}", but jobs on Spark send nothing that a handler '
             f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
             f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
         )
+
+
+def tear_down(handlings: Handlings[Calls]) -> None:
+    """Before a task ends well, so that what a handler holds back is written before its offsets count."""
+    for handling in handlings.every:
+        handling.tear_down()

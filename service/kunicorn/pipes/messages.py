@@ -322,7 +322,7 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grant: int
     waits_for: str
-    """"retry", "dead_letter" or "handler": the handler did not take the partition on yet."""
+    """"retry", "dead_letter", "delivery", or "handler": the handler did not take the partition on yet."""
     why: str
 
 

@@ -135,6 +135,7 @@ class Acknowledging:
                 left.append(Parcel(entry, output))
         if left:
             error = failed[-1][1]
+            self._outbox.trouble = error.str()
             log.warning(f"{len(left)} outputs were not acknowledged, they are sent again: {error.str()}")
             if any(error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE) for _, error in failed):
                 self._producer = self._make()

@@ -17,18 +17,20 @@ class Login:
         self._token = token
         self._password: Password | None = None
         self._latest: Password | None = None
-        self._producer: Producer | None = None
+        self._producers: tuple[Producer, ...] = ()
 
     @property
     def is_bearer(self) -> bool:
         """Whether clients log in with tokens."""
         return self._token is not None
 
-    def use(self, producer: Producer) -> None:
-        """A second client, made later than the consumer: it, too, gets the password of now. Caller: the runner."""
-        self._producer = producer
+    def use(self, *producers: Producer) -> None:
+        """Clients made later than the consumer, in place of those before: they, too, get the password of now.
+        Caller: the runner."""
+        self._producers = producers
         if self._latest is not None:
-            producer.set_sasl_credentials(self._latest.username, self._latest.value)
+            for producer in producers:
+                producer.set_sasl_credentials(self._latest.username, self._latest.value)
 
     def renew(self, message: Token | Password) -> None:
         """Caller: the control thread."""
@@ -41,8 +43,8 @@ class Login:
         """Give the clients a password that has come; it counts from their next login on. Caller: the runner."""
         if (password := self._password) is not None:
             self._password, self._latest = None, password
-            if self._producer is not None:
-                self._producer.set_sasl_credentials(password.username, password.value)
+            for producer in self._producers:
+                producer.set_sasl_credentials(password.username, password.value)
             consumer.set_sasl_credentials(password.username, password.value)
 
     def bearer(self, config: str | None) -> tuple[str, float, str, dict[str, str]]:

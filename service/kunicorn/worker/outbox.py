@@ -19,6 +19,8 @@ from kunicorn.handling.outputs import Outgoing
 from kunicorn.worker.grants import Grant
 
 _IDLE_SECONDS = 1.0
+_LATE_SECONDS = 10.0
+"""From then on a batch that has not arrived is worth telling of."""
 
 
 class Entry(NamedTuple):
@@ -44,7 +46,8 @@ class Limits(NamedTuple):
 
 
 class Outbox:
-    """Caller: the runner, for `put` and `room`; the sender's thread for `take`, `live` and `refuse`."""
+    """Caller: the runner, for `put` and `room`; the sender's thread for `take`, `live` and `refuse`; the control thread
+    for `late`."""
 
     def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -55,7 +58,11 @@ class Outbox:
         self._oldest = 0.0
         self._under_way = 0
         """Bytes of the batch that was taken last, until it is done."""
+        self._taken_at: float | None = None
+        """When the batch under way was taken."""
         self._hurried = False
+        self.trouble = ""
+        """What the sender met last with the batch under way, for a person."""
 
     # -- runner --------------------------------------------------------------------------------------------------------
 
@@ -103,7 +110,7 @@ class Outbox:
                 self._changed.wait(left)
             batch, self._entries = self._entries, []
             self._under_way, self._records, self._bytes = self._bytes, 0, 0
-            self._hurried = False
+            self._taken_at, self._hurried = self._now(), False
             self._changed.notify_all()
             return batch
 
@@ -111,6 +118,7 @@ class Outbox:
         """The batch that was taken is delivered."""
         with self._changed:
             self._under_way = 0
+            self._taken_at, self.trouble = None, ""
             self._changed.notify_all()
 
     def live(self, batch: Sequence[Entry]) -> list[Entry]:
@@ -125,6 +133,16 @@ class Outbox:
             entry.grant.refuse(entry.offset, entry.following, error)
             self._entries = [each for each in self._entries if each.grant.takes_output_at(each.offset)]
             self._changed.notify_all()
+
+    # -- control thread ------------------------------------------------------------------------------------------------
+
+    def late(self) -> str | None:
+        """For a person: how long the batch under way has not arrived, and why; None unless that is ten seconds."""
+        with self._changed:
+            if self._taken_at is None or (waited := self._now() - self._taken_at) < _LATE_SECONDS:
+                return None
+            why = self.trouble or "no broker has answered yet"
+            return f"its outputs have waited {waited:.0f} s for delivery: {why}"
 
     @property
     def _full(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -21,6 +21,8 @@ from kunicorn.worker.transactions import Identities, Transactions
 log = logging.getLogger("kunicorn.worker")
 
 _INIT_SECONDS = 5.0
+_TURNS = ("a", "b")
+"""What the transactional ids of a worker's two producers end with."""
 
 
 class Sending:
@@ -45,18 +47,24 @@ class Sending:
     def _carrier(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> Carrier:
         target = self._target
         if target.delivery != "transactions":
-            return Acknowledging(lambda: self._producer(login), self.outbox, fetcher, self.tally)
-        producer = self._producer(login)
-        take_over(producer)
-        return Transactions(producer, target.group, self.outbox, fetcher, self.tally, self.identities, tell)
+            return Acknowledging(lambda: self._acknowledged(login), self.outbox, fetcher, self.tally)
+        whole = target.client["transactional.id"]
+        producers = [self._producer(login, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
+        login.use(*producers)
+        for producer in producers:
+            take_over(producer)
+        return Transactions(producers, target.group, self.outbox, fetcher, self.tally, self.identities, tell)
 
-    def _producer(self, login: Login) -> Producer:
-        properties: dict[str, Any] = {**self._target.client, "error_cb": log_client_error}
+    def _acknowledged(self, login: Login) -> Producer:
+        login.use(producer := self._producer(login, {}))
+        return producer
+
+    def _producer(self, login: Login, own: Mapping[str, str]) -> Producer:
+        """`own`: what only this one of the producers has."""
+        properties: dict[str, Any] = {**self._target.client, **own, "error_cb": log_client_error}
         if login.is_bearer:
             properties["oauth_cb"] = login.bearer
-        producer = self._make(properties, logger=librdkafka)
-        login.use(producer)
-        return producer
+        return self._make(properties, logger=librdkafka)
 
 
 def take_over(producer: Producer) -> None:

@@ -14,13 +14,14 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, LEADER_EPOCH, Ledger
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked
 from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.table import PARKED_TOLD
 
 
 class SettlingFetcher(Fetcher):
@@ -63,6 +64,22 @@ class SettlingFetcher(Fetcher):
     def place(self, grant: Grant, offset: int) -> ClientPartition:
         """As it is committed in a transaction."""
         return grant.place(self._cells, offset)
+
+    # -- control thread ------------------------------------------------------------------------------------------------
+
+    def parked(self) -> tuple[list[Parked], dict[str, int]]:
+        """See `GrantTable`: and those whose outputs do not arrive."""
+        told, count = super().parked()
+        if (why := self._outbox.late()) is None:
+            return told, count
+        with self._lock:
+            late = [
+                grant.number
+                for grant in self._grants.values()
+                if grant.state is not GrantState.PARKED and not grant.settled(self._cells)
+            ]
+        told += [Parked(number, "delivery", why) for number in late[: PARKED_TOLD - len(told)]]
+        return told, {**count, "delivery": len(late)} if late else count
 
     # -- runner --------------------------------------------------------------------------------------------------------
 

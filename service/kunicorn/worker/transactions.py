@@ -5,8 +5,11 @@ lives for milliseconds. One that is aborted is sent again from memory; the handl
 1. The supervisor is asked, right before, as whom to commit: offsets under a generation that is over are refused.
 2. What was lost to another member meanwhile is left out: checked after that answer, which the supervisor sends behind
    the order to stop what is lost.
-3. A fatal error ends the worker. Its successor has the same transactional.id and ends what was left open before it gets
-   partitions; where they begin, the broker says.
+3. Two producers take turns: the brokers accept nothing more from one before its last transaction's markers are written,
+   and the client would wait up to 100 ms to ask again (CONCURRENT_TRANSACTIONS). The next transaction still begins
+   behind the commit of the one before.
+4. A fatal error ends the worker. Its successor has the same transactional ids and ends what was left open before it
+   gets partitions; where they begin, the broker says.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from itertools import cycle
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -143,7 +147,7 @@ class Transactions:
 
     def __init__(
         self,
-        producer: Producer,
+        producers: Sequence[Producer],
         group: str,
         outbox: Outbox,
         fetcher: SettlingFetcher,
@@ -151,7 +155,11 @@ class Transactions:
         identities: Identities,
         tell: Callable[[FromWorker], None],
     ) -> None:
-        self._producer = producer
+        """The producers take turns, a transaction each."""
+        self._producers = producers
+        self._turns = cycle(producers)
+        self._producer = producers[0]
+        """Whose transaction it is now."""
         self._group = group
         self._outbox = outbox
         self._fetcher = fetcher
@@ -179,6 +187,7 @@ class Transactions:
     def deliver(self, batch: Sequence[Entry]) -> None:
         """See `Carrier`."""
         began, aborted = time.monotonic(), 0
+        self._producer = next(self._turns)
         self._batch, self._rewound, step = batch, {}, Step.ASK
         while step not in (Step.DONE, Step.FENCED):
             result = self._attempt(step)
@@ -205,7 +214,8 @@ class Transactions:
 
     def serve(self) -> None:
         """See `Carrier`: keep the client's login fresh."""
-        self._producer.poll(0)
+        for producer in self._producers:
+            producer.poll(0)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -214,7 +224,7 @@ class Transactions:
             return self._steps[step]()
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            self._why = f"{step.value}: {error.name()}: {error.str()}"
+            self._why = self._outbox.trouble = f"{step.value}: {error.name()}: {error.str()}"
             return result_of(error)
 
     def _ask(self) -> Result:
@@ -227,6 +237,7 @@ class Transactions:
             self._tell(CommitWanted(self._number))
         self._identity = self._identities.wait(self._number, _ANSWER_SECONDS)
         if self._identity is None:
+            self._outbox.trouble = "the member may not commit: its group rebalances, or no coordinator answers"
             return Result.AGAIN
         self._live = self._outbox.live(self._live)
         return Result.OK if self._live else Result.EMPTY

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,13 +20,15 @@ from tests.system.producing import Flow, committed_offsets
 from tests.system.workers import procfs
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 PARTITIONS, MEMBERS, WORKERS, FAULTS = 6, 3, 2, 8
 RATE = 150
 SETTINGS: dict[str, dict[str, Any]] = {
     "group": {"session_timeout_ms": 6000, "allow_short_session_timeout": True},
     "producing": {"delivery": "transactions", "transaction_timeout_ms": 4000},
+    # One record may be in hand at several kills: it is not to blame.
+    "workers": {"max_crashes": 100},
 }
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "cooperative-sticky": {"partition_assignment_strategy": ["cooperative-sticky"]},
@@ -48,11 +51,11 @@ class Victims:
         self._rng = rng
         self.alive = [members.start() for _ in range(MEMBERS)]
 
-    def kill_a_worker(self) -> None:
-        """With whatever transaction it has open."""
-        member = self._rng.choice(self.alive)
-        if workers := member.workers():
-            os.kill(self._rng.choice(workers)["pid"], signal.SIGKILL)
+    def kill_the_workers(self) -> None:
+        """All of the group: each has its own moment, some have a transaction open."""
+        for worker in [worker for member in self.alive for worker in member.workers()]:
+            with suppress(ProcessLookupError):
+                os.kill(worker["pid"], signal.SIGKILL)
 
     def kill_a_supervisor(self) -> None:
         """Its workers die with it; another member comes."""
@@ -60,7 +63,7 @@ class Victims:
 
     def stop_a_member(self) -> None:
         """In order: everything it handled is committed."""
-        self._replace(lambda member: self._check(member.stop(within=60), member))
+        self._replace(self._stop)
 
     def freeze_a_member(self) -> None:
         """Past its session: others take over, and then it wakes up."""
@@ -76,9 +79,10 @@ class Victims:
         """One more for a while, then it leaves."""
         self.alive.append(self._members.start())
 
-    def close(self) -> list[int]:
-        """Stop all; their exit codes."""
-        return [member.stop(within=60) for member in self.alive]
+    def close(self) -> None:
+        """Stop all."""
+        for member in self.alive:
+            self._stop(member)
 
     def _replace(self, end: Callable[[MemberProcess], None]) -> None:
         member = self.alive.pop(self._rng.randrange(len(self.alive)))
@@ -87,8 +91,9 @@ class Victims:
             self.alive.append(self._members.start())
 
     @staticmethod
-    def _check(code: int, member: MemberProcess) -> None:
-        assert code == 0, member.output()[-3000:]
+    def _stop(member: MemberProcess) -> None:
+        member.wait(member.status, "to answer: before that, SIGTERM ends the interpreter and not the service")
+        assert member.stop(within=60) == 0, member.output()[-3000:]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -117,7 +122,7 @@ def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
             return -1  # A dead member's transaction is open: the brokers do not say before it is ended (KIP-447).
 
     victims = Victims(members, rng)
-    kinds = [victims.kill_a_worker, victims.kill_a_supervisor, victims.stop_a_member, victims.join]
+    kinds = [victims.kill_the_workers, victims.kill_a_supervisor, victims.stop_a_member, victims.join]
     schedule = [*kinds, victims.freeze_a_member, *rng.choices(kinds, k=FAULTS - len(kinds) - 1)]
     rng.shuffle(schedule)
     with Flow(kafka.bootstrap, topic, RATE) as flow:
@@ -126,7 +131,7 @@ def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
             wait_until(lambda: consumed() > before, f"progress before {fault.__name__} (seed {seed})", 60, 0.3)  # noqa: B023
             fault()
     wait_until(lambda: consumed() == flow.sent, f"{flow.sent} inputs to be committed (seed {seed})", 90, 0.5)
-    assert victims.close() == [0] * len(victims.alive), f"seed {seed}"
+    victims.close()
     outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)
     assert {value: count for value, count in outputs.items() if count != 1} == {}, f"seed {seed}"
     assert sum(outputs.values()) == flow.sent, f"seed {seed}"

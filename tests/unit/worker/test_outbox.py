@@ -49,6 +49,24 @@ def test_bytes_that_are_under_way_count_until_they_are_delivered() -> None:
     assert box.room() > 0
 
 
+def test_a_batch_that_has_not_arrived_for_ten_seconds_is_late_until_it_is_done() -> None:
+    now = 100.0
+    box = Outbox(Limits(100, 1000, 0.0), lambda: now)
+    box.put(entry(grant(), 0), 1, 10)
+    now = 200.0
+    assert box.late() is None, "it was not under way yet"
+    box.take()
+    now = 209.0
+    assert box.late() is None
+    now = 212.0
+    assert box.late() == "its outputs have waited 12 s for delivery: no broker has answered yet"
+    box.trouble = "Local: Message timed out"
+    assert box.late() == "its outputs have waited 12 s for delivery: Local: Message timed out"
+    box.done()
+    assert box.late() is None
+    assert box.trouble == ""
+
+
 def test_a_batch_waits_for_its_time_unless_a_partition_is_given_up() -> None:
     box = Outbox(Limits(100, 1000, seconds=3600))
     box.put(entry(grant(), 0), 1, 0)

@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.pipes.ledger import HAND_OFFSET
-from kunicorn.pipes.messages import Failed, FetcherStopped, Stopped
+from kunicorn.pipes.messages import Failed, FetcherStopped, Parked, Stopped
 from kunicorn.worker.grants import Attempt, Grant
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.settling import SettlingFetcher
-from tests.unit.worker.test_fetcher import P0, NoTopics, Table
+from tests.unit.worker.test_fetcher import P0, P1, NoTopics, Table
 
 
 class SettlingTable(Table):
@@ -21,8 +21,11 @@ class SettlingTable(Table):
 
     def __init__(self) -> None:
         super().__init__()
-        outbox = Outbox(Limits(1000, 1000, 0.0))
-        self.settling = SettlingFetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, outbox)
+        self.now = 0.0
+        self.outbox = Outbox(Limits(1000, 1000, 0.0), lambda: self.now)
+        self.settling = SettlingFetcher(
+            self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, self.outbox
+        )
         self.fetcher = self.settling
 
 
@@ -94,3 +97,17 @@ def test_a_refused_record_is_fetched_again_once_everything_before_it_is_delivere
     sending.fetcher.begin_turn(0)
     assert sending.assigned() == [("t", 0, 3)]
     assert sending.fetcher.singly == {P0: 4}
+
+
+def test_a_partition_whose_outputs_do_not_arrive_waits_for_delivery_and_others_do_not(sending: SettlingTable) -> None:
+    for tp, number in ((P0, 1), (P1, 2)):
+        sending.fetch(tp, number)
+    handle(sending, sending.take(P0, 0, 5), 5)
+    sending.outbox.take()
+    assert sending.settling.parked() == ([], {})
+    sending.now, sending.outbox.trouble = 11.0, "no leader"
+    why = "its outputs have waited 11 s for delivery: no leader"
+    assert sending.settling.parked() == ([Parked(1, "delivery", why)], {"delivery": 1})
+    sending.settling.settle({1: 5})
+    sending.outbox.done()
+    assert sending.settling.parked() == ([], {})
