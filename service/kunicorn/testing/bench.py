@@ -20,10 +20,19 @@ from confluent_kafka import Message
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.pipes.messages import (
+    CommitAs,
+    CommitWanted,
+    Configure,
+    Failed,
+    FetcherStart,
+    FetcherStopped,
+    FromWorker,
+)
 from kunicorn.records import Batch
 from kunicorn.settings import Settings
 from kunicorn.supervisor.outfitting import configure
+from kunicorn.testing.carried import Carried
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
 from kunicorn.testing.notes import Fate, Notes
 from kunicorn.testing.outcome import Run, outcome_of
@@ -35,9 +44,13 @@ from kunicorn.testing.turned_clock import TurnedClock
 from kunicorn.testing.watching import watched_failures, watched_fetcher
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.assembled import Assembled
+from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.main import CannotServe, Makers, assemble
+from kunicorn.worker.outbox import Outbox
+from kunicorn.worker.producing import Carrier
+from kunicorn.worker.settling import SettlingFetcher
 
-_FOR_EVER = 2**63 - 1
+_FOR_EVER = _EVERYTHING = 2**63 - 1
 _PATIENCE = 30.0
 """Seconds in which nothing was handled, though something is left: only a handler's own threads take so long."""
 _PAUSE = 0.0005
@@ -75,6 +88,8 @@ class Bench:
         self._lost = False
         self._heard = 0.0
         self._handling = False
+        self._carried: Carried | None = None
+        """Where outputs go; None: nothing is sent."""
         self._staging = Staging(
             stage,
             lambda tp, offset: self._places[tp, offset],
@@ -128,7 +143,9 @@ class Bench:
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: MemoryProducer(self._sent),  # type: ignore[arg-type, return-value]
-            fetcher=watched_fetcher(self._ended),
+            sender=self._sender,
+            fetcher=watched_fetcher(Fetcher, self._ended),
+            settling=watched_fetcher(SettlingFetcher, self._ended),
             failures=watched_failures(self._raised),
             handler=self._watched,
         )
@@ -166,6 +183,8 @@ class Bench:
     def _idle(self, seconds: float) -> None:
         """The client has nothing to give. Caller: the runner, between two turns."""
         self._stop_watch()
+        if self._carried is not None and self._carried.deliver():
+            return
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
             self._made.lifecycle.drain()
@@ -199,6 +218,12 @@ class Bench:
         elif isinstance(message, Failed):
             self._over[message.grant] = message.offset
             self._halted[next(tp for tp, number in self._grants.items() if number == message.grant)] = message.error
+        elif isinstance(message, CommitWanted) and self._made.sending is not None:
+            self._made.sending.identities.given(CommitAs(message.number, 1, "member", None))
+
+    def _sender(self, outbox: Outbox, carrier: Carrier) -> Carried:
+        self._carried = Carried(outbox, carrier)
+        return self._carried
 
     # -- what is noted -----------------------------------------------------------------------------------------------
 
@@ -222,8 +247,11 @@ class Bench:
 
 
 def _one_by_one(told: Configure) -> Configure:
-    """A test is to end the same way each time: records are handled in their order, whatever the settings say."""
+    """A test is to end the same way each time: records are handled in their order, and what they leave to be sent goes
+    out when all are, whatever the settings say."""
     replace = msgspec.structs.replace
+    if told.producing is not None:
+        told = replace(told, producing=replace(told.producing, max_records=_EVERYTHING, max_bytes=_EVERYTHING))
     return replace(told, handlers=[replace(each, ordering="partition", concurrency=1) for each in told.handlers])
 
 

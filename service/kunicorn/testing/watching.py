@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from confluent_kafka import Message
 
@@ -13,17 +14,19 @@ from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant
 
+F = TypeVar("F", bound=Fetcher)
+
 _FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER}
 
 
-def watched_fetcher(ended: Callable[[Sequence[Message], Fate], None]) -> type[Fetcher]:
-    """A fetcher that tells of records passed over or given up."""
+def watched_fetcher(kind: type[F], ended: Callable[[Sequence[Message], Fate], None]) -> type[F]:
+    """A fetcher of that kind that tells of records passed over or given up."""
 
-    class WatchedFetcher(Fetcher):
+    class WatchedFetcher(kind):  # type: ignore[misc, valid-type]
         def pass_over(self, attempt: Attempt[Grant], end: End, reason: Reason) -> bool:
             if end in _FATES:
                 ended(attempt.records, _FATES[end])
-            return super().pass_over(attempt, end, reason)
+            return bool(super().pass_over(attempt, end, reason))
 
         def give_up(self, attempt: Attempt[Grant], error: str) -> None:
             ended(attempt.records, Fate.GIVEN_UP)

@@ -84,10 +84,13 @@ class Grant:
     """From where it is fetched, if not from the next offset to handle: what lies between is known."""
 
     def from_where(self, cells: memoryview) -> ClientPartition:
-        """The partition as the client takes it, from the next offset to handle on."""
+        """The partition as the client takes it, from the next offset to handle on.
+
+        What is handled and not delivered yet lies before it: fetched again, its outputs would be sent twice.
+        """
         if self.resume_at is not None:
             return self._place(self.resume_at.offset, self.resume_at.leader_epoch)
-        return self.place(cells, cells[self.at + CONSUMED])
+        return self.place(cells, max(cells[self.at + CONSUMED], self.handled_to))
 
     def place(self, cells: memoryview, offset: int) -> ClientPartition:
         """That offset of it as the client takes it."""

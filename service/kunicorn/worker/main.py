@@ -47,7 +47,8 @@ from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.producing import Letters, LettersAmongOutputs, Outputs
+from kunicorn.worker.outbox import Outbox
+from kunicorn.worker.producing import Carrier, Letters, LettersAmongOutputs, Outputs, Sender, Startable
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending, refused_by_producing
 from kunicorn.worker.settling import SettlingFetcher
@@ -153,7 +154,9 @@ class Makers:
 
     consumer: Callable[..., Consumer] = Consumer
     producer: Callable[..., Producer] = Producer
+    sender: Callable[[Outbox, Carrier], Startable] = Sender
     fetcher: type[Fetcher] = Fetcher
+    settling: type[SettlingFetcher] = SettlingFetcher
     failures: type[Failures[Grant]] = Failures
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
 
@@ -166,7 +169,7 @@ def assemble(
     Caller: the thread that will run the runner. Raises `CannotServe`.
     """
     makers = makers or Makers()
-    sending = Sending(configure.producing, makers.producer) if configure.producing is not None else None
+    sending = Sending(configure.producing, makers.producer, makers.sender) if configure.producing is not None else None
     outputs = sending.outputs if sending is not None else None
     handlings = _handlings(configure, makers.handler, outputs)
     login = Login(configure.token)
@@ -187,7 +190,7 @@ def assemble(
         return Assembled(handlings, lifecycle, flights, several, login, statistics)
     fetcher: Fetcher
     if sending is not None:
-        fetcher = settling = SettlingFetcher(consumer, topics, ledger, Meter(), lifecycle.report, sending.outbox)
+        fetcher = settling = makers.settling(consumer, topics, ledger, Meter(), lifecycle.report, sending.outbox)
         _start_sending(sending, settling, login, report)
     else:
         fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)

@@ -100,6 +100,11 @@ class Outbox:
 
     # -- sender --------------------------------------------------------------------------------------------------------
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is something for `take`."""
+        return bool(self._entries)
+
     def take(self) -> list[Entry]:
         """The next batch, as soon as it is due; empty if none is for a second."""
         with self._changed:

@@ -131,6 +131,13 @@ class Fenced(Exception):
     """Another producer has this worker's transactional.id: whatever we hold is not ours to commit any more."""
 
 
+class Startable(Protocol):
+    """Who takes batches out of the outbox."""
+
+    def start(self) -> None:
+        """From now on."""
+
+
 class Sender(threading.Thread):
     """Takes batches out of the outbox, one after another, for as long as the process lives."""
 

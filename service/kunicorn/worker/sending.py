@@ -13,7 +13,7 @@ from kunicorn.pipes.messages import FromWorker, ProducingTarget
 from kunicorn.worker.acknowledging import Acknowledging
 from kunicorn.worker.login import Login
 from kunicorn.worker.outbox import Limits, Outbox
-from kunicorn.worker.producing import Carrier, Outputs, Sender
+from kunicorn.worker.producing import Carrier, Outputs, Sender, Startable
 from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.tally import Tally
 from kunicorn.worker.transactions import Identities, Transactions
@@ -28,13 +28,19 @@ _TURNS = ("a", "b")
 class Sending:
     """Made before the handler is loaded; `start` comes when there is a fetcher."""
 
-    def __init__(self, target: ProducingTarget, make: Callable[..., Producer] = Producer) -> None:
+    def __init__(
+        self,
+        target: ProducingTarget,
+        make: Callable[..., Producer] = Producer,
+        sender: Callable[[Outbox, Carrier], Startable] = Sender,
+    ) -> None:
         self.outbox = Outbox(Limits(target.max_records, target.max_bytes, target.max_ms / 1000))
         self.outputs = Outputs(self.outbox, target.topic, target.delivery)
         self.tally = Tally()
         self.identities = Identities()
         self._target = target
         self._make = make
+        self._sender = sender
 
     def start(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
         """Make the producer and begin to send.
@@ -42,7 +48,7 @@ class Sending:
         Raises `KafkaException` (or what the client says of properties that it refuses). With transactions it blocks
         until what a predecessor left open is ended, however long the brokers take.
         """
-        Sender(self.outbox, self._carrier(fetcher, login, tell)).start()
+        self._sender(self.outbox, self._carrier(fetcher, login, tell)).start()
 
     def _carrier(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> Carrier:
         target = self._target

@@ -52,6 +52,16 @@ def test_invariant_1_what_is_handled_counts_as_consumed_only_when_it_is_delivere
     assert sending.ledger.read(1, 1).consumed.offset == 5
 
 
+def test_a_parked_partition_goes_on_behind_what_is_handled_though_it_is_not_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 1)
+    held = [Message(topic=P0.topic, partition=P0.partition, offset=0, value=b"")]
+    sending.fetcher.park(Attempt(grant, held, 1), "retry", "not yet")
+    assert sending.fetcher.retake(grant, 0, 10)
+    assert handle(sending, grant, 1)
+    assert grant.from_where(sending.ledger.cells).offset == 1, "else it is handled, and its outputs sent, once more"
+
+
 @pytest.mark.parametrize("when", ["before the stop", "after the stop"])
 def test_a_stopped_partition_is_reported_when_all_it_handled_is_delivered(sending: SettlingTable, when: str) -> None:
     sending.fetch(P0, 1)

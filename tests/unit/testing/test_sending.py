@@ -1,0 +1,74 @@
+"""What handlers return to be sent, under the testing kit: each output once, whatever became of records in between."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.outcomes import DeadLetter, Skip
+from kunicorn.producing import Send
+from kunicorn.records import Record
+from kunicorn.testing import HandlerTest, record
+
+DELIVERIES = ("at_least_once", "transactions")
+
+
+class Moody:
+    """Copies each record to another topic, unless its value says otherwise."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+
+    def __call__(self, given: Record) -> Iterator[Send]:
+        self.calls[given.offset] += 1
+        yield Send("copies", given.value)
+        match given.value:
+            case b"at the second try" if self.calls[given.offset] < 2:
+                raise ValueError("not yet")
+            case b"never":
+                raise ValueError("no")
+            case b"skip":
+                raise Skip("not ours")
+            case b"letter":
+                raise DeadLetter("a negative total")
+            case _:
+                pass
+
+
+@given(
+    fates=st.lists(st.sampled_from(["at once", "at the second try", "never", "skip", "letter"]), max_size=8),
+    delivery=st.sampled_from(DELIVERIES),
+)
+def test_each_output_is_sent_once_and_in_order_through_retries_and_dead_letters(
+    fates: list[str], delivery: str
+) -> None:
+    handler = Moody()
+    test = HandlerTest(
+        handler, max_attempts=2, on_failure="dead_letter", settings={"producing": {"delivery": delivery}}
+    )
+    run = test.run(*[record(fate) for fate in fates])
+    told = [(each.topic, (each.value or b"").decode()) for each in run.sent]
+    kept = [fate for fate in fates if fate != "skip"]
+    assert told == [("dead-letters" if fate in ("never", "letter") else "copies", fate) for fate in kept]
+    tries = {"at the second try": 2, "never": 2}
+    assert handler.calls == {offset: tries.get(fate, 1) for offset, fate in enumerate(fates)}
+    assert not fates or run.committed == {("test", 0): len(fates)}
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_of_a_record_in_hand_when_the_session_is_lost_nothing_is_sent(delivery: str) -> None:
+    run = HandlerTest(Moody(), settings={"producing": {"delivery": delivery}}).run(
+        record("a"), record("b"), lose_session_at=1
+    )
+    assert (run.sent, run.committed) == ([], {("test", 0): 0})
+
+
+def test_a_run_that_sends_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    HandlerTest(Moody(), settings={"producing": {"delivery": "transactions"}}).run(record("a"))
+    assert threading.active_count() == before
