@@ -293,6 +293,8 @@ class Runner:
             time.sleep(_LEASE_CHECK_SECONDS)
             self.progress += 1
             self._now = now_ns()
+            # Membership comes back only when lost partitions are reported, which their on_lost goes before.
+            self._lifecycle.attend(self._now)
         self.paused_by_lease = False
         if self._fetcher.drained:
             return False

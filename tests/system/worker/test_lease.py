@@ -75,3 +75,31 @@ def test_a_paused_worker_gives_its_partitions_up_at_once_and_drains(
     assert worker.expect(FetcherStopped, 1.0).partitions[0].offset == 0
     worker.tell(Drain(0.0))
     assert worker.exit_status() == 0
+
+
+HEARS = """
+class Hears:
+    def handle(self, record):
+        (HERE / "handled").touch()
+
+    def on_lost(self, partitions):
+        (HERE / "lost").write_text(",".join(str(offset) for offset in partitions.values()))
+"""
+
+
+def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_supervisor(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
+    source = (processes.directory / "handlers_under_test.py").read_text()
+    here = f"\nfrom pathlib import Path\nHERE = Path({str(processes.directory)!r})\n"
+    processes.module(source + here + HEARS)
+    worker = processes.worker("Hears", kafka.bootstrap, [topic])
+    worker.ledger.lease_ns = 0
+    worker.start(topic, {0: 0})
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    worker.stop(1, lost=True)
+    assert worker.expect(FetcherStopped, 5.0).partitions[0].offset == 0, "the lease comes back only after this"
+    assert (processes.directory / "lost").read_text() == "0"
+    assert not (processes.directory / "handled").exists()
