@@ -120,7 +120,7 @@ BROKEN = {
     "code that ends the process": (CODE + "\nimport os; os._exit(3)  # {version}\n", "ends the process (exit 3)"),
     "a setup that raises": (
         CODE + '\ndef setup(options):\n    raise KeyError("{version}")\nhandle.setup = setup\n',
-        "setup(options) raised KeyError: 'bad'",
+        "setup raised KeyError: 'bad'",
     ),
 }
 
