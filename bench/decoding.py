@@ -115,7 +115,7 @@ def measured(rounds: int) -> list[tuple[str, float, float]]:
     best: dict[str, tuple[float, float]] = {}
     for _ in range(rounds):
         for name, handle, mode, decoding, alone in FORMS:
-            calls = calls_of(Handler(name, handle, False, None, None), mode, decoding)
+            calls = calls_of(Handler(name, handle, is_async=False), mode, decoding)
             took = nanoseconds(lambda calls=calls: calls(some, following, cells, 0, []))  # type: ignore[misc]
             decoder = nanoseconds(lambda alone=alone: deque(map(alone, raw), maxlen=0)) if alone else 0.0  # type: ignore[misc]
             before = best.get(name, (took, decoder))

@@ -89,7 +89,7 @@ def configured(bootstrap: str, topic: str, megabytes: int) -> Configure:
 def peak_mb(configure: Configure, topic: str, partitions: int) -> int:
     """The worker's peak, as soon as it has stopped growing."""
     with ExitStack() as stack:
-        template = TemplateProcess(configure.entrypoint, ROOT)
+        template = TemplateProcess(configure.handlers[0].entrypoint, ROOT)
         stack.callback(template.close)
         template.ready()
         worker = template.fork()

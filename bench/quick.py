@@ -104,7 +104,7 @@ def handled(worker: WorkerProcess) -> int:
 
 def start_worker(stack: ExitStack, configure: Configure) -> WorkerProcess:
     """A worker that is ready for partitions."""
-    template = TemplateProcess(configure.entrypoint, ROOT)
+    template = TemplateProcess(configure.handlers[0].entrypoint, ROOT)
     stack.callback(template.close)
     template.ready()
     worker = template.fork()
@@ -124,7 +124,7 @@ def delays_of_bare(configure: Configure, bootstrap: str, topic: str) -> list[flo
 def delays_of_worker(configure: Configure, bootstrap: str, topic: str, path: Path) -> list[float]:
     """Milliseconds from sending to the handler."""
     create(bootstrap, topic)
-    configure.options["path"] = str(path)
+    configure.handlers[0].options["path"] = str(path)
     with ExitStack() as stack:
         worker = start_worker(stack, configure)
         worker.start(topic, dict.fromkeys(range(PARTITIONS), 0))
