@@ -112,7 +112,7 @@ def check_handlers(settings: Settings) -> None:
     _refuse_outputs(settings)
     for order in handler_orders(settings):
         handler = handler_of(order.entrypoint, find(order.entrypoint))
-        if handler.load_offsets is not None:
+        if handler.keeps_offsets:
             raise ConfigError(
                 f"{order.entrypoint} keeps its offsets itself (load_offsets), but a job on Spark begins where its own "
                 f"options say: what it handles would be applied again, or refused as a gap. Give the job a handler "

@@ -19,9 +19,7 @@ from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
-from kunicorn.pipes.ledger import (
-    Ledger,
-)
+from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import (
     Failed,
     FailureKind,
