@@ -65,6 +65,7 @@ class Host:
         self._assignor = assignor
         self._node: int | None = None
         self._waiting: set[ev.Request] = set()
+        self._draining: ev.Revoke | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ticking = 0
         self._last_arrival = world.now
@@ -141,8 +142,10 @@ class Host:
                 self._positions |= {tp: self._world.committed[tp] for tp in partitions if tp not in self.running}
                 self.running |= set(partitions)
             case ev.Revoke():
+                self._draining = command
                 self._world.after(self.drain, lambda: self._drained(command, self._world.now + COMMIT_TIMEOUT))
             case ev.Lose(partitions, _):
+                self._draining = None
                 self.running -= set(partitions)
             case ev.BeCertain(until):
                 self.lease = until
@@ -239,7 +242,12 @@ class Host:
     # -- the revoke hook -------------------------------------------------------------------------------------------
 
     def _drained(self, request: ev.Revoke, deadline: float) -> None:
-        """Nothing is handled any more; commit until it is taken, or the time for it is over."""
+        """Nothing is handled any more; commit until it is taken, or the time for it is over.
+
+        What was lost meanwhile and then given to us again is under another grant, which this drain does not end.
+        """
+        if request is not self._draining:
+            return
         drained = self.running.intersection(request.partitions)
         offsets = {tp: self._positions[tp] + 1 for tp in drained}
         self.running -= drained

@@ -55,6 +55,7 @@ class ConsumerMember(Standing):
         super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
         self._naming_patience = Patience(timings, rng)
+        self._rebalance_timeout = timings.rebalance_timeout
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
         self._heartbeat: ev.SendConsumerHeartbeat | None = None
@@ -183,18 +184,25 @@ class ConsumerMember(Standing):
         self._slot_wanted_since = None
         self._full = False
         self.heartbeat_ok_at = now
-        certain = self._certain(request.sent_at)
         if answer.epoch > 0:
             self.generation = answer.epoch
-        if self.state is State.LEAVING:
-            return [certain]
-        if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():
-            self._step(Step.ACCEPT)
         if answer.assignment is not None:
             self._holdings.target = answer.assignment
-        elif self.state is State.STABLE and not self.history.open:
+        if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():
+            self._step(Step.ACCEPT)
+        steady = self.state is State.STABLE and answer.assignment is None
+        if steady or not self._owes():
+            self._expelled_at = request.sent_at + self._rebalance_timeout
+        certain = self._certain(request.sent_at)
+        if self.state is State.LEAVING or (steady and not self.history.open):
             return [certain]  # the steady case, which has to be cheap with ten thousand partitions
         return [certain, *self._reconcile(now)]
+
+    def _owes(self) -> bool:
+        """Whether the coordinator may wait for us to let go of something. It does so for the rebalance timeout, from
+        the first heartbeat that found us with it; then it expels us, however many heartbeats it has had since
+        (`GroupMetadataManager.java`, scheduleConsumerGroupRebalanceTimeoutIfNeeded)."""
+        return self.state is State.ACKNOWLEDGING or bool(self._holdings.surplus())
 
     def _refused(
         self, verdict: Reaction, answer: ConsumerHeartbeatAnswer, commit_pending: bool, now: float
@@ -332,6 +340,7 @@ class ConsumerMember(Standing):
     def _drop_everything(self) -> tuple[TopicPartition, ...]:
         self.generation = NO_GENERATION
         self.certain_until = None
+        self._expelled_at = float("inf")
         self._heartbeat = self._request = self._naming = None
         self._full = True
         return self._holdings.drop()

@@ -30,8 +30,8 @@ class Standing:
         """Without an answer for so long we are out: what the brokers have for us, or our setting where it is less."""
         self.history = History()
         self._expelled_at = float("inf")
-        """While a rebalance is under way, when at the earliest the coordinator goes on without us, whatever heartbeats
-        it has had: after the rebalance timeout, counted from before it can have begun."""
+        """When at the earliest the coordinator goes on without us whatever heartbeats it has had: the rebalance timeout
+        after we last knew that none was under way for us."""
         self._pulse = Pulse(timings)
         self._patience = Patience(timings, rng)
         self._search = Search(self._patience)
