@@ -63,6 +63,12 @@ _SWEEP_INTERVAL = 1.0
 _BEAT = 0.1
 _EXIT_GRACE = 5.0
 _CONNECT_TIMEOUT = 5.0
+_KINDS = {
+    "dead_letters.topic": "dead-letter topic",
+    "producing.topic": "output topic",
+    "handler.retry_topic": "retry topic",
+}
+"""Topics that are written to, by the setting that names them."""
 
 
 def run(
@@ -114,7 +120,7 @@ class Service:
             rng=rng,
         )
         self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
-        topics = settings.assign.wanted.topics or group.topics
+        topics = settings.assign.wanted.topics or settings.subscribed_topics
         self._topics = Topics(topics, self._cluster, brokers_match=group.group_protocol == "consumer")
         coordinator = Coordinator(self._cluster, group.id)
         self._brokers = Brokers(settings, self._cluster, coordinator, self._topics)
@@ -147,7 +153,14 @@ class Service:
         self._fetchers.pool, self._fetchers.table.topic_id = self._pool, self._topics.topic_id
         self._fetchers.table.kept_elsewhere = self._kept_elsewhere
         self._source = self._source_of_partitions(coordinator)
-        self._resolver = Resolver(self._source, self._brokers, self._fetchers, group.auto_offset_reset, self._fatal)
+        self._resolver = Resolver(
+            self._source,
+            self._brokers,
+            self._fetchers,
+            group.auto_offset_reset,
+            settings.retry_topics,
+            self._fatal,
+        )
         self._ending = Ending(
             until,
             self._source,
@@ -295,7 +308,7 @@ class Service:
         """Raises `ConfigError` for topics that are not there, or not ours to read."""
         for name, setting in self._settings.other_topics.items():
             info = self._cluster.metadata.topics.get(name)
-            kind = "dead-letter topic" if setting == "dead_letters.topic" else "output topic"
+            kind = _KINDS[setting]
             if info is None or info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ConfigError(
                     f"{kind} {name!r} does not exist on this cluster: create it, or correct "

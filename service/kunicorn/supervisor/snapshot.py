@@ -43,6 +43,7 @@ class Snapshot:
         self._totals = totals
         self._started_at = clock.now()
         self._shown = shown(settings)
+        self._waits_in = {name: topic.delay_ms for name, topic in settings.retry_topics.items()}
 
     def show(self, settings: Settings) -> None:
         """These are in force from now on."""
@@ -77,7 +78,9 @@ class Snapshot:
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
             workers=tuple(_worker(place, held.get(place.number, 0), now) for place in self._pool.places),
-            partitions=tuple(_partition(p, waits, now) for _, p in sorted(self._fetchers.table.items())),
+            partitions=tuple(
+                _partition(p, waits, self._waits_in, now) for _, p in sorted(self._fetchers.table.items())
+            ),
             totals=dict(self._totals),
             acts=self._settings.http.acts,
             settings=self._shown,
@@ -111,8 +114,12 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
     )
 
 
-def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> PartitionStatus:
+def _partition(
+    partition: Partition, waits: Mapping[int, str], waits_in: Mapping[str, int], now: float
+) -> PartitionStatus:
+    """`waits`: why, by grant. `waits_in`: for so many milliseconds, by retry topic."""
     position = partition.position.offset if partition.position is not None else None
+    waits_ms = waits_in.get(partition.tp.topic, 0)
     known = position is not None and partition.log_end is not None
     lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
     hand = partition.reading.in_hand
@@ -129,20 +136,21 @@ def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> Pa
         committed=partition.committed,
         log_end=partition.log_end,
         lag=lag,
-        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET)),
+        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET), waits_ms),
         in_hand=hand if hand != NO_OFFSET else None,
         in_hand_age=now - since_ns / clock.NANOSECONDS if hand != NO_OFFSET else None,
     )
 
 
-def lag_seconds(lag: int | None, timestamp_ms: int) -> float | None:
-    """Age of the oldest unhandled record, which is of that time. None while it is unknown: for a few seconds where no
-    worker has begun with the partition, and where records carry no time."""
+def lag_seconds(lag: int | None, timestamp_ms: int, waits_ms: int = 0) -> float | None:
+    """Age of the oldest unhandled record, which is of that time; in a retry topic, where it `waits_ms`, how long it
+    could have been handled already. None while it is unknown: for a few seconds where no worker has begun with the
+    partition, and where records carry no time."""
     if lag == 0:
         return 0.0
     if lag is None or timestamp_ms == NO_TIMESTAMP:
         return None
-    return max(0.0, time.time() - timestamp_ms / 1000)
+    return max(0.0, time.time() - (timestamp_ms + waits_ms) / 1000)
 
 
 def _age(at: float | None, now: float) -> float | None:
