@@ -8,7 +8,7 @@ from kunicorn.settings import GroupSettings
 from kunicorn.supervisor.source import Source, Words
 from kunicorn.supervisor.stopping import Stopping
 
-GROUP = GroupSettings(id="g", topics=["orders"])
+GROUP = GroupSettings(id="g", topics=("orders",))
 
 
 class Told:
