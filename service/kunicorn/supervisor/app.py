@@ -27,8 +27,9 @@ from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.brokers import Brokers
+from kunicorn.supervisor.deaths import TopicHandling
 from kunicorn.supervisor.ending import Ending, Until
-from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
+from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.outfitting import configure, preload
@@ -330,7 +331,7 @@ class Service:
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""
         self._settings = settings
-        self._fetchers.max_crashes = settings.workers.max_crashes
+        self._fetchers.deaths.max_crashes = settings.workers.max_crashes
         self._recycler.limits = settings.workers
         self._snapshot.show(settings)
         logs.adjust(settings.log.level, settings.log.format)
