@@ -94,7 +94,7 @@ class Metrics:
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
         self.hook_failures = self._counter(c.HOOK_FAILURES)
         self.http_actions = self._counter(c.HTTP_ACTIONS)
-        self.totals = dict.fromkeys((*_TOTALS, "dead_letters", "retry_topics"), 0)
+        self.totals = dict.fromkeys((*_TOTALS, "dead_letters", "retry_topics", "sent", "aborted"), 0)
         """The same over all topics, for `/status`."""
         self.worker_lines_dropped = 0
         """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
@@ -109,11 +109,13 @@ class Metrics:
             self.hook_failures.labels(hook=hook).inc(count)
         for topic, count in pong.sent.items():
             self.sent.labels(topic=topic).inc(count)
+            self.totals["sent"] += count
         for seconds in pong.committed_seconds:
             self.transactions.labels(result="committed").inc()
             self.transaction_seconds.observe(seconds)
         if pong.aborted:
             self.transactions.labels(result="aborted").inc(pong.aborted)
+            self.totals["aborted"] += pong.aborted
         if pong.families is not None:
             self.handlers.report(pid, pong.families)
         if pong.client_families is not None:

@@ -173,7 +173,8 @@ class Status:
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     totals: dict[str, int] = field(default_factory=dict)
-    """Since the start: records, failures, retries, dead_letters, retry_topics, skipped."""
+    """Since the start: records, failures, retries, dead_letters, retry_topics, skipped; sent (records that handlers
+    returned), and aborted (transactions, each of which is sent again)."""
     acts: bool = False
     """Whether something can be done over HTTP, by whoever has the token."""
     settings: dict[str, object] = field(default_factory=dict)

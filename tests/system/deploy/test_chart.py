@@ -75,7 +75,8 @@ def test_lint_has_nothing_to_say(tools: Tools, helm: str) -> None:
 def test_the_service_accepts_every_config_that_is_rendered(releases: Releases, tmp_path: Path) -> None:
     for (helm, name), release in releases.items():
         settings = as_in_the_pod(release, tmp_path / helm / name)
-        assert settings.handler.entrypoint == "handlers:handle" or name == "hpa"
+        own_image = name in {"hpa", "handlers", "concurrency"}
+        assert settings.handler.entrypoint.startswith("shop.handlers:" if own_image else "handlers:handle")
 
 
 def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
@@ -83,7 +84,7 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
     directory.mkdir(parents=True)
     mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
     text = release.config()
-    for name in ("sasl", "oauthbearer", "tls", "http"):
+    for name in ("sasl", "oauthbearer", "tls", "http", "schema-registry"):
         for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
             (directory / file).write_text("a long and secret text")
             text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
@@ -117,6 +118,33 @@ def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str],
     assert settings.handler.failures[0].exceptions == ("builtins.ValueError",)
     assert settings.kafka.librdkafka == {"fetch.wait.max.ms": 100}
     assert settings.group.topics == ("^orders-.*",)
+
+
+def test_several_handlers_a_schema_registry_and_transactions_reach_the_service(
+    rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    release = rendered("handlers")
+    settings = as_in_the_pod(release, tmp_path / "handlers")
+    assert [each.topics for each in settings.handlers] == [("orders",), ("^refunds-.*",)]
+    assert settings.handlers[1].options == {"currency": "EUR"}
+    assert settings.producing.in_transactions
+    assert settings.producing.librdkafka == {"batch.size": 1_000_000}
+    registry = settings.schema_registry
+    assert (registry.username, registry.secret()) == ("from-kubernetes", "a long and secret text")
+    assert registry.ssl_ca_location is not None
+    name = release.environment()["KUNICORN_SCHEMA_REGISTRY__USERNAME"]["valueFrom"]["secretKeyRef"]
+    assert name == {"name": "billing-registry", "key": "username"}
+    (check,) = release.pod()["initContainers"]
+    assert check["volumeMounts"] == release.container()["volumeMounts"], "the check asks the registry, too"
+
+
+def test_a_login_at_the_registry_alone_leaves_the_user_s_name_in_the_settings(
+    rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    settings = as_in_the_pod(rendered("concurrency"), tmp_path / "concurrency")
+    assert settings.schema_registry.username == "mails"
+    assert settings.schema_registry.password_file is not None
+    assert (settings.handler.concurrency, settings.handler.ordering) == (64, "key")
 
 
 def test_static_members_are_a_stateful_set_named_after_its_pods(rendered: Callable[[str], Rendered]) -> None:
@@ -235,6 +263,8 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     ),
     (["config.assign.partitions={orders}", "replicaCount=2"], "every pod would handle the same partitions"),
     (["config.assign.partitions={orders}", "config.assign.stop=end"], 'config.assign.stop = "end"'),
+    (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
+    (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
     (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
     (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
     (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),
@@ -244,6 +274,8 @@ UNKNOWN: tuple[tuple[list[str], str], ...] = (
     (["config.group.sesion_timeout_ms=90000"], "sesion_timeout_ms"),
     (["config.grup.id=orders"], "grup"),
     (["config.kafka.sasl_password=hunter2"], "sasl_password"),
+    (["config.schema_registry.password=hunter2"], "password"),
+    (["config.producing.delivery=exactly_once"], "delivery"),
     (["config.group.session_timeout_ms=soon"], "session_timeout_ms"),
     (["config.workers.count=0"], "count"),
     (["config.group.group_protocol=modern"], "group_protocol"),
