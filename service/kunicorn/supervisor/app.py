@@ -26,6 +26,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
+from kunicorn.supervisor.balancing import Balancer
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.deaths import TopicHandling
 from kunicorn.supervisor.ending import Ending, Until
@@ -97,11 +98,10 @@ class Service:
         kafka, group = settings.kafka, settings.group
         rng = random.Random()
         self._ended: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._stopping = self._hurried = False
         self._problem: str | None = "starting"
         self._serving = False
         """Partitions are being had: from now on a stop means to drain."""
-        self._hurried = False
         self._loop_lag = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics = Metrics()
@@ -134,6 +134,7 @@ class Service:
         self._timeouts = Timeouts(
             self._pool, self._fetchers, self._metrics, lambda topic: self._handling(topic).timeout_ms
         )
+        self._balancer = Balancer(self._fetchers, self._pool, self._brokers, self._is_steady, settings.workers)
         self._recycler = Recycler(self._pool, self._replacer, settings.workers)
         self._reloader = Reloader(
             settings,
@@ -224,6 +225,7 @@ class Service:
             self._pool.watch(),
             self._timeouts.watch(),
             self._recycler.watch(),
+            self._balancer.watch(),
             self._reloader.watch(),
             lag.watch(self._brokers, self._fetchers),
             self._end_by_itself(),
@@ -324,6 +326,9 @@ class Service:
         handler = self._settings.handler_of(topic)
         return TopicHandling(handler.on_failure == "halt", handler.mode == "batch", handler.handler_timeout_ms)
 
+    def _is_steady(self) -> bool:
+        return self._source.steady and not self._stopping
+
     def _kept_elsewhere(self, topic: str) -> bool:
         keepers = self._templates.keepers
         return bool(keepers) and self._settings.handler_of(topic).entrypoint in keepers
@@ -332,7 +337,7 @@ class Service:
         """After a reload: what of it the supervisor itself goes by."""
         self._settings = settings
         self._fetchers.deaths.max_crashes = settings.workers.max_crashes
-        self._recycler.limits = settings.workers
+        self._recycler.limits = self._balancer.settings = settings.workers
         self._snapshot.show(settings)
         logs.adjust(settings.log.level, settings.log.format)
 
