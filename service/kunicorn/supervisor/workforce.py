@@ -11,7 +11,8 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings, shown
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
+from kunicorn.supervisor.deaths import TopicHandling
+from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.outfitting import configure, preload
 from kunicorn.supervisor.pool import Blueprint, Pool
 from kunicorn.supervisor.recycling import Recycler
@@ -89,6 +90,6 @@ class Workforce:
     def _put_in_force(self, settings: Settings) -> None:
         """After a reload: what of it the supervisor itself goes by."""
         self.settings, self.shown = settings, shown(settings)
-        self.fetchers.max_crashes = settings.workers.max_crashes
+        self.fetchers.deaths.max_crashes = settings.workers.max_crashes
         self._recycler.limits = settings.workers
         logs.adjust(settings.log.level, settings.log.format)
