@@ -212,6 +212,10 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
     assert container["image"] == "kunicorn:0.1.0-pipeline"
     assert cron["concurrencyPolicy"] == "Forbid"
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    scraped = [each["spec"]["selector"]["matchLabels"] for each in release.all("PodMonitor")]
+    assert [wanted.items() <= labels.items() for wanted in scraped] == [False, True], "the service's, and the jobs'"
+    assert container["ports"] == [{"name": "http", "containerPort": 9400}], "where a job tells how far it is"
     values = [CHART / "ci/pipelines-values.yaml"]
     changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
