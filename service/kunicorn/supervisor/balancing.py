@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kunicorn.group.loads import Limits, Move, Past, next_move
 from kunicorn.observe import logs
@@ -30,16 +30,17 @@ class Balancer:
         fetchers: Fetchers,
         pool: Pool,
         offsets: Offsets,
-        steady: Callable[[], bool],
         settings: WorkerSettings,
+        delayed: Collection[str] = (),
     ) -> None:
-        """`steady`: no rebalance is under way."""
+        """`delayed`: topics whose records wait until they are due."""
+        self.steady: Callable[[], bool] = lambda: False
+        """Set by the service: no partition is about to come or to go."""
         self.settings = settings
         self._fetchers = fetchers
         self._pool = pool
         self._offsets = offsets
-        self._steady = steady
-        self._measures = Measures(clock.now())
+        self._measures = Measures(clock.now(), delayed)
         self._past = Past()
 
     async def watch(self) -> None:
@@ -90,7 +91,7 @@ class Balancer:
         pool = self._pool
         return (
             not pool.stopping
-            and self._steady()
+            and self.steady()
             and all(process.takes_partitions for process in processes)
             and all(process.pong is not None and not process.pong.paused_by_lease for process in processes)
             and not any(place.backing_off or place.successor or place.predecessor for place in pool.places)

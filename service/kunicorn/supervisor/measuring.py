@@ -50,8 +50,10 @@ class Measured:
 class Measures:
     """Of all partitions of the member. Caller: the loop; nothing blocks."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, delayed: Collection[str] = ()) -> None:
+        """`delayed`: topics whose lag is not to be caught up with, since records wait there until they are due."""
         self._looked_at = now
+        self._delayed = frozenset(delayed)
         self._measured: dict[TopicPartition, Measured] = {}
 
     def look(self, table: Mapping[TopicPartition, Partition], now: float) -> None:
@@ -70,7 +72,7 @@ class Measures:
                 tp=tp,
                 worker=partition.worker.number,
                 busy=self._measured[tp].rate,
-                lag=_lag(partition),
+                lag=_lag(partition) if tp.topic not in self._delayed else None,
                 cost=_cost(self._measured[tp], costs.get(tp.topic, 0.0)),
                 movable=_movable(partition, parked, now),
             )

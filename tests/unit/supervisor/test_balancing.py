@@ -37,7 +37,7 @@ class WatchedPool(PlayedPool):
 class Logs:
     """The brokers: what they say of the logs' ends."""
 
-    sharing: Sharing
+    sharing: Any
 
     async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogOffset]:
         self.sharing.asked += 1
@@ -60,7 +60,9 @@ class Sharing:
         self.steady = True
         self.asked = 0
         self.ends = dict.fromkeys(range(8), 100)
-        self.balancer = Balancer(self.stage.fetchers, untyped, Logs(self), lambda: self.steady, SETTINGS)
+        logs: Any = Logs(self)
+        self.balancer = Balancer(self.stage.fetchers, untyped, logs, SETTINGS)
+        self.balancer.steady = lambda: self.steady
         self.now = clock.now()
         self.run()
         assert {n for n in range(8) if self.worker_of(n) == 0} == {0, 2, 4, 6}
