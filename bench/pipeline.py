@@ -170,17 +170,18 @@ def rival_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Iter
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    told, said = process.stdin, process.stdout
+    assert told is not None
+    assert said is not None
 
     def rate() -> float:
-        print("go", file=process.stdin, flush=True)
-        return float(process.stdout.readline())
+        print("go", file=told, flush=True)
+        return float(said.readline())
 
     try:
         yield rate
     finally:
-        process.stdin.close()
+        told.close()
         process.wait(60)
 
 

@@ -133,6 +133,7 @@ def export(
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
     config: Config = Path("config.toml"),
+    as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
 
@@ -142,7 +143,7 @@ def reconcile(
     from kunicorn.pipeline.runs import place
 
     settings, _ = _read(config)
-    raise typer.Exit(job.reconcile(settings, place(table), typer.echo))
+    raise typer.Exit(job.reconcile(settings, place(table), typer.echo, as_json=as_json))
 
 
 @app.command(short_help="Print what runs a job on Kubernetes.")
