@@ -17,6 +17,7 @@ from confluent_kafka import Message
 from kunicorn.decoding.decoders import Decoder, OfMessage, Part
 from kunicorn.decoding.undecodable import NotDecodableYet
 from kunicorn.errors import HandlerLoadError
+from kunicorn.records import Record
 
 _PASSES = frozenset({401, 403, 407, 408, 429})
 """The registry's refusals (HTTP) that are about us, or about now, and not about the record; so are all from 500 on."""
@@ -45,7 +46,7 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
     take = part.of
 
     def decode(message: Message) -> Any:
-        context = SerializationContext(message.topic() or "", field, message.headers())
+        context = SerializationContext(Record.of(message).origin.topic, field, message.headers())
         try:
             return deserialise(take(message), context)
         except Exception as error:

@@ -99,7 +99,7 @@ class Gauges:
         workers = self._status.workers
         return [
             ((self._status.group_id, reason), sum(worker.waiting.get(reason, 0) for worker in workers))
-            for reason in ("retry", "dead_letter", "delivery")
+            for reason in ("retry", "dead_letter", "retry_topic", "delay", "delivery")
         ]
 
     def _places(self) -> list[tuple[tuple[str, ...], Value]]:

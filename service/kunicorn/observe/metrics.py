@@ -68,7 +68,7 @@ class Metrics:
         self.retries = self._counter(c.RETRIES)
         self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
         self.dead_letters = self._counter(c.DEAD_LETTERS)
-        self.skipped = self._counter(c.SKIPPED)
+        self.skipped, self.retry_topics = self._counter(c.SKIPPED), self._counter(c.RETRY_TOPICS)
         self.sent = self._counter(c.SENT)
         self.transactions = self._counter(c.TRANSACTIONS)
         self.transaction_seconds = self._histogram(c.TRANSACTION_SECONDS, _FAST)
@@ -94,7 +94,7 @@ class Metrics:
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
         self.hook_failures = self._counter(c.HOOK_FAILURES)
         self.http_actions = self._counter(c.HTTP_ACTIONS)
-        self.totals = dict.fromkeys((*_TOTALS, "dead_letters", "sent", "aborted"), 0)
+        self.totals = dict.fromkeys((*_TOTALS, "dead_letters", "retry_topics", "sent", "aborted"), 0)
         """The same over all topics, for `/status`."""
         self.worker_lines_dropped = 0
         """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
@@ -133,11 +133,14 @@ class Metrics:
         self.retries.labels(topic=deltas.topic).inc(deltas.retries)
         for reason, count in deltas.dead_letters.items():
             self.dead_letters.labels(topic=deltas.topic, reason=reason).inc(count)
+        for delay, count in deltas.retried_later.items():
+            self.retry_topics.labels(topic=deltas.topic, delay=delay).inc(count)
         self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
         self.process_seconds.add(deltas)
         for name in _TOTALS:
             self.totals[name] += getattr(deltas, name)
         self.totals["dead_letters"] += sum(deltas.dead_letters.values())
+        self.totals["retry_topics"] += sum(deltas.retried_later.values())
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.

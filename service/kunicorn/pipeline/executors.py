@@ -15,7 +15,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from kunicorn.clients import handler_orders
+from kunicorn.clients import orders_of_jobs
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import find, handler_of
 from kunicorn.handling.calls import Calls, arguments_of, calls_for
@@ -103,14 +103,14 @@ def set_up(settings: Settings) -> Handlings[Calls]:
     Raises `HandlerLoadError`, `ConfigError`.
     """
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return Handlings.set_up(handler_orders(settings), worker, calls_for)
+    return Handlings.set_up(orders_of_jobs(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
     """Whether a job can run the handlers; the driver asks before it starts anything. Raises `HandlerLoadError`, and
     `ConfigError` for settings that no job can go by."""
     _refuse_outputs(settings)
-    for order in handler_orders(settings):
+    for order in orders_of_jobs(settings):
         handler = handler_of(order.entrypoint, find(order.entrypoint))
         if handler.keeps_offsets:
             raise ConfigError(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from kunicorn.retry_topics import RetryTopic
 from kunicorn.routing import route
 from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
@@ -37,6 +38,7 @@ from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
 from kunicorn.settings.problems import Contradictions
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
+from kunicorn.settings.retry_topics import named, retry_topic_problems, taken_topics
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
 from kunicorn.settings.section import Milliseconds, Section
@@ -278,7 +280,7 @@ class Settings(BaseSettings):
         """Who has the records of that topic. Raises `LookupError` for one that nobody takes."""
         if not self.handlers:
             return self.handler
-        number = route([each.topics for each in self.handlers], topic)
+        number = route([taken_topics(each, self.group.id) for each in self.handlers], topic)
         if number is None:
             raise LookupError(f"no handler takes topic {topic!r}: add it to the topics of one of [[handlers]]")
         return self.handlers[number]
@@ -292,8 +294,19 @@ class Settings(BaseSettings):
     def other_topics(self) -> dict[str, str]:
         """Topics that must exist beside those that are consumed, and the setting that names each."""
         output = self.producing.topic if self.producing.delivery is not None else None
-        named = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
-        return {topic: setting for topic, setting in named.items() if topic is not None}
+        every = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
+        every |= dict.fromkeys(self.retry_topics, "handler.retry_topic")
+        return {topic: setting for topic, setting in every.items() if topic is not None}
+
+    @property
+    def retry_topics(self) -> dict[str, RetryTopic]:
+        """By name: those of all handlers."""
+        return {topic.name: topic for topic in named(self)}
+
+    @property
+    def subscribed_topics(self) -> tuple[str, ...]:
+        """What the group consumes: names and patterns."""
+        return (*self.group.topics, *self.retry_topics)
 
     @property
     def assigned(self) -> bool:
@@ -317,7 +330,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PRODUCING_RULES, *PIPELINE_RULES))
-        if problems := handlers_problems(self):
+        if problems := [*handlers_problems(self), *retry_topic_problems(self)]:
             raise Contradictions(problems)
         return self
 

@@ -75,7 +75,9 @@ class Service:
         self._workforce = Workforce(settings, reread, self._connections, self._metrics, self._works.fatal)
         brokers, fetchers, group = self._connections.brokers, self._workforce.fetchers, settings.group
         self._source = self._source_of_partitions()
-        self._resolver = Resolver(self._source, brokers, fetchers, group.auto_offset_reset, self._works.fatal)
+        self._resolver = Resolver(
+            self._source, brokers, fetchers, group.auto_offset_reset, settings.retry_topics, self._works.fatal
+        )
         handled, patience = lambda: self._metrics.totals["records"], group.session_timeout_ms / 1000
         self._ending = Ending(until, self._source, fetchers, brokers, handled, patience)
         self._ending.resolve = self._resolver.resolve

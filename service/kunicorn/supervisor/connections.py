@@ -27,6 +27,12 @@ from kunicorn.wire.metadata import TopicInfo
 log = logs.get("kunicorn")
 
 _CONNECT_TIMEOUT = 5.0
+_KINDS: Mapping[str, str] = {
+    "dead_letters.topic": "dead-letter topic",
+    "producing.topic": "output topic",
+    "handler.retry_topic": "retry topic",
+}
+"""Topics that are written to, by the setting that names them."""
 
 
 class Connections:
@@ -50,7 +56,7 @@ class Connections:
             rng=rng,
         )
         self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
-        wanted = settings.assign.wanted.topics or group.topics
+        wanted = settings.assign.wanted.topics or settings.subscribed_topics
         self.topics = Topics(wanted, self.cluster, brokers_match=group.group_protocol == "consumer")
         self.coordinator = Coordinator(self.cluster, group.id)
         self.brokers = Brokers(settings, self.cluster, self.coordinator, self.topics)
@@ -106,7 +112,7 @@ def _refuse_others(named: Mapping[str, str], known: Mapping[str, TopicInfo]) -> 
     """Raises `ConfigError` for a topic, of these by the setting that names it, that cannot be written to."""
     for name, setting in named.items():
         info = known.get(name)
-        kind = "dead-letter topic" if setting == "dead_letters.topic" else "output topic"
+        kind = _KINDS[setting]
         if info is None or info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise ConfigError(
                 f"{kind} {name!r} does not exist on this cluster: create it, or correct "

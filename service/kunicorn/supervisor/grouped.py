@@ -91,7 +91,8 @@ class GroupAssignment:
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
         """See `Source`: what the group has committed, else by policy."""
-        return await look_up(self._brokers, partitions, self._settings.group.auto_offset_reset)
+        settings = self._settings
+        return await look_up(self._brokers, partitions, settings.group.auto_offset_reset, settings.retry_topics)
 
     def assign(self) -> None:
         """See `Source`."""

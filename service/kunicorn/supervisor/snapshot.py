@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from kunicorn import __version__
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
 from kunicorn.pipes import clock
+from kunicorn.retry_topics import RetryTopic
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.source import Source, commit_status
@@ -56,7 +57,7 @@ class Snapshot:
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
             workers=tuple(_worker(place, held.get(place.number, 0), now) for place in pool.places),
-            partitions=tuple(_partition(p, waits, now) for _, p in sorted(table.items())),
+            partitions=tuple(_partition(p, waits, settings.retry_topics, now) for _, p in sorted(table.items())),
             totals=dict(self._totals),
             acts=settings.http.acts,
             settings=self._workforce.shown,
@@ -90,8 +91,13 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
     )
 
 
-def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> PartitionStatus:
+def _partition(
+    partition: Partition, waits: Mapping[int, str], retry_topics: Mapping[str, RetryTopic], now: float
+) -> PartitionStatus:
+    """`waits`: why, by grant."""
     position = partition.position.offset if partition.position is not None else None
+    retry_topic = retry_topics.get(partition.tp.topic)
+    waits_ms = retry_topic.delay_ms if retry_topic is not None else 0
     known = position is not None and partition.log_end is not None
     lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
     hand = partition.reading.in_hand
@@ -108,20 +114,21 @@ def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> Pa
         committed=partition.committed,
         log_end=partition.log_end,
         lag=lag,
-        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET)),
+        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET), waits_ms),
         in_hand=hand if hand != NO_OFFSET else None,
         in_hand_age=now - since_ns / clock.NANOSECONDS if hand != NO_OFFSET else None,
     )
 
 
-def lag_seconds(lag: int | None, timestamp_ms: int) -> float | None:
-    """Age of the oldest unhandled record, which is of that time. None while it is unknown: for a few seconds where no
-    worker has begun with the partition, and where records carry no time."""
+def lag_seconds(lag: int | None, timestamp_ms: int, waits_ms: int = 0) -> float | None:
+    """Age of the oldest unhandled record, which is of that time; in a retry topic, where it `waits_ms`, how long it
+    could have been handled already. None while it is unknown: for a few seconds where no worker has begun with the
+    partition, and where records carry no time."""
     if lag == 0:
         return 0.0
     if lag is None or timestamp_ms == NO_TIMESTAMP:
         return None
-    return max(0.0, time.time() - timestamp_ms / 1000)
+    return max(0.0, time.time() - (timestamp_ms + waits_ms) / 1000)
 
 
 def _age(at: float | None, now: float) -> float | None:

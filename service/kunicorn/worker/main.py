@@ -35,13 +35,14 @@ from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
-from kunicorn.worker.deadletters import DeadLetters
+from kunicorn.worker.delays import delays_of
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.forms import concurrency, form_in_worker
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.letters import LetterProducer
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
@@ -177,15 +178,16 @@ def assemble(
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    dead_letters = _letters(configure, login, outputs, makers)
+    letters = _letters(configure, login, outputs, makers)
     lifecycle = Lifecycle(handlings, report)
-    policies = lambda topic: handlings.of(topic).policies  # noqa: E731
+    policies = lambda topic: handlings.of(topic).policies_in(topic)  # noqa: E731
+    delays = delays_of(configure.handlers)
     if isinstance(crew := handlings.every[0].calls, Threads | Tasks):
         order = configure.handlers[0]
         lanes = Lanes(order.ordering, concurrency(handlings.every[0].handler, order))
         flights = Flights(consumer, topics, ledger, Meter(), lifecycle.report, lanes, configure.ahead_bytes)
-        lifecycle.fetcher = flights
-        failed = Failures(flights, policies, dead_letters)
+        lifecycle.fetcher, flights.delays = flights, delays
+        failed = Failures(flights, policies, letters)
         several = ConcurrentRunner(consumer, flights, ledger, crew, lifecycle, failed, login)
         return Assembled(handlings, lifecycle, flights, several, login, statistics)
     fetcher: Fetcher
@@ -195,19 +197,20 @@ def assemble(
     else:
         fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
     lifecycle.fetcher = fetcher
+    fetcher.delays = delays
     fetcher.batches = any(order.mode == "batch" for order in configure.handlers)
-    failures = makers.failures(fetcher, policies, dead_letters)
+    failures = makers.failures(fetcher, policies, letters)
     runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login, outputs)
     return Assembled(handlings, lifecycle, fetcher, runner, login, statistics, sending)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:
-    """Where dead letters go; None where there are none."""
+    """How what is given up is sent; None where nothing is."""
     if (target := configure.dead_letters) is None:
         return None
     if outputs is not None:
         return LettersAmongOutputs(outputs, target.topic, target.group)
-    return DeadLetters(target, login, makers.producer)
+    return LetterProducer(target, login, makers.producer)
 
 
 def _start_sending(
