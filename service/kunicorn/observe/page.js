@@ -104,7 +104,7 @@ function head(now, rate) {
     ["Records/s", number(rate.all)],
     ["Partitions", number(now.partitions.length)],
     ["Halted", number(halted), halted > 0],
-    ["Waiting", number(waiting), waiting > 0],
+    ...(waiting > 0 ? [["Waiting", number(waiting), true]] : []),
     ["Dead letters", number(now.totals.dead_letters ?? 0), now.totals.dead_letters > 0],
     ...outputs(now),
     ["Failed calls", number(now.totals.failures ?? 0)],
