@@ -258,6 +258,18 @@ WORKER_PARTITIONS = Declared(
     "kunicorn_worker_partitions", G, "Partitions the worker holds.",
     "Uneven loads show in kunicorn_worker_up and lag, not here: partitions differ.", ("worker",),
 )  # fmt: skip
+WORKER_LOAD = Declared(
+    "kunicorn_worker_load", G, "What the worker's partitions take of its time: 1 is all it has; a lag counts as what "
+    "it takes to catch up in ten seconds.",
+    "Above 1 for minutes at every worker: more workers while CPUs are free, else members. At one alone: one partition "
+    "has that much, which only another key, or more partitions, divides.", ("worker",),
+)  # fmt: skip
+PARTITION_MOVES = Declared(
+    "kunicorn_partition_moves", C, "Partitions that went from one worker to another inside the pool, by reason: count "
+    "(workers came or went), load (the other had less to do), crowded (another one took all of its worker).",
+    "load going on for hours: what is busy changes faster than partitions should follow; raise "
+    "[workers] sharing_interval_ms or sharing_gap_percent.", ("reason",),
+)  # fmt: skip
 WORKERS_PAUSED = Declared(
     "kunicorn_workers_paused", G, "Workers that pause because membership is not certain.",
     "Not 0: see kunicorn_lease_left_seconds.",

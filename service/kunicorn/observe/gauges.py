@@ -55,6 +55,7 @@ _WORKER_SERIES: tuple[tuple[Declared, Callable[[WorkerStatus], Value]], ...] = (
     (c.WORKER_UP, lambda w: int(w.state in _UP)),
     (c.WORKER_RSS, lambda w: w.rss_bytes),
     (c.WORKER_PARTITIONS, lambda w: w.partitions),
+    (c.WORKER_LOAD, lambda w: w.load),
 )
 
 

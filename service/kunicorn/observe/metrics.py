@@ -88,7 +88,7 @@ class Metrics:
         self.offset_resets = self._counter(c.OFFSET_RESETS)
         self.drain_seconds = self._histogram(c.DRAIN_SECONDS, _SLOW)
         self.worker_restarts = self._counter(c.WORKER_RESTARTS)
-        self.worker_recycles = self._counter(c.WORKER_RECYCLES)
+        self.worker_recycles, self.partition_moves = map(self._counter, (c.WORKER_RECYCLES, c.PARTITION_MOVES))
         self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)

@@ -67,6 +67,9 @@ class WorkerStatus:
     outputs)."""
     in_flight: int = 0
     """Records that calls of the handler have right now, one unless several may be in hand; `in_hand` is the oldest."""
+    load: float = 0.0
+    """What its partitions take of its time: 1 is all it has; a lag counts as what it takes to catch up in ten
+    seconds."""
 
 
 @dataclass(frozen=True, slots=True)

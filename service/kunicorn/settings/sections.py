@@ -23,7 +23,6 @@ from kunicorn.settings.checks import (
     is_topic_or_pattern,
     librdkafka_properties,
 )
-from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.handlers import handlers_problems
 from kunicorn.settings.handling import (
     DEAD_LETTER_RULES,
@@ -39,10 +38,11 @@ from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default
 from kunicorn.settings.problems import Contradictions
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
 from kunicorn.settings.retry_topics import named, retry_topic_problems, taken_topics
-from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
 from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
+from kunicorn.settings.workers import WorkerSettings
 
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
 # about the array only: its items stay strict).
@@ -174,53 +174,6 @@ class GroupSettings(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         return check(self, "group", GROUP_RULES)
-
-
-class WorkerSettings(Section):
-    """The processes that fetch and handle."""
-
-    count: int = Field(
-        default_factory=available_cpus,
-        ge=1,
-        le=1024,
-        examples=[4],
-        json_schema_extra={"default": "the CPUs this container may use (cgroup quota and affinity)"},
-        description="Most workers; those beyond the assigned partitions are not started.",
-    )
-    memory_per_worker_mb: int = Field(
-        256, ge=32, le=1_048_576, description="Memory to plan for each worker; sizes its fetch buffers."
-    )
-    max_crashes: int = Field(
-        2,
-        ge=1,
-        description="After so many worker deaths with the same record in hand its partition halts, "
-        "or the record goes the way that handler.on_failure says.",
-    )
-    max_records: int | None = Field(
-        None,
-        ge=1,
-        examples=[1_000_000],
-        description="A worker that has handled so many records is replaced, without a rebalance; for handlers that "
-        "leak.",
-    )
-    max_age_s: int | None = Field(
-        None,
-        ge=1,
-        examples=[86_400],
-        description="A worker is replaced after so many seconds, or up to a tenth earlier, so that workers do not "
-        "take turns all at once.",
-    )
-    max_rss_mb: int | None = Field(
-        None,
-        ge=32,
-        examples=[512],
-        description="A worker whose resident memory is larger is replaced; leave room above memory_per_worker_mb "
-        "for what the handler itself needs.",
-    )
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        return check(self, "workers", WORKER_RULES)
 
 
 class LogSettings(Section):

@@ -75,6 +75,7 @@ class Service:
         self._workforce = Workforce(settings, reread, self._connections, self._metrics, self._works.fatal)
         brokers, fetchers, group = self._connections.brokers, self._workforce.fetchers, settings.group
         self._source = self._source_of_partitions()
+        self._workforce.balancer.steady = lambda: self._source.steady and not self._stopping.begun
         self._resolver = Resolver(
             self._source, brokers, fetchers, group.auto_offset_reset, settings.retry_topics, self._works.fatal
         )

@@ -11,8 +11,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
+from kunicorn.group.loads import Move
 from kunicorn.group.partitions import PartitionEvent, PartitionState
-from kunicorn.group.sharing import share, workers_wanted
+from kunicorn.group.sharing import workers_wanted
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
@@ -25,6 +26,7 @@ from kunicorn.pipes.messages import (
     StopFetcher,
 )
 from kunicorn.supervisor.deaths import Deaths, TopicHandling
+from kunicorn.supervisor.distribution import OPEN, Distribution
 from kunicorn.supervisor.grants import Grants
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
@@ -37,9 +39,6 @@ log = logs.get("kunicorn.fetchers")
 
 _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
-_OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
-WHENEVER = 1e18
-"""The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
 
 
 class Fetchers:
@@ -56,6 +55,7 @@ class Fetchers:
         self.deaths = Deaths(max_crashes, handling, self.halt)
         self._metrics = metrics
         self._grants = Grants(metrics)
+        self._distribution = Distribution(self.table, self._grants, metrics)
         self._changed = asyncio.Event()
         self._wanted_again: set[TopicPartition] = set()
 
@@ -195,29 +195,12 @@ class Fetchers:
     # -- handing out ---------------------------------------------------------------------------------------------
 
     def distribute(self) -> None:
-        """Give every startable partition to its worker, and move as few as balance demands."""
-        expected = self.pool.expected()
-        open_ = {tp: p for tp, p in self.table.items() if p.state in _OPEN}
-        if not expected or not open_:
-            return
-        current = {tp: p.last_worker for tp, p in open_.items() if p.last_worker is not None}
-        target = share(list(open_), expected, current)
-        starts: dict[int, list[Partition]] = defaultdict(list)
-        moves: dict[WorkerProcess, list[int]] = defaultdict(list)
-        for tp, number in target.items():
-            partition = open_[tp]
-            if partition.worker is None:
-                starts[number].append(partition)
-            elif partition.worker.number != number:
-                partition.meet(PartitionEvent.MOVE, f"moving to worker {number}")
-                partition.last_worker = number
-                moves[partition.worker].append(partition.grant)
-        for number, partitions in starts.items():
-            worker = self.pool.taking(number)
-            if worker is not None:
-                self._grants.issue(worker, partitions)
-        for worker, grants in moves.items():
-            worker.send(StopFetcher(grants, WHENEVER))
+        """Give every startable partition to its worker; see `Distribution`."""
+        self._distribution.distribute(self.pool)
+
+    def move(self, move: Move) -> None:
+        """Let its worker drain it, to go on in another one. Nothing may be under way, as `balancing` makes sure."""
+        self._distribution.move(self.table[move.tp], move)
 
     # -- from the pool -------------------------------------------------------------------------------------------
 
@@ -232,7 +215,7 @@ class Fetchers:
     def worker_retires(self, worker: WorkerProcess) -> None:
         """See `PoolListener`."""
         for partition in self._grants.of(worker):
-            if partition.state in _OPEN:
+            if partition.state in OPEN:
                 partition.look()
                 partition.meet(PartitionEvent.MOVE, f"moving to the successor of {worker}")
 

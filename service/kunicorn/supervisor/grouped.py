@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from kunicorn.group.states import State
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import GroupStatus, RebalanceStatus
 from kunicorn.settings import Settings
@@ -62,6 +63,11 @@ class GroupAssignment:
             unclean="not everything handled is committed: it will be handled again by the next owner",
             overdue="not out of the group",
         )
+
+    @property
+    def steady(self) -> bool:
+        """See `Source`."""
+        return self._membership.member.state is State.STABLE
 
     @property
     def over(self) -> bool:

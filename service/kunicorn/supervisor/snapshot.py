@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kunicorn import __version__
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
@@ -31,11 +31,11 @@ class Snapshot:
         """The service at this instant. `unreached`: why it has not begun; `refused`: why brokers do not let us in."""
         now = clock.now()
         settings, pool, table = self._workforce.settings, self._workforce.pool, self._workforce.fetchers.table
-        held: dict[int, int] = {}
+        held: dict[int, list[Partition]] = {}
         for partition in table.values():
             partition.look()
             if partition.worker is not None:
-                held[partition.worker.number] = held.get(partition.worker.number, 0) + 1
+                held.setdefault(partition.worker.number, []).append(partition)
         waits = {
             parked.grant: parked.why
             for process in pool.processes()
@@ -56,7 +56,7 @@ class Snapshot:
             group=self._source.group(now),
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
-            workers=tuple(_worker(place, held.get(place.number, 0), now) for place in pool.places),
+            workers=tuple(_worker(place, held.get(place.number, []), now) for place in pool.places),
             partitions=tuple(_partition(p, waits, settings.retry_topics, now) for _, p in sorted(table.items())),
             totals=dict(self._totals),
             acts=settings.http.acts,
@@ -64,7 +64,7 @@ class Snapshot:
         )
 
 
-def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
+def _worker(place: Place, held: Collection[Partition], now: float) -> WorkerStatus:
     process = place.process
     pong = process.pong if process is not None else None
     hand = pong.in_hand if pong is not None else None
@@ -76,7 +76,7 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         revision=process.revision if process is not None else None,
         predecessor=place.predecessor.pid if place.predecessor is not None else None,
         predecessor_pong_age=_age(place.predecessor.pong_at, now) if place.predecessor is not None else None,
-        partitions=partitions,
+        partitions=len(held),
         handled=place.handled,
         restarts=place.restarts,
         rss_bytes=pong.rss_bytes if pong is not None else None,
@@ -88,6 +88,7 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         last_exit=place.last_exit,
         waiting=pong.parked_count if pong is not None else {},
         in_flight=pong.in_flight if pong is not None else 0,
+        load=round(sum(partition.demand for partition in held), 3),
     )
 
 

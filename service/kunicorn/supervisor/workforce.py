@@ -10,6 +10,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure, Password, Token
 from kunicorn.settings import Settings, shown
+from kunicorn.supervisor.balancing import Balancer
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.deaths import TopicHandling
 from kunicorn.supervisor.fetchers import Fetchers
@@ -50,13 +51,21 @@ class Workforce:
         )
         self._timeouts = Timeouts(pool, fetchers, metrics, lambda topic: self._handling(topic).timeout_ms)
         self._recycler = Recycler(pool, self.replacer, settings.workers)
+        delayed = settings.retry_topics.keys()
+        self.balancer = Balancer(fetchers, pool, connections.brokers, settings.workers, delayed)
         fetchers.pool = pool
         fetchers.table.topic_id = connections.topics.topic_id
         fetchers.table.kept_elsewhere = self._kept_elsewhere
 
     def watches(self) -> Sequence[Awaitable[None]]:
         """What has to run as long as there are workers."""
-        return [self.pool.watch(), self._timeouts.watch(), self._recycler.watch(), self.reloader.watch()]
+        return [
+            self.pool.watch(),
+            self._timeouts.watch(),
+            self._recycler.watch(),
+            self.balancer.watch(),
+            self.reloader.watch(),
+        ]
 
     def tell(self, login: Token | Password) -> None:
         """Every worker logs in with this from now on."""
@@ -91,5 +100,5 @@ class Workforce:
         """After a reload: what of it the supervisor itself goes by."""
         self.settings, self.shown = settings, shown(settings)
         self.fetchers.deaths.max_crashes = settings.workers.max_crashes
-        self._recycler.limits = settings.workers
+        self._recycler.limits = self.balancer.settings = settings.workers
         logs.adjust(settings.log.level, settings.log.format)

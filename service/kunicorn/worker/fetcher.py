@@ -197,6 +197,7 @@ class Fetcher(GrantTable):
 
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
         grant.put_down(self._cells, finished)
+        self._cells[grant.busy_at] += nanoseconds
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
 

@@ -154,6 +154,7 @@ class Flights(GrantTable):
         with self._lock:
             now = now_ns()
             self._meter.finished(flight.track.tp.topic, 1, now - flight.since_ns, 1)
+            self._took(flight, now - flight.since_ns)
             self._finish(flight)
             return self._start(now)
 
@@ -287,7 +288,12 @@ class Flights(GrantTable):
             self._report(Failed(grant.number, kind, final.offset, final.leader_epoch, error, final.done))
         return True
 
+    def _took(self, flight: Flight, nanoseconds: int) -> None:
+        """A call of the handler did; of all that the worker does at a time it is one part."""
+        self._handed[flight.track.grant].took(nanoseconds // self._lanes.concurrency)
+
     def _count_failure(self, attempt: Attempt[Flight], *, retried: bool, failed: bool = True) -> None:
+        self._took(attempt.grant, attempt.nanoseconds)
         self._meter.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
             self._meter.failed(attempt.grant.tp.topic, retried=retried)

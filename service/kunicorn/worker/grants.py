@@ -42,6 +42,8 @@ class Grant:
     tp: TopicPartition
     at: int
     """Index of its ledger slot's first word."""
+    busy_at: int
+    """Index of the ledger's word for the time that its records have taken."""
     state: GrantState = GrantState.WAITING
     assigned: bool = False
     stale_position: int = NO_OFFSET
