@@ -81,7 +81,7 @@ class Sent:
     def __init__(self) -> None:
         self.outbox = Outbox(_EVERYTHING)
         outputs = Outputs(self.outbox, "out", "at_least_once")
-        outputs.grant = Grant(1, TopicPartition("t", 0), 0)
+        outputs.grant = Grant(1, TopicPartition("t", 0), 0, 0)
         order = HandlerOrder("bench", "record", {}, 1, 1, 0, 0)
         self.calls = outputs.calls(Handler("bench", copy, is_async=False), order)
         self._producer = Producer(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from kunicorn.group import events as ev
@@ -54,6 +55,8 @@ class ClassicMember(Standing):
         """Send times of the last JoinGroup, and of the last request whose answer knew of no rebalance."""
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
+        self._unsent: ev.SendSync | None = None
+        """What goes out as soon as the coordinator is known, if it is still what we want of it."""
         self._rejoin_reason = "first join"
         self._leave_reason: str | None = None
         self._stale: str | None = None
@@ -105,7 +108,9 @@ class ClassicMember(Standing):
             case ev.Joined(request, answer):
                 return self._on_joined(request, answer, now)
             case ev.Planned(request, plan):
-                return self._sync(plan) if request is self._request else []
+                if request is self._request:
+                    self._sync(plan)
+                return []
             case ev.PlanFailed(request, why):
                 return self._retry(f"no plan: {why}", now) if request is self._request else []
             case ev.Synced(request, answer, sent_at):
@@ -131,18 +136,22 @@ class ClassicMember(Standing):
                 assert_never(event)
 
     def _due(self, now: float) -> list[Command]:
-        """What is due whatever the event was: look-up, join, heartbeat."""
+        """What is due whatever the event was: look-up, join, sync, heartbeat."""
         if self.state is State.IDLE or self.state in OVER:
             return []
         if not self._search.known:
             return self._search.due(now)
         if self.state is State.UNJOINED and now >= self._patience.until:
             return [self._join(now)]
+        commands: list[Command] = []
+        if self._unsent is not None and self._unsent is self._request:
+            commands.append(self._unsent)
+        self._unsent = None
         if self._beats and now >= self._pulse.due:
             self._pulse.sent(now, unsettled=self.state is not State.STABLE)
             self._heartbeat = ev.SendHeartbeat(self.generation, self.member_id, now)
-            return [self._heartbeat]
-        return []
+            commands.append(self._heartbeat)
+        return commands
 
     @property
     def _beats(self) -> bool:
@@ -207,20 +216,22 @@ class ClassicMember(Standing):
         self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
         if not self.leader:
-            return self._sync({})
+            self._sync({})
+            return []
         plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members, answer.skip_assignment)
         self._request = plan
         return [plan]
 
-    def _sync(self, plan: Plan) -> list[Command]:
-        request = ev.SendSync(self.generation, self.member_id, self.assignor, plan)
-        self._request = request
-        return [request]
+    def _sync(self, plan: Plan) -> None:
+        self._request = self._unsent = ev.SendSync(self.generation, self.member_id, self.assignor, plan)
 
     def _on_synced(self, request: ev.SendSync, answer: SyncAnswer, sent_at: float, now: float) -> list[Command]:
         if request is not self._request:
             return []
         verdict = reaction(Api.SYNC, answer.error)
+        if verdict is Reaction.RESET_GENERATION and request.again:
+            # A coordinator that took over in between knows the generation before, and us in it: nothing is lost.
+            verdict = Reaction.REJOIN
         if verdict is not Reaction.PROCEED:
             return self._refused(Api.SYNC, verdict, answer.error, now)
         if answer.protocol_type not in (None, PROTOCOL_TYPE):
@@ -288,8 +299,10 @@ class ClassicMember(Standing):
         if (generation, member_id) != (self.generation, self.member_id):
             return []
         verdict = reaction(Api.COMMIT, error)
-        if verdict is Reaction.REJOIN:
-            return self._rebalance("a commit met a rebalance", now, Cause.GROUP)
+        if verdict is Reaction.BEAT:
+            # Heartbeats tell whether there is a rebalance to join: a leader's join would be one by itself.
+            self._pulse.due = now
+            return []
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
             State.JOINING,
             State.SYNCING,
@@ -357,14 +370,19 @@ class ClassicMember(Standing):
         return []
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
-        if request is self._heartbeat:
-            self._heartbeat = None
-            return self._lose_coordinator(why, now)
-        if request is not self._request:
+        if request is not self._heartbeat and request is not self._request:
             return []
         if isinstance(request, ev.SendLeave):
             return self._gone()
-        return self._lose_coordinator(why, now)
+        if self.state is not State.SYNCING:
+            return self._lose_coordinator(why, now)
+        if isinstance(self._request, ev.SendSync):
+            # The assignment is given again to whoever asks again (`GroupMetadataManager.java`, classicGroupSync).
+            # A join would cost the group a rebalance: a leader's always, a follower's as its subscription names
+            # another generation than before (KIP-792).
+            self._request = self._unsent = replace(self._request, again=True)
+        self._heartbeat = None
+        return self._search.lost(why, now)
 
     def _lose_coordinator(self, why: str, now: float) -> list[Command]:
         """The coordinator is elsewhere or silent; keep everything and look for it."""

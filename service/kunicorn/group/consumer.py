@@ -254,7 +254,7 @@ class ConsumerMember(Standing):
                 return self._search.lost(f"a commit was answered with {name_of(error)} ({error})", now)
             case Reaction.FAIL:
                 return self._fail(f"a commit was answered with {name_of(error)} ({error}): {remedy(error)}")
-            case Reaction.BEAT | Reaction.REJOIN | Reaction.RESET_GENERATION | Reaction.FORGET_MEMBER:
+            case Reaction.BEAT | Reaction.RESET_GENERATION | Reaction.FORGET_MEMBER:
                 # What a commit is refused for the coordinator will tell the next heartbeat, too.
                 self._pulse.due = now
             case _:

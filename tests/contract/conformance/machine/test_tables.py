@@ -108,7 +108,7 @@ _KNOWN = {
     Api.JOIN: _CLASSIC | {Reaction.ADOPT_MEMBER_ID},
     Api.SYNC: _CLASSIC,
     Api.HEARTBEAT: _CLASSIC,
-    Api.COMMIT: _CLASSIC | {Reaction.GIVE_UP, Reaction.BEAT},
+    Api.COMMIT: _CLASSIC - {Reaction.REJOIN} | {Reaction.GIVE_UP, Reaction.BEAT},
     Api.OFFSET_FETCH: _MEMBERSHIP | {Reaction.GIVE_UP, Reaction.BEAT},
     Api.CONSUMER_HEARTBEAT: _MEMBERSHIP | {Reaction.RESET_GENERATION, Reaction.AWAIT_SLOT, Reaction.FALL_BACK},
 }
