@@ -15,7 +15,6 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
@@ -89,8 +88,11 @@ class Flights(GrantTable):
                 for number, handed in self._handed.items()
                 if (flight := next(iter(handed.track.waiting), None)) is not None
             ]
-            told = [Parked(number, flight.waits_for, flight.why) for number, flight in waiting[:PARKED_TOLD]]
-            return told, dict(Counter(flight.waits_for for _, flight in waiting))
+            told = [Parked(number, flight.waits_for, flight.why) for number, flight in waiting]
+            known = {number for number, _ in waiting}
+            put_off = (grant for grant in self._grants.values() if grant.state is GrantState.PUT_OFF)
+            told += [Parked(g.number, g.waits_for, g.why) for g in put_off if g.number not in known]
+            return told[:PARKED_TOLD], dict(Counter(each.waits_for for each in told))
 
     def find(self, number: int, offset: int) -> Flight | None:
         """The record of that grant, if a handler has it in hand."""
@@ -152,6 +154,7 @@ class Flights(GrantTable):
         with self._lock:
             now = now_ns()
             self._meter.finished(flight.track.tp.topic, 1, now - flight.since_ns, 1)
+            self._took(flight, now - flight.since_ns)
             self._finish(flight)
             return self._start(now)
 
@@ -191,11 +194,11 @@ class Flights(GrantTable):
             self._lanes.queue_again(flight)
             self._left_hands(flight)
 
-    def pass_over(self, attempt: Attempt[Flight], end: End, reason: Reason) -> bool:
+    def pass_over(self, attempt: Attempt[Flight], end: End, label: str) -> bool:
         """See `GrantTable`."""
         with self._lock:
             self._count_failure(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(attempt.grant.tp.topic, 1, end, reason)
+            self._meter.passed_over(attempt.grant.tp.topic, 1, end, label)
             return self._finish(attempt.grant)
 
     def give_up(self, attempt: Attempt[Flight], error: str) -> None:
@@ -285,7 +288,12 @@ class Flights(GrantTable):
             self._report(Failed(grant.number, kind, final.offset, final.leader_epoch, error, final.done))
         return True
 
+    def _took(self, flight: Flight, nanoseconds: int) -> None:
+        """A call of the handler did; of all that the worker does at a time it is one part."""
+        self._handed[flight.track.grant].took(nanoseconds // self._lanes.concurrency)
+
     def _count_failure(self, attempt: Attempt[Flight], *, retried: bool, failed: bool = True) -> None:
+        self._took(attempt.grant, attempt.nanoseconds)
         self._meter.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
             self._meter.failed(attempt.grant.tp.topic, retried=retried)

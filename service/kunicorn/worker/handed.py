@@ -63,6 +63,10 @@ class Handed:
         self._cells[self.grant.at + HANDLED] += 1
         self.left(flight)
 
+    def took(self, nanoseconds: int) -> None:
+        """So much of what the worker can do was for this partition."""
+        self._cells[self.grant.busy_at] += nanoseconds
+
     def store(self) -> None:
         """The consumed offset, where it has moved."""
         cells, at, track = self._cells, self.grant.at, self.track

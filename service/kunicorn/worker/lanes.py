@@ -37,7 +37,7 @@ class Lanes:
         self.in_flight = 0
         self.bytes = 0
         """Of all that is queued."""
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._key_of = LANE_KEYS[ordering]
         self._ready: deque[Lane] = deque()
         self._suspected: deque[Lane] = deque()
@@ -47,12 +47,12 @@ class Lanes:
     @property
     def startable(self) -> bool:
         """Whether `start` may find another one."""
-        return bool(self._ready or self._suspected) and self._alone is None and self.in_flight < self._concurrency
+        return bool(self._ready or self._suspected) and self._alone is None and self.in_flight < self.concurrency
 
     @property
     def starved(self) -> bool:
         """A hand is free and nothing that is queued may start."""
-        free = self._alone is None and self.in_flight < self._concurrency
+        free = self._alone is None and self.in_flight < self.concurrency
         return free and not self._ready and not self._suspected
 
     # -- arriving ----------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Lanes:
 
     def start(self, now: int) -> Flight | None:
         """The next record for a free hand, if there is one."""
-        if self._alone is not None or self.in_flight >= self._concurrency:
+        if self._alone is not None or self.in_flight >= self.concurrency:
             return None
         while self._ready and not self._suspected:
             lane = self._ready.popleft()

@@ -101,6 +101,7 @@ FIRING = (
     Case("partitions lost", 12, ["KunicornPartitionsLost"], {LOST: "0x10 3x80"}),
     Case("handled, not committed", 8, ["KunicornCommitsFailing"], {COMMITTED: "0x90", LAST_COMMIT: "0+60x90"}),
     Case("workers die", 15, ["KunicornWorkersDying"], {RESTARTS: "0x5 1x3 2x2 4x2 6x80"}),
+    Case("all workers die between two scrapes", 12, ["KunicornWorkersDying"], {RESTARTS: "_x10 8x80"}),
     Case("the service ends again and again", 20, ["KunicornRestarting"], {UPTIME: "0+60x4 0+60x4 0+60x4 0+60x4"}),
     Case("a supervisor without CPU", 11, ["KunicornSupervisorSlow"], {LOOP_LAG: "0.9x90"}),
 )
@@ -114,6 +115,7 @@ SILENT = (
     Case("idle for hours, then a commit is old", 60, (), {LAST_COMMIT: "0+60x90"}),
     Case("a rollout of ten pods", 25, (), {GENERATION: "7x5 9+2x8 27x80"}),
     Case("one worker dies", 20, (), {RESTARTS: "_x10 1x80"}),
+    Case("workers died together, long ago", 60, (), {RESTARTS: "_x10 8x80"}, silent_for="30m"),
     Case("restarted once", 20, (), {UPTIME: "0+60x10 0+60x80"}),
     Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}, silent_for="10m"),
     Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
