@@ -7,7 +7,6 @@ in a closure, a partition, Spark's settings or its event log.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from kunicorn import collector
 from kunicorn.clients import orders_of_jobs
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import find, handler_of
@@ -29,8 +29,6 @@ from kunicorn.settings.loading import shown
 
 _SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""As in a worker: with its defaults the garbage collector costs as much as the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class SettingsFile:
         """
         access = Access(self.settings())
         if (known := _readers.get(self)) is None:
-            _settle()
+            collector.settle()
             known = _readers[self] = RangeReader(access.consumer())
         access.log_in(known.consumer)
         return known
@@ -89,12 +87,6 @@ def fingerprint(settings: Settings) -> str:
     told = shown(settings)
     text = json.dumps({section: told[section] for section in _SHARED if section in told}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _settle() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def set_up(settings: Settings) -> Handlings[Calls]:

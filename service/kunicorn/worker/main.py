@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from kunicorn import collector
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler
@@ -61,8 +61,6 @@ log = logging.getLogger("kunicorn.worker")
 
 _WARM_UP_SECONDS = 2.0
 _LAST_LINES_SECONDS = 1.0
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""Messages are tracked by the garbage collector: with its defaults it costs as much as the records themselves."""
 
 
 class CannotServe(Exception):
@@ -134,9 +132,7 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     made = assemble(configure, ledger, channel.send)
     runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    collector.settle()
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
     control = Control(channel, ledger, made, lambda: written.dropped, collecting)
