@@ -153,7 +153,7 @@ function workers(now, rate) {
     const hand = w.in_hand ? `${w.in_hand} for ${duration(w.in_hand_age)}${beside}` : "–";
     return [
       [String(w.worker)], [dot(w.state)], [w.pid === null ? "–" : String(w.pid), "n"], [number(w.partitions), "n"],
-      [number(rate.workers.get(w.worker), 1), "n"], [number(w.handled), "n"], [bytes(w.rss_bytes), "n"], [number(w.restarts), "n"],
+      [number(w.load, 2), "n"], [number(rate.workers.get(w.worker), 1), "n"], [number(w.handled), "n"], [bytes(w.rss_bytes), "n"], [number(w.restarts), "n"],
       [w.paused_by_lease ? "paused: membership is not certain" : hand], [w.last_exit ?? "–", "why"],
       [button("Recycle", "recycle", { worker: w.worker }), "act"],
     ];
