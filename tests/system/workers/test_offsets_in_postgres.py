@@ -71,6 +71,8 @@ def test_every_effect_is_there_once_through_kills_of_workers_and_supervisors_and
         members = _harm(played, members, chance)
     assert payments(dsn) == expected
     for member in members:
+        # One that has just been started knows nothing of signals yet.
+        member.wait(member.status, "it to serve")
         assert member.stop() == 0
 
 
