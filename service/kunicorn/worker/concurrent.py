@@ -10,6 +10,8 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping
+from functools import partial
 from operator import methodcaller
 
 from confluent_kafka import Consumer, Message
@@ -26,6 +28,7 @@ from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
 
@@ -45,18 +48,18 @@ class ConcurrentRunner:
         consumer: Consumer,
         flights: Flights,
         ledger: Ledger,
-        crew: Crew,
+        crews: Mapping[Hands, Crew],
         lifecycle: Lifecycle,
         failures: Failures[Flight],
         login: Login,
     ) -> None:
-        """Caller: the main thread, as `run`."""
+        """`crews`: who calls each handler, by its hands. Caller: the main thread, as `run`."""
         self.progress = 0
         self.paused_by_lease = False
         self._consumer = consumer
         self._flights = flights
         self._ledger = ledger
-        self._crew = crew
+        self._crews = crews
         self._lifecycle = lifecycle
         self._failures = failures
         self._login = login
@@ -69,7 +72,8 @@ class ConcurrentRunner:
 
     def run(self) -> None:
         """Go on until everything is drained. Caller: the main thread; blocks."""
-        self._crew.begin(Work(self._flights.start_next, lambda: self._flights.startable, self._finish, self._fail))
+        for hands, crew in self._crews.items():
+            crew.begin(self._work(hands))
         while not self._flights.drained:
             self.progress += 1
             now = now_ns()
@@ -84,12 +88,13 @@ class ConcurrentRunner:
             self._flights.balance()
             self._flights.begin_turn(now)
             self._fetch(now)
-            self._crew.wake()
+            for crew in self._crews.values():
+                crew.wake()
 
     def time_out(self, grant: int, offset: int) -> None:
         """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
         if (flight := self._flights.find(grant, offset)) is not None:
-            self._crew.interrupt(flight, HandlerTimeout())
+            self._crews[flight.track.hands].interrupt(flight, HandlerTimeout())
 
     def on_interruption(self) -> None:
         """Have `DrainDeadline` raised in the calls whose partition is to be given up. Caller: the signal handler, which
@@ -98,11 +103,17 @@ class ConcurrentRunner:
 
     # -- crew --------------------------------------------------------------------------------------------------------
 
-    def _finish(self, flight: Flight) -> Flight | None:
-        following = self._flights.finish(flight)
-        if self._waits_for_room and not self._flights.full:
-            self._stirred.set()
-        return following
+    def _work(self, hands: Hands) -> Work:
+        """What the crew of these hands asks and tells."""
+        table = self._flights
+
+        def finish(flight: Flight) -> Flight | None:
+            following = table.finish(flight)
+            if self._waits_for_room and not table.full:
+                self._stirred.set()
+            return following
+
+        return Work(partial(table.start_next, hands), partial(table.startable, hands), finish, self._fail)
 
     def _fail(self, flight: Flight, error: BaseException) -> None:
         self._failed.append((flight, error))
@@ -154,7 +165,7 @@ class ConcurrentRunner:
         if self._deadline:
             self._deadline = False
             for flight in self._flights.to_be_given_up():
-                self._crew.interrupt(flight, DrainDeadline())
+                self._crews[flight.track.hands].interrupt(flight, DrainDeadline())
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

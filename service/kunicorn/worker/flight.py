@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from kunicorn.topics import NO_EPOCH, TopicPartition
+from kunicorn.worker.hands import Hands
 
 
 class Stage(Enum):
@@ -18,6 +19,8 @@ class Stage(Enum):
     QUEUED = "queued"
     #: In a handler's hands.
     RUNNING = "running"
+    #: Handled; its outputs are on their way.
+    SENDING = "sending"
     #: Failed: waits for its next try, or for its dead letter.
     WAITING = "waiting"
     #: Not kept in memory, to be fetched again.
@@ -77,6 +80,8 @@ class Track:
 
     tp: TopicPartition
     grant: int
+    hands: Hands
+    """Of the handler that has its records."""
     consumed: int
     epoch: int = NO_EPOCH
     """Of the last record below `consumed`."""
@@ -93,8 +98,9 @@ class Track:
     """The oldest first."""
     waiting: set[Flight] = field(default_factory=set)
     lanes: dict[object, Lane] = field(default_factory=dict)
-    beyond: list[Lane] = field(default_factory=list)
-    """Lanes whose next record lies beyond the window."""
+    sending: set[Flight] = field(default_factory=set)
+    beyond: list[tuple[int, int, Lane]] = field(default_factory=list)
+    """Heap of lanes whose next record lies beyond the window, each by that record's offset and number."""
     dropped: deque[Flight] = field(default_factory=deque)
     bytes: int = 0
     """Of what is queued."""

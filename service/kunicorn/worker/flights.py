@@ -8,7 +8,6 @@ A grant that is to end is reported when the last of its records has left the han
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -18,7 +17,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import (
     Failed,
@@ -33,16 +32,19 @@ from kunicorn.pipes.messages import (
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.ahead import Ahead
 from kunicorn.worker.faults import refused
-from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
+from kunicorn.worker.flight import Flight, Track, done_ahead
 from kunicorn.worker.grants import Attempt, Grant, GrantState
-from kunicorn.worker.handed import Handed
+from kunicorn.worker.handed import Handed, longest_in_hand, waiting
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import PARKED_TOLD, GrantTable
+from kunicorn.worker.table import GrantTable
 
 _MESSAGE_BYTES = 600
 """What a message takes here besides key and value."""
+_FED_AT_ONCE = 50
+"""So many records are taken in before whoever has handled one gets its turn at the table."""
 
 
 class Flights(GrantTable):
@@ -55,14 +57,16 @@ class Flights(GrantTable):
         ledger: Ledger,
         meter: Meter,
         report: Callable[[FromWorker], None],
-        lanes: Lanes,
+        hands_of: Callable[[str], Hands],
         ahead_bytes: int,
     ) -> None:
-        """`ahead_bytes`: so much is kept in memory for when there is a free hand."""
+        """`hands_of`: those of the handler that has a topic's records. `ahead_bytes`: so much is kept in memory for
+        when there is a free hand."""
         super().__init__(consumer, known_topics, ledger, meter, report)
         ledger.use_marks()
-        self._lanes = lanes
-        self._ahead = Ahead(lanes, ahead_bytes)
+        self._hands_of = hands_of
+        self._lanes = Lanes()
+        self._ahead = Ahead(self._lanes, ahead_bytes)
         self._handed: dict[int, Handed] = {}
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -70,12 +74,7 @@ class Flights(GrantTable):
     def in_hand(self, now: int) -> InHand | None:
         """See `GrantTable`: the record that is in hand for the longest, and how many there are in all."""
         with self._lock:
-            held = [flight for handed in self._handed.values() if (flight := oldest(handed.track)) is not None]
-            if not held:
-                return None
-            first = min(held, key=lambda flight: flight.since_ns)
-            age = max(0.0, (now - first.since_ns) / NANOSECONDS)
-            return InHand(first.tp.topic, first.tp.partition, first.offset, self._lanes.in_flight, age)
+            return longest_in_hand(self._handed.values(), self._lanes.in_flight, now)
 
     def in_flight(self) -> int:
         """See `GrantTable`."""
@@ -84,13 +83,7 @@ class Flights(GrantTable):
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
         """See `GrantTable`: partitions of which at least one record waits."""
         with self._lock:
-            waiting = [
-                (number, flight)
-                for number, handed in self._handed.items()
-                if (flight := next(iter(handed.track.waiting), None)) is not None
-            ]
-            told = [Parked(number, flight.waits_for, flight.why) for number, flight in waiting[:PARKED_TOLD]]
-            return told, dict(Counter(flight.waits_for for _, flight in waiting))
+            return waiting(self._handed)
 
     def find(self, number: int, offset: int) -> Flight | None:
         """The record of that grant, if a handler has it in hand."""
@@ -108,6 +101,10 @@ class Flights(GrantTable):
 
     def feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """These were fetched. What is not ours any more is dropped."""
+        for first in range(0, len(messages), _FED_AT_ONCE):
+            self._feed(tp, epoch, messages[first : first + _FED_AT_ONCE])
+
+    def _feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         with self._lock:
             grant = self._by_partition.get(tp)
             if grant is None or grant.state is not GrantState.FETCHING:
@@ -137,23 +134,22 @@ class Flights(GrantTable):
 
     # -- crew --------------------------------------------------------------------------------------------------------
 
-    def start_next(self) -> Flight | None:
+    def start_next(self, hands: Hands) -> Flight | None:
         """Put the next record in hand; None if there is none, or membership is not certain."""
         with self._lock:
-            return self._start(now_ns())
+            return self._start(hands, now_ns())
 
-    @property
-    def startable(self) -> bool:
+    def startable(self, hands: Hands) -> bool:
         """Whether there is something for another free hand. Not locked: whoever is wrong looks once too often."""
-        return self._lanes.startable
+        return self._lanes.startable(hands)
 
     def finish(self, flight: Flight) -> Flight | None:
         """The handler is done with it; the next record for the hand that is free by that."""
         with self._lock:
-            now = now_ns()
-            self._meter.finished(flight.track.tp.topic, 1, now - flight.since_ns, 1)
+            now, track = now_ns(), flight.track
+            self._meter.finished(track.tp.topic, 1, now - flight.since_ns, 1)
             self._finish(flight)
-            return self._start(now)
+            return self._start(track.hands, now)
 
     # -- what failed -------------------------------------------------------------------------------------------------
 
@@ -214,7 +210,7 @@ class Flights(GrantTable):
         self._ledger.done(start.slot).clear()
         self._ledger.in_hand(start.slot).clear()
         grant = super()._open(start)
-        track = Track(grant.tp, grant.number, start.offset, start.leader_epoch)
+        track = Track(grant.tp, grant.number, self._hands_of(start.topic), start.offset, start.leader_epoch)
         track.done_before = set(marks.read(start.offset, start.done))
         track.suspects = frozenset(start.suspects)
         handed = self._handed[grant.number] = Handed(grant, track, self._ledger, start.slot)
@@ -260,8 +256,8 @@ class Flights(GrantTable):
         handed.left(flight)
         return not self._conclude(handed)
 
-    def _start(self, now: int) -> Flight | None:
-        if now > self._ledger.lease_ns or (flight := self._lanes.start(now)) is None:
+    def _start(self, hands: Hands, now: int) -> Flight | None:
+        if now > self._ledger.lease_ns or (flight := self._lanes.start(hands, now)) is None:
             return None
         self._handed[flight.track.grant].taken(flight)
         return flight

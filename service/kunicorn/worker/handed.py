@@ -6,6 +6,10 @@ handled again, never passed over (see `pipes.marks`).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.ledger import (
     CONSUMED,
     HAND_COUNT,
@@ -16,10 +20,11 @@ from kunicorn.pipes.ledger import (
     TIMESTAMP,
     Ledger,
 )
-from kunicorn.pipes.messages import FailureKind
+from kunicorn.pipes.messages import FailureKind, InHand, Parked
 from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
-from kunicorn.worker.flight import Flight, Track
+from kunicorn.worker.flight import Flight, Track, oldest
 from kunicorn.worker.grants import Grant
+from kunicorn.worker.table import PARKED_TOLD
 
 
 class Handed:
@@ -74,3 +79,20 @@ class Handed:
         if track.epoch != NO_EPOCH:
             cells[at + LEADER_EPOCH] = track.epoch
         cells[at + CONSUMED] = track.consumed
+
+
+def longest_in_hand(handed: Iterable[Handed], in_flight: int, now: int) -> InHand | None:
+    """What is said of the record that is in hand for the longest; `in_flight`: how many are in all."""
+    held = [flight for each in handed if (flight := oldest(each.track)) is not None]
+    if not held:
+        return None
+    first = min(held, key=lambda flight: flight.since_ns)
+    age = max(0.0, (now - first.since_ns) / NANOSECONDS)
+    return InHand(first.tp.topic, first.tp.partition, first.offset, in_flight, age)
+
+
+def waiting(handed: Mapping[int, Handed]) -> tuple[list[Parked], dict[str, int]]:
+    """Some of the partitions of which a record waits, and how many there are in all, by what they wait for."""
+    first = {number: flight for number, each in handed.items() for flight in list(each.track.waiting)[:1]}
+    told = [Parked(number, flight.waits_for, flight.why) for number, flight in list(first.items())[:PARKED_TOLD]]
+    return told, dict(Counter(flight.waits_for for flight in first.values()))

@@ -41,7 +41,7 @@ from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.forms import concurrency, form_in_worker
 from kunicorn.worker.grants import Grant
-from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
@@ -182,11 +182,13 @@ def assemble(
     policies = lambda topic: handlings.of(topic).policies  # noqa: E731
     if isinstance(crew := handlings.every[0].calls, Threads | Tasks):
         order = configure.handlers[0]
-        lanes = Lanes(order.ordering, concurrency(handlings.every[0].handler, order))
-        flights = Flights(consumer, topics, ledger, Meter(), lifecycle.report, lanes, configure.ahead_bytes)
+        hands = Hands(order.ordering, concurrency(handlings.every[0].handler, order))
+        flights = Flights(
+            consumer, topics, ledger, Meter(), lifecycle.report, lambda topic: hands, configure.ahead_bytes
+        )
         lifecycle.fetcher = flights
         failed = Failures(flights, policies, dead_letters)
-        several = ConcurrentRunner(consumer, flights, ledger, crew, lifecycle, failed, login)
+        several = ConcurrentRunner(consumer, flights, ledger, {hands: crew}, lifecycle, failed, login)
         return Assembled(handlings, lifecycle, flights, several, login, statistics)
     fetcher: Fetcher
     if sending is not None:

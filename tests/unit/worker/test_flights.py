@@ -10,7 +10,7 @@ from kunicorn.testing import record
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
 from kunicorn.testing.records import message_of, placed
 from kunicorn.worker.flights import Flights
-from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics
 
@@ -19,7 +19,8 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     behind = placed([record("a", offset=3), record("b")], "t")
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, behind)), lambda seconds: None)
     ledger = Ledger.create(4)
-    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, Lanes("key", 4), 1_000_000)
+    hands = Hands("key", 4)
+    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, lambda topic: hands, 1_000_000)
     flights.start([FetcherStart(1, 1, *P0, 3, -1, stop=3)])
     flights.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 2
