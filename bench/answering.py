@@ -3,7 +3,7 @@ a database, without one.
 
     python -m bench.answering PATH
 
-`asyncio.sleep(0.005)` measures itself: uvloop's timers have a resolution of 1 ms, so that it takes 5.4 ms. Here the time
+`asyncio.sleep(0.005)` measures itself: timers of uvloop have a resolution of 1 ms, so that it takes 5.4 ms. Here time
 is taken elsewhere, by `select`, whose time-outs are in microseconds.
 """
 

@@ -155,6 +155,11 @@ class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: list[str] = []
     """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
 
+    @property
+    def asks_for_several(self) -> bool:
+        """Whether the settings want several of its records in hand."""
+        return self.ordering != "partition" or self.concurrency not in (None, 1)
+
     def __repr__(self) -> str:
         return f"HandlerOrder(entrypoint={self.entrypoint!r}, …)"
 

@@ -23,6 +23,7 @@ from kunicorn.pipes.ledger import Ledger
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import runs
 from kunicorn.worker.crew import Crew, Work
+from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.flight import Flight
@@ -31,6 +32,7 @@ from kunicorn.worker.grants import Attempt
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
+from kunicorn.worker.producing import Outputs
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -52,8 +54,12 @@ class ConcurrentRunner:
         lifecycle: Lifecycle,
         failures: Failures[Flight],
         login: Login,
+        outputs: Outputs | None = None,
     ) -> None:
-        """`crews`: who calls each handler, by its hands. Caller: the main thread, as `run`."""
+        """`crews`: who calls each handler, by its hands. `outputs`: what handlers return is sent.
+
+        Caller: the main thread, as `run`.
+        """
         self.progress = 0
         self.paused_by_lease = False
         self._consumer = consumer
@@ -63,6 +69,7 @@ class ConcurrentRunner:
         self._lifecycle = lifecycle
         self._failures = failures
         self._login = login
+        self._outputs = outputs
         self._failed: deque[tuple[Flight, BaseException]] = deque()
         self._stirred = threading.Event()
         """There is room again, or something has failed."""
@@ -74,6 +81,8 @@ class ConcurrentRunner:
         """Go on until everything is drained. Caller: the main thread; blocks."""
         for hands, crew in self._crews.items():
             crew.begin(self._work(hands))
+        if isinstance(self._flights, DeliveringFlights):
+            self._flights.delivered, self._flights.refused = self._wake, self._fail
         while not self._flights.drained:
             self.progress += 1
             now = now_ns()
@@ -88,8 +97,7 @@ class ConcurrentRunner:
             self._flights.balance()
             self._flights.begin_turn(now)
             self._fetch(now)
-            for crew in self._crews.values():
-                crew.wake()
+            self._wake()
 
     def time_out(self, grant: int, offset: int) -> None:
         """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
@@ -114,6 +122,10 @@ class ConcurrentRunner:
             return following
 
         return Work(partial(table.start_next, hands), partial(table.startable, hands), finish, self._fail)
+
+    def _wake(self) -> None:
+        for crew in self._crews.values():
+            crew.wake()
 
     def _fail(self, flight: Flight, error: BaseException) -> None:
         self._failed.append((flight, error))
@@ -151,6 +163,8 @@ class ConcurrentRunner:
     def _meet_failures(self, now: int) -> None:
         while self._failed:
             flight, error = self._failed.popleft()
+            if self._outputs is not None:
+                self._outputs.flight = flight
             if flight.poison:
                 self._failures.meet_poison(flight, [flight.message], now)
             elif isinstance(error, DrainDeadline):
@@ -158,7 +172,9 @@ class ConcurrentRunner:
             else:
                 if isinstance(error, HandlerTimeout):
                     error = timed_out(error)
-                attempt = Attempt(flight, [flight.message], flight.offset + 1, 0, now - flight.since_ns)
+                # One that is refused has failed without a call: its handler returned, and was counted then.
+                calls, took = (0, 0) if error is flight.refusal else (1, now - flight.since_ns)
+                attempt = Attempt(flight, [flight.message], flight.offset + 1, 0, took, calls)
                 self._failures.meet(attempt, error, now)
 
     def _interrupt_what_is_to_end(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kunicorn.handling.outputs import Outgoing
 from kunicorn.topics import NO_EPOCH, TopicPartition
 from kunicorn.worker.hands import Hands
 
@@ -50,6 +51,11 @@ class Flight:
     poison_deaths: int = 0
     waits_for: str = ""
     why: str = ""
+    outputs: Sequence[Outgoing] = ()
+    """What its handler returned, or the dead letter in place of that, until it is delivered."""
+    is_letter: bool = False
+    refusal: BaseException | None = None
+    """Why the brokers will not take its outputs."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -60,6 +66,17 @@ class Flight:
     def held(self) -> tuple[Any, ...]:
         """The record while it waits, and nothing once that is over."""
         return (self.message,) if self.stage is Stage.WAITING and not self.track.closed else ()
+
+    def takes_output_at(self, offset: int) -> bool:
+        """See `outbox.Origin`."""
+        return self.refusal is None and not self.track.discarded
+
+    def handled(self, following: int) -> None:
+        """See `outbox.Origin`: its stage says so."""
+
+    def refuse(self, offset: int, following: int, error: BaseException) -> None:
+        """See `outbox.Origin`: it alone has failed by that."""
+        self.refusal = error
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +107,8 @@ class Track:
     suspects: frozenset[int] = frozenset()
     closed: bool = False
     """Nothing of it is started any more."""
+    discarded: bool = False
+    """It is lost: nothing that it has left is to be delivered."""
     following: int = 0
     """Beyond every offset that has arrived."""
     order: deque[Flight] = field(default_factory=deque)

@@ -223,7 +223,7 @@ class Flights(GrantTable):
         """See `GrantTable`. What is stopped starts nothing from here on."""
         track = self._handed[grant.number].track
         self._lanes.close(track)
-        return bool(track.running)
+        return bool(track.running or track.sending)
 
     def _forget(self, grant: Grant) -> None:
         self._lanes.close(self._handed.pop(grant.number).track)
@@ -263,6 +263,10 @@ class Flights(GrantTable):
         return flight
 
     def _finish(self, flight: Flight) -> bool:
+        """It has been handled; False if that was its grant's end."""
+        return self._done(flight)
+
+    def _done(self, flight: Flight) -> bool:
         handed = self._handed[flight.track.grant]
         handed.done(flight, moved=self._lanes.finish(flight))
         return not self._conclude(handed)
@@ -270,7 +274,7 @@ class Flights(GrantTable):
     def _conclude(self, handed: Handed) -> bool:
         """Report a grant that is to end once nothing of it is in hand."""
         grant = handed.grant
-        if grant.state is not GrantState.STOPPING or handed.track.running:
+        if grant.state is not GrantState.STOPPING or handed.track.running or handed.track.sending:
             return False
         final = self._final(grant)
         self._forget(grant)

@@ -119,6 +119,10 @@ class Grant:
         """All that was handled is delivered; always so where nothing is sent."""
         return self.handled_to <= int(cells[self.at + CONSUMED])
 
+    def handled(self, following: int) -> None:
+        """See `outbox.Origin`."""
+        self.handled_to = max(self.handled_to, following)
+
     def takes_output_at(self, offset: int) -> bool:
         """Whether what that record leaves is to be delivered."""
         return not self.discarded and (self.refused_at == NO_OFFSET or offset < self.refused_at)

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import Message
 
@@ -20,12 +20,15 @@ from kunicorn.errors import ExitCode
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls
 from kunicorn.handling.deadletters import Cause, letter_of
-from kunicorn.handling.outputs import Outgoing, calls_sending, refuse_two_committers
+from kunicorn.handling.outputs import Outgoing, calls_sending, leaves, outputs_of, refuse_two_committers
+from kunicorn.outcomes import heed
 from kunicorn.pipes.messages import HandlerOrder
 from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
 from kunicorn.topics import NO_OFFSET
+from kunicorn.worker.crew import Take
 from kunicorn.worker.deadletters import DeadLetters, Delivery
+from kunicorn.worker.flight import Flight
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Outbox
 
@@ -39,6 +42,8 @@ class Outputs:
         """`topic`: where a Send goes that names none. `delivery` is that of [producing]."""
         self.grant: Grant | None = None
         """Whose records the handler has."""
+        self.flight: Flight | None = None
+        """Where several are in hand: the record that failed and is being dealt with."""
         self._outbox = outbox
         self._topic = topic
         self._delivery = delivery
@@ -54,12 +59,28 @@ class Outputs:
         put = _refuse if handler.keeps_offsets else self._put_outputs
         return calls_sending(handler, order, self._topic, put, self.note)
 
+    def take(self, handler: Handler) -> Take:
+        """What is done with what it returns where several are in hand: outputs stay with their record. Any thread."""
+
+        def keep(flight: Flight, returned: Any) -> None:
+            outputs, said = outputs_of(returned, self._topic)
+            if outputs and handler.keeps_offsets:
+                _refuse(outputs)
+            if leaves(said):
+                flight.outputs, flight.is_letter = outputs, False
+            heed(said)
+
+        return keep
+
     def note(self, offset: int, following: int) -> None:
         """Which records the handler gets now."""
         self._offset, self._following = offset, following
 
     def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
         """Dead letters of these records go the way of outputs."""
+        if self.flight is not None:
+            self.flight.outputs, self.flight.is_letter = outputs, True
+            return
         first, last = Record.of(messages[0]).offset, Record.of(messages[-1]).offset
         assert self.grant is not None
         self._put(Entry(self.grant, first, last + 1, outputs, is_letter=True))
