@@ -136,3 +136,16 @@ def done_ahead(track: Track) -> Iterator[int]:
 def oldest(track: Track) -> Flight | None:
     """What a handler has had in hand for the longest."""
     return next(iter(track.running), None)
+
+
+def in_hand_at(track: Track, offset: int) -> Flight | None:
+    """The record of that offset, if a handler has it in hand."""
+    return next((flight for flight in track.running if flight.offset == offset), None)
+
+
+_MESSAGE_BYTES = 600
+
+
+def kept_bytes(key: bytes | None, value: bytes | None) -> int:
+    """What a record takes in memory while it is queued: key, value, and so much that the message has around them."""
+    return _MESSAGE_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))

@@ -32,7 +32,7 @@ from kunicorn.pipes.messages import (
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.ahead import Ahead
 from kunicorn.worker.faults import refused
-from kunicorn.worker.flight import Flight, Track, done_ahead
+from kunicorn.worker.flight import Flight, Track, in_hand_at, kept_bytes
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.handed import Handed, longest_in_hand, waiting
 from kunicorn.worker.hands import Hands
@@ -41,8 +41,6 @@ from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.table import GrantTable
 
-_MESSAGE_BYTES = 600
-"""What a message takes here besides key and value."""
 _FED_AT_ONCE = 50
 """So many records are taken in before whoever has handled one gets its turn at the table."""
 
@@ -60,8 +58,7 @@ class Flights(GrantTable):
         hands_of: Callable[[str], Hands],
         ahead_bytes: int,
     ) -> None:
-        """`hands_of`: those of the handler that has a topic's records. `ahead_bytes`: so much is kept in memory for
-        when there is a free hand."""
+        """`hands_of`: by topic, its handler's. `ahead_bytes`: so much is kept in memory for when there is a free hand."""
         super().__init__(consumer, known_topics, ledger, meter, report)
         ledger.use_marks()
         self._hands_of = hands_of
@@ -89,8 +86,7 @@ class Flights(GrantTable):
         """The record of that grant, if a handler has it in hand."""
         with self._lock:
             handed = self._handed.get(number)
-            running = handed.track.running if handed is not None else ()
-            return next((flight for flight in running if flight.offset == offset), None)
+            return None if handed is None else in_hand_at(handed.track, offset)
 
     # -- runner ------------------------------------------------------------------------------------------------------
 
@@ -112,8 +108,8 @@ class Flights(GrantTable):
             handed = self._handed[grant.number]
             lanes, track = self._lanes, handed.track
             for message in messages:
-                offset, key, value = message.offset(), message.key(), message.value()
-                size = _MESSAGE_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))
+                offset, key = message.offset(), message.key()
+                size = kept_bytes(key, message.value())
                 flight = lanes.arrive(track, NO_OFFSET if offset is None else offset, epoch, key, message, size)
                 if flight is not None and handed.poison is not None and handed.poison[0] == flight.offset:
                     _, flight.poison, flight.poison_deaths = handed.poison
@@ -146,10 +142,10 @@ class Flights(GrantTable):
     def finish(self, flight: Flight) -> Flight | None:
         """The handler is done with it; the next record for the hand that is free by that."""
         with self._lock:
-            now, track = now_ns(), flight.track
-            self._meter.finished(track.tp.topic, 1, now - flight.since_ns, 1)
+            now = now_ns()
+            self._meter.finished(flight.tp.topic, 1, now - flight.since_ns, 1)
             self._finish(flight)
-            return self._start(track.hands, now)
+            return self._start(flight.track.hands, now)
 
     # -- what failed -------------------------------------------------------------------------------------------------
 
@@ -221,18 +217,16 @@ class Flights(GrantTable):
 
     def _busy(self, grant: Grant) -> bool:
         """See `GrantTable`. What is stopped starts nothing from here on."""
-        track = self._handed[grant.number].track
-        self._lanes.close(track)
-        return bool(track.running or track.sending)
+        handed = self._handed[grant.number]
+        self._lanes.close(handed.track)
+        return handed.busy
 
     def _forget(self, grant: Grant) -> None:
         self._lanes.close(self._handed.pop(grant.number).track)
         super()._forget(grant)
 
     def _final(self, grant: Grant) -> Stopped:
-        track = self._handed[grant.number].track
-        done = marks.written(track.consumed, frozenset(done_ahead(track)))
-        return msgspec.structs.replace(super()._final(grant), done=done)
+        return msgspec.structs.replace(super()._final(grant), done=self._handed[grant.number].done_text)
 
     def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
         """What is in hand of it is waited for."""
@@ -274,7 +268,7 @@ class Flights(GrantTable):
     def _conclude(self, handed: Handed) -> bool:
         """Report a grant that is to end once nothing of it is in hand."""
         grant = handed.grant
-        if grant.state is not GrantState.STOPPING or handed.track.running or handed.track.sending:
+        if grant.state is not GrantState.STOPPING or handed.busy:
             return False
         final = self._final(grant)
         self._forget(grant)

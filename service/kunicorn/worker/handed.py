@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.ledger import (
     CONSUMED,
@@ -22,7 +23,7 @@ from kunicorn.pipes.ledger import (
 )
 from kunicorn.pipes.messages import FailureKind, InHand, Parked
 from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
-from kunicorn.worker.flight import Flight, Track, oldest
+from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.table import PARKED_TOLD
 
@@ -39,6 +40,16 @@ class Handed:
         """Why the grant ends by itself, once nothing of it is in hand."""
         self._cells = ledger.cells
         self._done, self._in_hand = ledger.done(slot), ledger.in_hand(slot)
+
+    @property
+    def busy(self) -> bool:
+        """Something of it is in hand, or on its way to the brokers."""
+        return bool(self.track.running or self.track.sending)
+
+    @property
+    def done_text(self) -> str:
+        """What is done beyond the consumed offset, as it is told."""
+        return marks.written(self.track.consumed, frozenset(done_ahead(self.track)))
 
     def taken(self, flight: Flight) -> None:
         """A handler has it in hand."""
