@@ -19,7 +19,7 @@ JOBS ?= 2
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
 .PHONY: bench bench-growth bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-pipeline bench-decoding bench-differential
+.PHONY: bench-pipeline bench-decoding bench-differential bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -114,6 +114,9 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 
 bench-producing: venv  ## what transactions cost beside at least once, in about two minutes
 	$(BIN)/python -m bench.producing
+
+bench-sharing: venv  ## one hot partition in eight, shared by number and by load, in about three minutes
+	$(BIN)/python -m bench.sharing --write
 
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write

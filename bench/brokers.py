@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ def kill_each_broker(kafka: KafkaCluster, chosen: Iterable[Contestant], director
                 entry.start()
             entry.load.start()
         for entry in entries:
-            wait_until(lambda entry=entry: handled_by_two(entry), f"{entry.who.title}: two members at work", 90, 0.5)
+            wait_until(partial(handled_by_two, entry), f"{entry.who.title}: two members at work", 90, 0.5)
         kills = [kill(kafka, broker, entries) for broker in kafka.brokers]
         for entry in entries:
             entry.load.stop()

@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.bare import drain, tune_collector
 from bench.pages import write_section
+from bench.processors import cpu_ns_of_family
 from bench.quick import PARTITIONS, ROOT, fill
 from kunicorn.clients import consumer_properties
 from kunicorn.pipeline.executors import settings_file
@@ -51,8 +52,19 @@ behind have that one."""
 CONNECTOR_GOAL, BARE_GOAL = 2.5, 0.8
 HANDLER = "tests.system.pipeline.handlers:nothing"
 
-Form = Callable[[], float]
-"""Records a second."""
+
+class Cost(NamedTuple):
+    """One run of a form."""
+
+    rate: float
+    """Records a second, of all its processes together, until the last one is through."""
+    cpu_ns: float
+    """CPU nanoseconds a record, of all its processes."""
+    broker_ns: float = 0.0
+    """Likewise of the broker."""
+
+
+Form = Callable[[], Cost]
 
 
 def connector_jars() -> list[Path]:
@@ -70,33 +82,36 @@ def connector_jars() -> list[Path]:
     return sorted(home.glob("*.jar"))
 
 
-def pipeline_rate(job: Job, ranges: Sequence[OffsetRange], outcomes: Directory) -> float:
-    """One round of a backfill."""
-    began = time.perf_counter()
+def pipeline_cost(job: Job, ranges: Sequence[OffsetRange], outcomes: Directory) -> Cost:
+    """One round of a backfill: the driver, its JVM and the Python processes of the tasks."""
+    gateway: Any = job.spark.sparkContext._gateway
+    jvm = gateway.proc.pid
+    began, used = time.perf_counter(), cpu_ns_of_family(jvm) + time.process_time_ns()
     found = job.handle(ranges, outcomes)
-    rate = total(ranges) / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
     assert sum(each.records for each in found) == total(ranges), "every record once"
-    return rate
+    spent = cpu_ns_of_family(jvm) + time.process_time_ns() - used
+    return Cost(total(ranges) / seconds, spent / total(ranges))
 
 
 def connector(bootstrap: str, topic: str, records: str, jars: str) -> None:
-    """In a process of its own, in a session as Spark makes it: print a rate for each line that is read."""
+    """In a process of its own, in a session as Spark makes it: print a cost for each line that is read."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.jars", jars)
     spark = builder.config("spark.log.level", "FATAL").config("spark.ui.showConsoleProgress", "false").getOrCreate()
     for _ in sys.stdin:
-        print(connector_rate(spark, bootstrap, topic, int(records)), flush=True)
+        print(*connector_cost(spark, bootstrap, topic, int(records)), flush=True)
     spark.stop()
 
 
-def connector_rate(spark: Any, bootstrap: str, topic: str, records: int) -> float:
+def connector_cost(spark: Any, bootstrap: str, topic: str, records: int) -> Cost:
     """The JVM's connector, its rows handled by a `mapInArrow` of one Python call a record."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_ns_of_family(os.getpid())
     (counts,) = source.load().select("value").mapInArrow(handle_values, "n bigint").groupBy().sum("n").collect()
     assert counts[0] == records
-    return records / (time.perf_counter() - began)
+    return Cost(records / (time.perf_counter() - began), (cpu_ns_of_family(os.getpid()) - used) / records)
 
 
 def handle_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,8 +124,9 @@ def handle_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pydict({"n": [batch.num_rows]})
 
 
-def bare_rate(settings: Settings, topic: str, records: int) -> float:
-    """As many bare clients as Spark has cores, each with its share of the partitions."""
+def bare_cost(settings: Settings, topic: str, records: int) -> Cost:
+    """As many bare clients as Spark has cores, each with its share of the partitions; from the first record of one to
+    the last record of all."""
     properties = json.dumps(dict(consumer_properties(settings, "bench")))
     shares = [range(number, PARTITIONS, CORES) for number in range(CORES)]
     each = str(records // CORES)
@@ -119,36 +135,45 @@ def bare_rate(settings: Settings, topic: str, records: int) -> float:
         subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for command in commands
     ]
-    return sum(float(process.communicate()[0]) for process in running)
+    told = [list(map(float, process.communicate()[0].split())) for process in running]
+    began, ended, cpu_ns = zip(*told, strict=True)
+    return Cost(records / (max(ended) - min(began)), sum(cpu_ns) / CORES)
 
 
 def bare(properties: str, topic: str, partitions: str, records: str) -> None:
-    """In a process of its own: print its rate."""
+    """In a process of its own: print when it had its first and its last record, and CPU nanoseconds a record."""
     consumer = Consumer(json.loads(properties))
     consumer.list_topics(topic, timeout=10)
     tune_collector()
     consumer.incremental_assign([TopicPartition(topic, number, 0) for number in json.loads(partitions)])
-    print(drain(consumer, int(records))[0])
+    rate, cpu_ns = drain(consumer, int(records))
+    ended = time.perf_counter()  # CLOCK_MONOTONIC, which processes share; see clock_gettime(2).
+    print(ended - int(records) / rate, ended, cpu_ns)
     consumer.close()
 
 
-def in_turns(forms: dict[str, Form], rounds: int) -> dict[str, list[float]]:
-    """Every form once without counting, then `rounds` times."""
-    rates: dict[str, list[float]] = {name: [] for name in forms}
+def in_turns(forms: dict[str, Form], rounds: int, broker: int, records: int) -> dict[str, list[Cost]]:
+    """Every form once without counting, then `rounds` times; `broker` is its pid."""
+    costs: dict[str, list[Cost]] = {name: [] for name in forms}
     for number in range(rounds + 1):
         for name, form in forms.items():
-            rate = form()
+            used = cpu_ns_of_family(broker)
+            cost = form()
             if number:
-                rates[name].append(rate)
+                costs[name].append(cost._replace(broker_ns=(cpu_ns_of_family(broker) - used) / records))
         if number:
-            told = ", ".join(f"{name} {found[-1] / 1e6:.2f}" for name, found in rates.items())
-            print(f"round {number}, million records a second: {told}", flush=True)
-    return rates
+            told = ", ".join(
+                f"{name} {found[-1].rate / 1e6:.2f} ({found[-1].cpu_ns:.0f} + {found[-1].broker_ns:.0f})"
+                for name, found in costs.items()
+            )
+            print(f"round {number}, million records/s (CPU ns a record + the broker's): {told}", flush=True)
+    return costs
 
 
-def measured(bootstrap: str, records: int, rounds: int, directory: Path) -> list[str]:
+def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) -> list[str]:
     """All of it; the section's lines."""
     topic = f"bench-{time.time_ns()}"
+    bootstrap, broker = kafka.bootstrap, kafka.broker(1).pid
     fill(bootstrap, topic, records)
     config = directory / "config.toml"
     config.write_text(toml(group_settings(bootstrap, [topic], topic, HANDLER)))
@@ -158,7 +183,7 @@ def measured(bootstrap: str, records: int, rounds: int, directory: Path) -> list
         spark = open_session(settings.pipeline, f"local[{CORES}]", "bench")
         stack.callback(spark.stop)
         rival = stack.enter_context(rival_of(bootstrap, topic, records, jars)) if jars else None
-        return table(Job(spark, settings_file(config, settings)), settings, topic, records, rounds, rival)
+        return table(Job(spark, settings_file(config, settings)), settings, topic, records, rounds, broker, rival)
 
 
 @contextmanager
@@ -170,39 +195,46 @@ def rival_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Iter
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    told, said = process.stdin, process.stdout
+    assert told is not None
+    assert said is not None
 
-    def rate() -> float:
-        print("go", file=process.stdin, flush=True)
-        return float(process.stdout.readline())
+    def cost() -> Cost:
+        print("go", file=told, flush=True)
+        return Cost(*map(float, said.readline().split()))
 
     try:
-        yield rate
+        yield cost
     finally:
-        process.stdin.close()
+        told.close()
         process.wait(60)
 
 
-def table(job: Job, settings: Settings, topic: str, records: int, rounds: int, rival: Form | None) -> list[str]:
+def table(
+    job: Job, settings: Settings, topic: str, records: int, rounds: int, broker: int, rival: Form | None
+) -> list[str]:
     """The comparison, and how the rate grows with partitions."""
     outcomes = Directory(str(Path(job.file.path).parent / "outcomes"))
     ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
     forms: dict[str, Form] = {
-        "backfill": lambda: pipeline_rate(job, ranges, outcomes),
-        f"{CORES} bare clients": lambda: bare_rate(settings, topic, records),
+        "backfill": lambda: pipeline_cost(job, ranges, outcomes),
+        f"{CORES} bare clients": lambda: bare_cost(settings, topic, records),
     }
     if rival is not None:
         forms["Spark's connector"] = rival
-    rates = in_turns(forms, rounds)
-    ours = rates["backfill"]
-    lines = ["| form | million records/s | a backfill is so many times as fast | goal |", "|---|--:|--:|--:|"]
+    costs = in_turns(forms, rounds, broker, records)
+    ours = costs["backfill"]
+    lines = [
+        "| form | million records/s | a backfill is so many times as fast | goal | CPU ns a record | the broker's |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
     goals = {"Spark's connector": CONNECTOR_GOAL, f"{CORES} bare clients": BARE_GOAL}
-    for name, found in rates.items():
-        ratio = median(mine / other for mine, other in zip(ours, found, strict=True))
+    for name, found in costs.items():
+        ratio = median(mine.rate / other.rate for mine, other in zip(ours, found, strict=True))
+        rate, cpu, brokers = (median(column) for column in zip(*found, strict=True))
         goal = f"≥ {goals[name]}" if name in goals else ""
-        lines.append(f"| {name} | {median(found) / 1e6:.2f} | {ratio:.2f} | {goal} |")
-    grown = {count: pipeline_rate(job, ranges[:count], outcomes) for count in (1, 2, 4, 8)}
+        lines.append(f"| {name} | {rate / 1e6:.2f} | {ratio:.2f} | {goal} | {cpu:.0f} | {brokers:.0f} |")
+    grown = {count: pipeline_cost(job, ranges[:count], outcomes).rate for count in (1, 2, 4, 8)}
     lines += ["", "| partitions | " + " | ".join(map(str, grown)) + " |", "|---|" + "--:|" * len(grown)]
     return [*lines, "| million records/s | " + " | ".join(f"{rate / 1e6:.2f}" for rate in grown.values()) + " |"]
 
@@ -215,9 +247,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the section in docs/benchmarks.md")
     options = parser.parse_args()
     with ExitStack() as stack:
-        bootstrap = stack.enter_context(KafkaCluster()).bootstrap
+        kafka = stack.enter_context(KafkaCluster())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        lines = measured(bootstrap, options.records, options.rounds, directory)
+        lines = measured(kafka, options.records, options.rounds, directory)
     text = "\n".join(
         [
             f"`make bench-pipeline`: {options.records:,} records of 200 bytes on {PARTITIONS} partitions, {CORES} "

@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from kunicorn.pipes.client import client_properties, letter_properties
 from kunicorn.pipes.messages import (
     Batching,
@@ -21,7 +23,8 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.pipes.producer import producer_properties
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
-from kunicorn.settings.handling import OneOfHandlers, completed
+from kunicorn.settings.handling import completed
+from kunicorn.settings.retry_topics import retry_topics_of, taken_topics
 from kunicorn.wire.auth import Security
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.tls import Tls
@@ -53,9 +56,10 @@ def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) ->
 
 
 def dead_letter_target(settings: Settings, client_id: str, topic: str | None) -> DeadLetterTarget | None:
-    """How dead letters are sent to `topic`, secrets included; None where there is none."""
+    """How dead letters are sent to `topic`, and records to retry topics, secrets included; None where there are
+    none."""
     kafka = settings.kafka
-    if topic is None:
+    if topic is None and not settings.retry_topics:
         return None
     properties = letter_properties(
         bootstrap_servers=kafka.bootstrap_servers,
@@ -102,8 +106,13 @@ _MOST_RECORDS = 100_000
 
 
 def handler_orders(settings: Settings) -> list[HandlerOrder]:
-    """Every handler, for the processes that call them: workers, tasks of a Spark job, trials. Maybe with secrets."""
+    """Every handler, for the processes that call them: workers, trials. Maybe with secrets."""
     return [_handler_order(settings, handler) for handler in settings.every_handler]
+
+
+def orders_of_jobs(settings: Settings) -> list[HandlerOrder]:
+    """Likewise for jobs on Spark: they wait for nothing, so that retry topics are not for them."""
+    return [msgspec.structs.replace(order, retry_topics=[]) for order in handler_orders(settings)]
 
 
 def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder:
@@ -123,7 +132,8 @@ def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder
         decoding=decoding_of(settings, handler),
         batching=_batching_of(settings, handler),
         tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
-        topics=list(handler.topics) if isinstance(handler, OneOfHandlers) else [],
+        topics=taken_topics(handler, settings.group.id),
+        retry_topics=list(retry_topics_of(handler, settings.group.id)),
     )
 
 
@@ -138,6 +148,7 @@ def _failure_rules(handler: HandlerSettings) -> list[FailureRule]:
             rule.retry_backoff_max_ms or handler.retry_backoff_max_ms,
             rule.retry_timeout_ms,
             rule.on_failure or handler.on_failure,
+            list(rule.retry_topic_delays_ms or ()),
         )
         for rule in rules
     ]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from kunicorn.origins import Origin, origin_in
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -79,10 +81,19 @@ class Record(msgspec.Struct, gc=False, frozen=True):
         return self.message.leader_epoch()
 
     @property
+    def origin(self) -> Origin:
+        """Where a producer has put the record: its own place, but for one that comes out of a retry topic, and how
+        often it was tried before it came there."""
+        own = Origin(self.topic, self.partition, self.offset, self.timestamp)
+        return origin_in(self.headers, self.topic) or own
+
+    @property
     def idempotency_key(self) -> str:
-        """`topic-partition-offset`: the same for every try, and whether the service or a Spark job handles the record.
-        For a store that keeps what it has seen; another record never has it, unless the topic is created anew."""
-        return f"{self.topic}-{self.partition}-{self.offset}"
+        """`topic-partition-offset` of its origin: the same for every try, whether the service or a Spark job handles
+        the record, and when it comes back out of a retry topic. For a store that keeps what it has seen; another record
+        never has it, unless the topic is created anew."""
+        origin = self.origin
+        return f"{origin.topic}-{origin.partition}-{origin.offset}"
 
     def __repr__(self) -> str:
         # The value stays out: records end up in logs, where payloads do not belong.

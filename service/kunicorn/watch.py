@@ -81,7 +81,7 @@ def lines(now: Answer, before: Answer | None = None) -> Iterator[str]:
     yield from _head(now)
     yield ""
     yield from table(
-        ("worker", "pid", "state", "partitions", "handled", "per s", "restarts", "rss MB", "in hand", "for"),
+        ("worker", "pid", "state", "partitions", "load", "handled", "per s", "restarts", "rss MB", "in hand", "for"),
         [_worker(worker, rate) for worker, rate in zip(now["workers"], _rates(now, before), strict=True)],
     )
     yield ""
@@ -126,7 +126,8 @@ def _worker(worker: Answer, rate: float | None) -> tuple[str | int | float | Non
     rss = worker["rss_bytes"] // 1_000_000 if worker["rss_bytes"] is not None else None
     state = f"{worker['state']}, paused by lease" if worker["paused_by_lease"] else worker["state"]
     return (
-        str(worker["worker"]), str(worker["pid"] or "") or None, state, worker["partitions"], worker["handled"], rate,
+        str(worker["worker"]), str(worker["pid"] or "") or None, state, worker["partitions"], worker["load"],
+        worker["handled"], rate,
         worker["restarts"], rss, worker["in_hand"], duration(worker["in_hand_age"]),
     )  # fmt: skip
 

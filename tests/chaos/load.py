@@ -15,7 +15,7 @@ from tests.system.handlers.lethal import POISON
 class Load:
     """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once."""
 
-    def __init__(self, bootstrap: str, topic: str, rate: int, keys: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, rate: int, keys: int = 1000) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,

@@ -68,6 +68,12 @@ PROMISES = (
         ("kunicorn_dead_letters_total", "kunicorn_partitions_waiting"),
     ),
     Promise(
+        "With retry topics a record that fails gives up its place: its offset is committed only once its retry topic "
+        "has it, it is not handled again before its delay, and its partition goes on meanwhile.",
+        ("handler.retry_topic_delays_ms", "handler.retry_topic"),
+        ("kunicorn_retry_topic_records_total", "kunicorn_partitions_waiting"),
+    ),
+    Promise(
         "A record that kills its worker, or has it killed by a time-out, goes the way of a failed one after so many "
         "deaths, without the handler being called again.",
         ("workers.max_crashes", "handler.handler_timeout_ms", "handler.on_failure"),

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,23 +35,31 @@ def context(directory: Path) -> Path:
     return directory
 
 
+def environment(image: Path, stage: str) -> dict[str, str]:
+    """What the Dockerfile's ENV gives that stage, for the image that `build` has made there."""
+    given = {"PATH": BARE["PATH"]}
+    for each in ("runtime", stage):
+        instructions = re.search(rf"^FROM \S+ AS {each}$(.*?)(?=^FROM |\Z)", DOCKERFILE, flags=re.MULTILINE | re.DOTALL)
+        assert instructions is not None, each
+        for block in re.findall(r"^ENV ((?:.*\\\n)*.*)$", instructions[1], flags=re.MULTILINE):
+            given |= {
+                name: value.replace("/opt/kunicorn", str(image / "kunicorn")).replace("$PATH", given["PATH"])
+                for name, _, value in (each.partition("=") for each in block.replace("\\\n", " ").split())
+            }
+    return given
+
+
 def build(home: Path, extra: str = "") -> Path:
     """The virtual environment of a stage in `home`, as the Dockerfile builds it, with nothing of this one in sight."""
-    # The container's user walks down here.
-    for each in (home, *home.parents[:3]):
-        if each.owner() == home.owner() and each != Path("/tmp"):
-            each.chmod(each.stat().st_mode | 0o055)
     source = context(home / "src")
     for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
         for name in copied.split():
             assert (source / name).exists(), f"{name} is copied, but .dockerignore leaves it out"
-    environment = {**BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
+    bare = {**BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
     # A stage with an extra is built upon the one without.
     for more in ((), (extra,)) if extra else ((),):
         command = [str(source / "deploy/image/build.sh"), str(source), str(home / "kunicorn"), *more]
-        done = subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, timeout=400, check=False
-        )
+        done = subprocess.run(command, env=bare, cwd="/", capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("kunicorn ")
     return home
@@ -58,24 +67,59 @@ def build(home: Path, extra: str = "") -> Path:
 
 CONTAINER = f"""
 mount --make-rprivate /
-mount -t tmpfs -o mode=1777 tmpfs "$WRITABLE"
+mount -t tmpfs -o mode=1777 tmpfs /mnt
+for each in $BROUGHT; do
+    mkdir -p "/mnt${{each#$TEMPORARY}}"
+    mount --bind "$each" "/mnt${{each#$TEMPORARY}}"
+    mount -o remount,bind,ro "/mnt${{each#$TEMPORARY}}"
+done
+mount --bind "$PASSWD" /etc/passwd
+mount --move /mnt "$TEMPORARY"
+test "$TEMPORARY" = /tmp || mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -o remount,bind,ro /
+cd "$PWD"
+unset BROUGHT TEMPORARY PASSWD OLDPWD
 exec setpriv --reuid={UID} --regid={UID} --clear-groups --no-new-privs --bounding-set=-all "$@"
 """
-"""What the kubelet and the runtime do with the chart's security contexts."""
+"""What the kubelet and the runtime do with the chart's security contexts: only /tmp can be written to, and is empty but
+for what is brought along, at the place that it had. There pytest's own directories are in nobody's way: those on the
+disk are closed to other users, again by every run that starts. The user has the name and home of the image's."""
+
+
+def _passwd(directory: Path) -> Path:
+    """The image's own: /etc/passwd with the user that the Dockerfile adds."""
+    added = re.search(r"useradd --uid (\d+) --gid (\d+) --no-create-home --home-dir (\S+) (\S+)", DOCKERFILE)
+    assert added is not None
+    uid, gid, home, name = added.groups()
+    file = directory / "passwd"
+    file.write_text(f"{Path('/etc/passwd').read_text()}{name}:x:{uid}:{gid}::{home}:/bin/sh\n")
+    return file
 
 
 @contextmanager
-def container(image: Path, *arguments: str, cwd: Path, env: Mapping[str, str]) -> Iterator[tuple[int, Path]]:
-    """`kunicorn ARGUMENTS` as PID 1, unprivileged, on a read-only root; yields its pid outside, and its log."""
-    writable = cwd / "tmp"
-    writable.mkdir(exist_ok=True)
+def container(
+    image: Path,
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str],
+    stage: str = "service",
+    brought: Sequence[Path] = (),
+) -> Iterator[tuple[int, Path]]:
+    """`kunicorn ARGUMENTS` as PID 1, unprivileged, on a read-only root; yields its pid outside, and its log.
+
+    `cwd` is there to be read, and so is what is `brought` beside the image.
+    """
     log = cwd / "container.log"
     unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", CONTAINER, "sh"]
+    own = {
+        "PASSWD": str(_passwd(cwd)),
+        "BROUGHT": " ".join(map(str, (image / "kunicorn", cwd, *brought))),
+        "TEMPORARY": "/tmp" if cwd.is_relative_to("/tmp") else tempfile.gettempdir(),
+    }
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*unshare, image / "kunicorn/bin/kunicorn", *arguments],
-            env={**BARE, "WRITABLE": str(writable), "TMPDIR": str(writable), "PYTHONDONTWRITEBYTECODE": "1", **env},
+            env={**environment(image, stage), "HOME": "/tmp", **env, **own},
             cwd=cwd,
             stdout=output,
             stderr=output,

@@ -79,9 +79,10 @@ class MemberProcess:
         stdout: int | None = None,
         within: Sequence[str] = (),
         options: Sequence[str] = (),
+        more: str = "",
     ) -> None:
         """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid.
-        `options` are further ones of `kunicorn run`."""
+        `options` are further ones of `kunicorn run`, `more` further tables of the settings' file."""
         self.name = name
         self.port = free_port()
         self.log = directory / f"{name}.log"
@@ -90,11 +91,12 @@ class MemberProcess:
             "http": {"host": "127.0.0.1", "port": self.port},
             "log": {"format": "text", "level": "debug"},
         }
-        self.config.write_text(toml(merged(_spoken(settings), own, settings)))
+        self.config.write_text(toml(merged(_spoken(settings), own, settings)) + more)
+        self.environment = {**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})}
         self._output = self.log.open("ab")
         self.process = subprocess.Popen(
             [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config), *options],
-            env={**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
+            env=self.environment,
             stdout=self._output if stdout is None else stdout,
             stderr=self._output,
             stdin=subprocess.DEVNULL,
@@ -205,8 +207,9 @@ class Members:
         name: str | None = None,
         within: Sequence[str] = (),
         options: Sequence[str] = (),
+        more: str = "",
     ) -> MemberProcess:
-        """One more member; `settings` over those of the group."""
+        """One more member; `settings` over those of the group, and `more` tables."""
         member = MemberProcess(
             name or f"member-{len(self.started) + 1}",
             self.directory,
@@ -215,6 +218,7 @@ class Members:
             stdout,
             within,
             options,
+            more,
         )
         self.started.append(member)
         return member

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as Coordinates
 
 from tests.waiting import wait_until
 
 
 def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> Counter[str]:
-    """The values of all committed records, and how often each is there. Open transactions are waited for."""
+    """The values of all committed records, and how often each is there."""
+    return Counter((each.value() or b"").decode() for each in committed_records(bootstrap, topic, partitions, within))
+
+
+def committed_records(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> list[Message]:
+    """All committed records. Open transactions are waited for."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -20,7 +25,7 @@ def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float
             "enable.auto.commit": False,
         }
     )
-    values: Counter[str] = Counter()
+    records: list[Message] = []
     places = [Coordinates(topic, number, 0) for number in range(partitions)]
     try:
         consumer.assign(places)
@@ -32,11 +37,11 @@ def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float
         def read() -> bool:
             for message in consumer.consume(5000, 0.2):
                 assert message.error() is None, message.error()
-                values[(message.value() or b"").decode()] += 1
+                records.append(message)
             at = {place.partition: place.offset for place in consumer.position(places)}
             return all(end == 0 or at[number] >= end for number, end in ends.items())
 
         wait_until(read, f"everything in {topic} to be read, committed: {ends}", within, 0.0)
     finally:
         consumer.close()
-    return values
+    return records

@@ -7,7 +7,7 @@ import signal
 
 import tally
 import uvloop
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
 
 async def consume(consumer: AIOKafkaConsumer) -> None:
@@ -21,7 +21,7 @@ async def consume(consumer: AIOKafkaConsumer) -> None:
             tally.handle_run(tp.partition, [record.offset for record in run], [record.value for record in run])
 
 
-async def _wait_for_each(run: list) -> None:
+async def _wait_for_each(run: list[ConsumerRecord]) -> None:
     for record in run:
         await tally.wait_async(record.partition, record.offset, record.value)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from collections.abc import Callable
 from itertools import groupby
+from typing import Any, cast
 
 import tally
 from confluent_kafka import Consumer, Message
@@ -17,12 +19,15 @@ from confluent_kafka import Consumer, Message
 TUNING = {"fetch.queue.backoff.ms": 10, "queued.max.messages.kbytes": 16_384}
 BATCH = 500
 
+# Declared "or None", which is true of errors only.
+PARTITION, OFFSET = cast(tuple[Callable[[Message], int], Callable[[Message], int]], (Message.partition, Message.offset))
+
 
 def polled(consumer: Consumer) -> None:
     """Message by message."""
     handle = tally.handle
     while True:
-        message = consumer.poll(1.0)
+        message: Any = consumer.poll(1.0)
         if message is not None and message.error() is None:
             handle(message.partition(), message.offset(), message.value())
 
@@ -44,12 +49,12 @@ def tuned(consumer: Consumer) -> None:
 def in_runs(consumer: Consumer) -> None:
     """In batches, all records of a partition at once."""
     while True:
-        for partition, messages in groupby(_fetched(consumer), Message.partition):
+        for partition, messages in groupby(_fetched(consumer), PARTITION):
             run = list(messages)
-            tally.handle_run(partition, list(map(Message.offset, run)), list(map(Message.value, run)))
+            tally.handle_run(partition, list(map(OFFSET, run)), list(map(Message.value, run)))
 
 
-def _fetched(consumer: Consumer) -> list[Message]:
+def _fetched(consumer: Consumer) -> list[Any]:
     """What there is: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
     message = consumer.poll(1.0)
     if message is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tally
-from confluent_kafka import Message
 from faststream import FastStream
 from faststream.confluent import KafkaBroker, KafkaMessage
 
@@ -20,7 +19,7 @@ SUBSCRIPTION = {
 
 async def handle(message: KafkaMessage) -> None:
     """One record."""
-    raw: Message = message.raw_message
+    raw = message.raw_message
     if tally.KIND == "wait":
         await tally.wait_async(raw.partition(), raw.offset(), message.body)
     else:

@@ -2,6 +2,7 @@
 {{- define "kunicorn.settings" -}}
 {{- $kafka := dict -}}
 {{- $http := dict -}}
+{{- $registry := dict -}}
 {{- with .Values.auth.http -}}
 {{- if .existingSecret -}}
 {{- $_ := set $http "token_file" (printf "/etc/kunicorn/http/%s" .tokenKey) -}}
@@ -26,7 +27,16 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka "http" $http) | toJson -}}
+{{- with .Values.auth.schemaRegistry -}}
+{{- if .existingSecret -}}
+{{- range $setting, $key := dict "password_file" .passwordKey "ssl_ca_location" .caKey "ssl_certificate_location" .certKey "ssl_key_location" .keyKey -}}
+{{- if $key -}}
+{{- $_ := set $registry $setting (printf "/etc/kunicorn/schema-registry/%s" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka "http" $http "schema_registry" $registry) | toJson -}}
 {{- end -}}
 
 {{/* What holds where config says nothing: the defaults are kunicorn's own (settings-defaults.json is generated). */}}

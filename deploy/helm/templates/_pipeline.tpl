@@ -40,6 +40,9 @@ template:
         args:
           {{- concat (list "pipeline" .run.command "--config" "/etc/kunicorn/config/config.toml" "--master" $pipeline.master) (default list .run.args) | toYaml | nindent 10 }}
         {{- include "kunicorn.container" (dict "root" .root "image" (include "kunicorn.pipelineImage" .root) "resources" $pipeline.resources) | nindent 8 }}
+        ports:
+          - name: http
+            containerPort: {{ (include "kunicorn.effective" .root | fromJson).http.port | int }}
     volumes:
       {{- include "kunicorn.volumes" (dict "root" .root "tmp" $pipeline.tmp.sizeLimit) | nindent 6 }}
 {{- end -}}

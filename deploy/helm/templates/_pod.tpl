@@ -110,7 +110,7 @@ volumeMounts:
   {{- end }}
   {{- range $name, $auth := $values.auth }}
   {{- if $auth.existingSecret }}
-  - {name: {{ $name }}, mountPath: /etc/kunicorn/{{ $name }}, readOnly: true}
+  - {name: {{ kebabcase $name }}, mountPath: /etc/kunicorn/{{ kebabcase $name }}, readOnly: true}
   {{- end }}
   {{- end }}
   {{- with $values.extraVolumeMounts }}
@@ -139,6 +139,12 @@ volumeMounts:
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .clientIdKey }}}}
 {{- end }}
 {{- end }}
+{{- with $values.auth.schemaRegistry }}
+{{- if and .existingSecret .usernameKey }}
+- name: KUNICORN_SCHEMA_REGISTRY__USERNAME
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .usernameKey }}}}
+{{- end }}
+{{- end }}
 {{- with $values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -157,7 +163,7 @@ volumeMounts:
 {{- end }}
 {{- range $name, $auth := $values.auth }}
 {{- with $auth.existingSecret }}
-- name: {{ $name }}
+- name: {{ kebabcase $name }}
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
 {{- end }}

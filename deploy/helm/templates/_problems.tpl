@@ -13,6 +13,9 @@ terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, conf
 {{- if hasKey $group "group_instance_id" }}
 config.group.group_instance_id: all pods would have the same one, and the group accepts one of them; remove it and set membership.static = true, which makes it the pod's name
 {{- end }}
+{{- if dig "producing" "transactional_id_prefix" "" $settings }}
+config.producing.transactional_id_prefix: all pods would have the same one, and each would fence the others' producers; remove it: the default is made of the pod's name
+{{- end }}
 {{- if .Values.membership.static }}
 {{- $away := add $grace .Values.membership.restartSeconds | int64 -}}
 {{- if le (int64 $group.session_timeout_ms) (mul $away 1000) }}
@@ -57,6 +60,9 @@ config.http.port = {{ int $settings.http.port }} on {{ $settings.http.host }}: t
 {{- if and .existingSecret $.Values.autoscaling.keda.enabled (not .usernameKey) (not $.Values.autoscaling.keda.authenticationRef) }}
 auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it into the Secret {{ .existingSecret }} and name its key, or name a TriggerAuthentication of yours in autoscaling.keda.authenticationRef
 {{- end }}
+{{- end }}
+{{- if and .Values.auth.schemaRegistry.existingSecret (not (dig "schema_registry" "url" "" $settings)) }}
+auth.schemaRegistry.existingSecret: a login for no registry, as config.schema_registry.url is not set; set it, or remove the Secret
 {{- end }}
 {{- end -}}
 

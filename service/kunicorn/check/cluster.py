@@ -48,6 +48,7 @@ async def findings(settings: Settings) -> AsyncIterator[Finding]:
 
 async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]:
     topics = settings.assign.wanted.topics or settings.group.topics
+    own = settings.assign.wanted.topics or settings.subscribed_topics
     patterns = any(topic.startswith("^") for topic in topics)
     try:
         metadata = await cluster.refresh(None if patterns else (*topics, *settings.other_topics))
@@ -61,8 +62,10 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     for topic in topics:
         yield _topic(topic, metadata)
     for topic, setting in settings.other_topics.items():
-        yield _named(topic, metadata, _PURPOSES[setting], _remedies(setting))
-    for finding in await _rights(cluster, consumed(topics, metadata), settings.other_topics):
+        retry = settings.retry_topics.get(topic)
+        purpose = f"retries after {retry.delay}: " if retry is not None else _PURPOSES[setting]
+        yield _named(topic, metadata, purpose, _remedies(setting))
+    for finding in await _rights(cluster, consumed(own, metadata), settings.other_topics):
         yield finding
     if settings.assigned:
         yield _partitions(settings.assign.wanted.numbered, metadata)
@@ -70,7 +73,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     group = await _group(Coordinator(cluster, settings.group.id), settings.group.id)
     yield group
     if group.failure is None:
-        yield await _prediction(settings, cluster, consumed(topics, metadata))
+        yield await _prediction(settings, cluster, consumed(own, metadata))
 
 
 # -- topics and rights -----------------------------------------------------------------------------------------------
@@ -120,9 +123,9 @@ def _remedies(setting: str) -> Mapping[int, str]:
 
 async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[str]) -> list[Finding]:
     """What is missing, topic by topic, or one line that nothing is."""
-    needed = {**dict.fromkeys(topics, Operation.READ), **dict.fromkeys(others, Operation.WRITE)}
+    needed = [*((name, Operation.READ) for name in topics), *((name, Operation.WRITE) for name in others)]
     try:
-        held = await on_topics(cluster, needed, REQUEST_TIMEOUT) if needed else {}
+        held = await on_topics(cluster, {name for name, _ in needed}, REQUEST_TIMEOUT) if needed else {}
     except PeerError as error:
         return [Finding("rights", f"not known: {error}", warning=True)]
     missing = [
@@ -131,12 +134,12 @@ async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[
             f"{name}: this user may not {what.name}; grant it {what.name} on the topic",
             ExitCode.CONFIGURATION,
         )
-        for name, what in needed.items()
+        for name, what in needed
         if name in held and what not in held[name]
     ]
     if missing or not held:
         return missing
-    return [Finding("rights", f"this user may {' and '.join(sorted({o.name for o in needed.values()}))} as needed")]
+    return [Finding("rights", f"this user may {' and '.join(sorted({o.name for _, o in needed}))} as needed")]
 
 
 def _partitions(numbered: Collection[TopicPartition], metadata: Metadata) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from kunicorn.check import cluster
+from kunicorn.check import cluster, registry
 from kunicorn.check.findings import Finding
 from kunicorn.check.handler import importable
 from kunicorn.check.trial import tried
@@ -52,6 +52,7 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
             decoding,
             delivery=settings.producing.delivery,
         )
+    yield from registry.findings(settings)
     yield _client(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)

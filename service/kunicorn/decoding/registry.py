@@ -17,11 +17,13 @@ from confluent_kafka import Message
 from kunicorn.decoding.decoders import Decoder, OfMessage, Part
 from kunicorn.decoding.undecodable import NotDecodableYet
 from kunicorn.errors import HandlerLoadError
+from kunicorn.records import Record
 
 _PASSES = frozenset({401, 403, 407, 408, 429})
 """The registry's refusals (HTTP) that are about us, or about now, and not about the record; so are all from 500 on."""
 _BY_TOPIC = {"subject.name.strategy.type": "TOPIC"}
 """The default asks the registry for associations that no record here needs."""
+_ANY_SCHEMA = 1
 
 Properties = Mapping[str, str | int | float | bool]
 Deserialise = Callable[[bytes | None, Any], Any]
@@ -44,7 +46,7 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
     take = part.of
 
     def decode(message: Message) -> Any:
-        context = SerializationContext(message.topic() or "", field, message.headers())
+        context = SerializationContext(Record.of(message).origin.topic, field, message.headers())
         try:
             return deserialise(take(message), context)
         except Exception as error:
@@ -53,6 +55,27 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
             raise
 
     return OfMessage(f"{kind} of a registered schema", decode)
+
+
+def why_silent(properties: Properties) -> str | None:
+    """Ask for a schema, as a worker does: why none can be had, or None, also where there is no schema of that id.
+
+    Caller: `kunicorn check`. Blocks up to the client's time-out. Raises `HandlerLoadError`.
+    """
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+    except ImportError as error:
+        raise HandlerLoadError(
+            f"[schema_registry] needs libraries that are not there ({error}): pip install 'kunicorn[schema-registry]'"
+        ) from error
+    try:
+        _client(SchemaRegistryClient, properties).get_schema(_ANY_SCHEMA)
+    except Exception as error:
+        if why := _away(error, SchemaRegistryError):
+            return why
+        if not any(isinstance(each, SchemaRegistryError) for each in _chain(error)):
+            raise
+    return None
 
 
 def _client(kind: Callable[[Any], Any], properties: Properties) -> Any:

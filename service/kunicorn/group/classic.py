@@ -3,7 +3,7 @@
     commands = member.receive(event, now)
 
 The driver carries the commands out in order and tells the member what came of them. Everything that affects
-membership lives here and in the tables of `states` and `reactions`:
+membership lives here, in `classic_standing`, and in the tables of `states` and `reactions`:
 
 1. A request that was sent under another generation or member id than ours is history: its errors are ignored.
 2. JoinGroup names as owned everything that a worker of ours may still handle, and goes out only when all else that
@@ -15,63 +15,23 @@ membership lives here and in the tables of `states` and `reactions`:
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
 from typing import assert_never
 
 from kunicorn.group import events as ev
-from kunicorn.group.error_codes import ErrorCode, name_of
+from kunicorn.group.classic_standing import ClassicStanding
+from kunicorn.group.error_codes import ErrorCode
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import Cause
-from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
-from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.standing import Standing
-from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Step, take
-from kunicorn.group.timing import Timings
+from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.group.states import BEATING, OVER, State, Step
 from kunicorn.topics import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 
 
-class ClassicMember(Standing):
+class ClassicMember(ClassicStanding):
     """See the module. Not thread-safe; `now` never goes backwards."""
-
-    def __init__(
-        self,
-        assignors: Mapping[str, bool],
-        timings: Timings,
-        rng: random.Random,
-        instance_id: str | None = None,
-    ) -> None:
-        """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
-        super().__init__("", instance_id, timings, rng)
-        self.leader = False
-        self._ownership = Ownership()
-        self._assignors = assignors
-        self._rebalance_timeout = timings.rebalance_timeout
-        self._asked_at = self._undisturbed_at = float("-inf")
-        """Send times of the last JoinGroup, and of the last request whose answer knew of no rebalance."""
-        self._heartbeat: ev.SendHeartbeat | None = None
-        self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
-        self._rejoin_reason = "first join"
-        self._leave_reason: str | None = None
-        self._stale: str | None = None
-
-    @property
-    def owned(self) -> frozenset[TopicPartition]:
-        """All that a worker of ours may still handle."""
-        return self._ownership.owned
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether partitions stay while we join: only if every assignor we offer is cooperative."""
-        return all(self._assignors.values())
-
-    @property
-    def may_follow(self) -> bool:
-        """Whether partitions that still drain may be let go of later: the next JoinGroup can name them as owned."""
-        return self.state is State.REVOKING
 
     def deadline(self) -> float:
         """When the next `Tick` is due; infinity where only an event can help."""
@@ -105,7 +65,9 @@ class ClassicMember(Standing):
             case ev.Joined(request, answer):
                 return self._on_joined(request, answer, now)
             case ev.Planned(request, plan):
-                return self._sync(plan) if request is self._request else []
+                if request is self._request:
+                    self._sync(plan)
+                return []
             case ev.PlanFailed(request, why):
                 return self._retry(f"no plan: {why}", now) if request is self._request else []
             case ev.Synced(request, answer, sent_at):
@@ -131,18 +93,22 @@ class ClassicMember(Standing):
                 assert_never(event)
 
     def _due(self, now: float) -> list[Command]:
-        """What is due whatever the event was: look-up, join, heartbeat."""
+        """What is due whatever the event was: look-up, join, sync, heartbeat."""
         if self.state is State.IDLE or self.state in OVER:
             return []
         if not self._search.known:
             return self._search.due(now)
         if self.state is State.UNJOINED and now >= self._patience.until:
             return [self._join(now)]
+        commands: list[Command] = []
+        if self._unsent is not None and self._unsent is self._request:
+            commands.append(self._unsent)
+        self._unsent = None
         if self._beats and now >= self._pulse.due:
             self._pulse.sent(now, unsettled=self.state is not State.STABLE)
             self._heartbeat = ev.SendHeartbeat(self.generation, self.member_id, now)
-            return [self._heartbeat]
-        return []
+            commands.append(self._heartbeat)
+        return commands
 
     @property
     def _beats(self) -> bool:
@@ -207,20 +173,22 @@ class ClassicMember(Standing):
         self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
         if not self.leader:
-            return self._sync({})
+            self._sync({})
+            return []
         plan = ev.MakePlan(answer.generation, answer.assignor or "", answer.members, answer.skip_assignment)
         self._request = plan
         return [plan]
 
-    def _sync(self, plan: Plan) -> list[Command]:
-        request = ev.SendSync(self.generation, self.member_id, self.assignor, plan)
-        self._request = request
-        return [request]
+    def _sync(self, plan: Plan) -> None:
+        self._request = self._unsent = ev.SendSync(self.generation, self.member_id, self.assignor, plan)
 
     def _on_synced(self, request: ev.SendSync, answer: SyncAnswer, sent_at: float, now: float) -> list[Command]:
         if request is not self._request:
             return []
         verdict = reaction(Api.SYNC, answer.error)
+        if verdict is Reaction.RESET_GENERATION and request.again:
+            # A coordinator that took over in between knows the generation before, and us in it: nothing is lost.
+            verdict = Reaction.REJOIN
         if verdict is not Reaction.PROCEED:
             return self._refused(Api.SYNC, verdict, answer.error, now)
         if answer.protocol_type not in (None, PROTOCOL_TYPE):
@@ -288,8 +256,10 @@ class ClassicMember(Standing):
         if (generation, member_id) != (self.generation, self.member_id):
             return []
         verdict = reaction(Api.COMMIT, error)
-        if verdict is Reaction.REJOIN:
-            return self._rebalance("a commit met a rebalance", now, Cause.GROUP)
+        if verdict is Reaction.BEAT:
+            # Heartbeats tell whether there is a rebalance to join: a leader's join would be one by itself.
+            self._pulse.due = now
+            return []
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
             State.JOINING,
             State.SYNCING,
@@ -304,130 +274,3 @@ class ClassicMember(Standing):
             return self._rebalance(reason, now, Cause.TOPICS)
         self._stale = reason
         return []
-
-    def _rebalance(self, reason: str, now: float, cause: Cause) -> list[Command]:
-        if self.state is not State.STABLE:
-            return []
-        self._disturb(reason, now, cause)
-        if self.cooperative or not self.owned:
-            self._step(Step.REBALANCE_KEEPING)
-            return []
-        self._step(Step.REBALANCE)
-        return [self._revoke(self.owned)]
-
-    def _revoke(self, partitions: frozenset[TopicPartition]) -> Command:
-        request = ev.Revoke(tuple(sorted(partitions)))
-        self._request = request
-        return request
-
-    def _on_released(self, request: ev.Revoke, held: frozenset[TopicPartition]) -> list[Command]:
-        if request is not self._request:
-            return []
-        self._request = None
-        self._ownership.release(request.partitions, held)
-        if self.state is not State.LEAVING:
-            self._step(Step.RELEASE)
-            return []
-        if self.instance_id is not None or not self.member_id:
-            return self._gone()
-        leave = ev.SendLeave(self.generation, self.member_id, self._leave_reason or "")
-        self._request = leave
-        return [leave]
-
-    # -- trouble -------------------------------------------------------------------------------------------------
-
-    def _refused(self, api: Api, verdict: Reaction, error: int, now: float) -> list[Command]:
-        why = f"{api.value} was answered with error {error}"
-        match verdict:
-            case Reaction.RETRY | Reaction.REJOIN:
-                return self._retry(why, now)
-            case Reaction.REDISCOVER:
-                return self._lose_coordinator(why, now)
-            case Reaction.RESET_GENERATION:
-                return self._evict(why, now, forget=False)
-            case Reaction.FORGET_MEMBER:
-                return self._evict(why, now, forget=True)
-            case _:
-                return self._fail(f"{why} ({name_of(error)}): {remedy(error)}")
-
-    def _on_coordinator_refused(self, error: int, why: str, now: float) -> list[Command]:
-        self._search.refused(now)
-        if reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL:
-            return self._fail(f"{why} ({name_of(error)}): {remedy(error)}")
-        return []
-
-    def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
-        if request is self._heartbeat:
-            self._heartbeat = None
-            return self._lose_coordinator(why, now)
-        if request is not self._request:
-            return []
-        if isinstance(request, ev.SendLeave):
-            return self._gone()
-        return self._lose_coordinator(why, now)
-
-    def _lose_coordinator(self, why: str, now: float) -> list[Command]:
-        """The coordinator is elsewhere or silent; keep everything and look for it."""
-        self._heartbeat = None
-        if self.state in (State.JOINING, State.SYNCING):
-            self._request = None
-            self._step(Step.RETRY)
-        return self._search.lost(why, now)
-
-    def _retry(self, why: str, now: float) -> list[Command]:
-        self._request = None
-        self._rejoin_reason = why
-        self._patience.failed(now)
-        self._step(Step.RETRY)
-        return self._leave() if self._leave_reason is not None else []
-
-    def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
-        lost = self._ownership.drop()
-        if lost:
-            self._disturb(why, now, Cause.EVICTED)
-            self.history.settled(self.generation, "lost", now)
-        self._disturb(why, now, Cause.EVICTED)
-        self.generation = NO_GENERATION
-        self.member_id = "" if forget else self.member_id
-        self.certain_until, self._expelled_at = None, float("inf")
-        self._heartbeat = self._request = None
-        self._step(Step.EVICT)
-        commands: list[Command] = [ev.Lose(lost, why)] if lost else []
-        if self._leave_reason is not None and self.state is State.UNJOINED:
-            commands += self._leave()
-        return commands
-
-    def _fail(self, message: str) -> list[Command]:
-        lost = self._ownership.drop()
-        self._request = self._heartbeat = None
-        self._step(Step.FAIL)
-        return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
-
-    # -- leaving -------------------------------------------------------------------------------------------------
-
-    def _on_leave_wanted(self, reason: str) -> list[Command]:
-        if self._leave_reason is not None:
-            return []
-        self._leave_reason = reason
-        # Between JoinGroup and SyncGroup nothing can be committed (invariant 2): owning partitions, the leave waits.
-        waits = self.state in (State.JOINING, State.SYNCING) and bool(self.owned)
-        return [] if waits or self.state in OVER else self._leave()
-
-    def _leave(self) -> list[Command]:
-        self._step(Step.LEAVE)
-        return [self._revoke(self.owned)]
-
-    def _gone(self) -> list[Command]:
-        self._request = None
-        self.certain_until = None
-        self._step(Step.GONE)
-        return []
-
-    # -- bookkeeping ---------------------------------------------------------------------------------------------
-
-    def _step(self, step: Step) -> None:
-        self.state = take(CLASSIC, self.state, step)
-
-    def _disturb(self, reason: str, now: float, cause: Cause) -> None:
-        self._rejoin_reason = reason
-        self.history.disturbed(reason, now, cause)

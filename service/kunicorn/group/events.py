@@ -61,6 +61,8 @@ class SendSync:
     member_id: str
     assignor: str | None
     plan: Plan
+    again: bool = False
+    """No answer came to the one before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ class Reaction(Enum):
     FORGET_MEMBER = "forget member"
     #: KIP-394: store the id that the coordinator gave and send the same request again, at once.
     ADOPT_MEMBER_ID = "adopt member id"
-    #: Our epoch is not the coordinator's: heartbeat at once, and try again with what that brings.
+    #: Our epoch is not the coordinator's, or there is a rebalance: heartbeat at once, and go by what that brings.
     BEAT = "heartbeat now"
     #: The member before us holds our static slot; it lets go of it or its session ends.
     AWAIT_SLOT = "await slot"
@@ -92,7 +92,9 @@ _REACTIONS: dict[tuple[Api, ErrorCode], Reaction] = {
     (Api.COMMIT, ErrorCode.STALE_MEMBER_EPOCH): Reaction.BEAT,
     (Api.COMMIT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
     (Api.COMMIT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
-    (Api.COMMIT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
+    # The Java client joins at once. But where the rebalance is over, a leader that joins makes another; heartbeats
+    # tell of every rebalance: librdkafka waits for its next one, and we ask at once.
+    (Api.COMMIT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.BEAT,
     (Api.COMMIT, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
     (Api.COMMIT, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
     (Api.OFFSET_FETCH, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,

@@ -48,6 +48,31 @@ def share(
     return shared
 
 
+def keep(
+    partitions: Collection[TopicPartition],
+    workers: Collection[int],
+    current: Mapping[TopicPartition, int],
+    demands: Mapping[TopicPartition, float],
+) -> dict[TopicPartition, int]:
+    """The worker of each partition where loads have placed some: whatever has a living worker stays there, however many
+    others have, and what has none goes to the one that has least to do, then to the one that has fewest.
+
+    Only a worker that would have nothing at all, beside one that has several, makes it a matter of counts: `share`.
+    """
+    shared = {tp: worker for tp in sorted(set(partitions)) if (worker := current.get(tp)) in set(workers)}
+    counts, busy = Counter(shared.values()), dict.fromkeys(sorted(set(workers)), 0.0)
+    for tp, worker in shared.items():
+        busy[worker] += demands.get(tp, 0.0)
+    usual = sum(busy.values()) / len(shared) if shared else 0.0
+    for tp in sorted(set(partitions) - shared.keys()):
+        worker = min(busy, key=lambda worker: (busy[worker], counts[worker], worker))
+        shared[tp] = worker
+        counts[worker] += 1
+        busy[worker] += demands.get(tp, 0.0) or usual
+    starving = any(not counts[worker] for worker in busy) and max(counts.values(), default=0) > 1
+    return share(partitions, workers, current) if starving else shared
+
+
 def _quotas(ring: Sequence[int], held: Mapping[int, Sequence[TopicPartition]], free: int) -> dict[int, int]:
     """The count for each worker; the odd ones go to those who hold most, so that they need not let go of them."""
     least, extra = divmod(sum(map(len, held.values())) + free, len(ring))

@@ -6,17 +6,16 @@ Key, value, headers and timestamp are the original's. What is added stands in he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kunicorn.handlers import error_message, user_traceback
+from kunicorn.origins import ATTEMPTS, OFFSET, PARTITION, TOPIC
 
 PREFIX = "kunicorn-"
-TOPIC, PARTITION, OFFSET = "kunicorn-topic", "kunicorn-partition", "kunicorn-offset"
 GROUP = "kunicorn-group"
 ERROR_TYPE, ERROR_MESSAGE, ERROR_STACK = "kunicorn-error-type", "kunicorn-error-message", "kunicorn-error-stack"
-ATTEMPTS = "kunicorn-attempts"
 TIME = "kunicorn-time"
 """When it was given up, milliseconds since 1970."""
 REPLAYS = "kunicorn-replays"
@@ -94,9 +93,13 @@ def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
         ATTEMPTS: str(cause.attempts),
         TIME: str(now_ms),
     }
-    kept = [(name, value) for name, value in record.headers if not name.startswith(PREFIX) or name == REPLAYS]
-    encoded = [(name, text.encode(errors="replace")) for name, text in added.items()]
-    return Letter(record.key, record.value, [*kept, *encoded], record.timestamp)
+    return Letter(record.key, record.value, with_ours(record.headers, added), record.timestamp)
+
+
+def with_ours(headers: Headers, added: Mapping[str, str]) -> Headers:
+    """A record's own headers with these of ours, in place of those that it had of them."""
+    kept = [(name, value) for name, value in headers if not name.startswith(PREFIX) or name == REPLAYS]
+    return [*kept, *((name, text.encode(errors="replace")) for name, text in added.items())]
 
 
 class Unreadable(ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -28,6 +28,12 @@ class Handling(Generic[C]):
     batch_max_records: int | None
     """Most records of one call; None: it takes one record at a time."""
     batching: Batching = field(default_factory=Batching)
+    in_retry_topics: Mapping[str, Policies] = field(default_factory=dict)
+    """By topic: the rules for records that have waited there."""
+
+    def policies_in(self, topic: str) -> Policies:
+        """The rules for its records in that topic: out of a retry topic they go into one with a longer delay."""
+        return self.in_retry_topics.get(topic, self.policies)
 
     def tear_down(self) -> None:
         """After its last record. Raises what the user's `teardown` raises; the handler's loop is closed in any case."""
@@ -57,12 +63,10 @@ def set_up(
     to call the handler later. Runs the user's code.
     """
     check_options(order)
-    handler = made(load(order.entrypoint, yields=yields))
-    if handler.keeps_offsets and order.ordering != "partition":
-        raise ConfigError(
-            f"handler.ordering = {order.ordering!r}, but {order.entrypoint} keeps its offsets itself (load_offsets): "
-            f"one offset says nothing of records done beyond it; remove handler.ordering"
-        )
+    loaded = load(order.entrypoint, yields=yields)
+    if loaded.keeps_offsets:
+        _check_offsets_say_all(order)
+    handler = made(loaded)
     calls = form(handler, order)
     try:
         calls.run(handler.setup_in(worker, order.options))
@@ -70,7 +74,8 @@ def set_up(
         raise HandlerLoadError(f"{order.entrypoint}: setup raised {describe(error)}") from error
     policies = policies_of(_default_policy(order), order.failures, order.decoding.on_undecodable)
     batch_max_records = order.batch_max_records if order.mode == "batch" else None
-    return Handling(handler, calls, policies, batch_max_records, order.batching)
+    behind = {topic.name: policies.behind(topic.delay_ms) for topic in order.retry_topics}
+    return Handling(handler, calls, policies, batch_max_records, order.batching, behind)
 
 
 def check_options(order: HandlerOrder) -> None:
@@ -85,6 +90,20 @@ def check_options(order: HandlerOrder) -> None:
         )
 
 
+def _check_offsets_say_all(order: HandlerOrder) -> None:
+    """Of a handler that keeps its offsets itself: one offset for each partition. Raises `ConfigError`."""
+    if order.ordering != "partition":
+        raise ConfigError(
+            f"handler.ordering = {order.ordering!r}, but {order.entrypoint} keeps its offsets itself (load_offsets): "
+            f"one offset says nothing of records done beyond it; remove handler.ordering"
+        )
+    if order.retry_topics:
+        raise ConfigError(
+            f"handler.retry_topic_delays_ms is set, but {order.entrypoint} keeps its offsets itself (load_offsets): a "
+            f"record that comes back out of a retry topic lies behind them; remove the delays, or load_offsets"
+        )
+
+
 def _default_policy(order: HandlerOrder) -> RetryPolicy:
     return RetryPolicy(
         order.retry_attempts,
@@ -92,6 +111,7 @@ def _default_policy(order: HandlerOrder) -> RetryPolicy:
         order.retry_backoff_max_ms,
         order.retry_timeout_ms,
         End(order.on_failure),
+        tuple(order.retry_topics),
     )
 
 

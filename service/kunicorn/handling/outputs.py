@@ -98,7 +98,15 @@ def calls_sending(
     It has one record, or one batch, in hand at a time, be it `async def` or not. Raises like `calls_of`.
     """
     form = Noted(arguments_of(handler, order.mode, order.decoding, order.tracing), note)
-    return calls_with(sending(replace(handler, call=form.adapted(handler.call)), default_topic, put), form, order.mode)
+    # Within the handler's span, where there is one: a generator's body runs when its outputs are taken out.
+    taking = sending(handler, default_topic, put if order.tracing is None else _traced(put))
+    return calls_with(replace(handler, call=form.adapted(taking.call)), form, order.mode)
+
+
+def _traced(put: Callable[[list[Outgoing]], None]) -> Callable[[list[Outgoing]], None]:
+    from kunicorn.handling.created import with_context
+
+    return lambda outputs: put([with_context(output) for output in outputs])
 
 
 def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Outgoing]], None]) -> Handler:
@@ -114,16 +122,16 @@ def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Out
             put(outputs)
         return said
 
-    def call(records: Any) -> object:
-        if (returned := handle(records)) is None:
+    def call(*arguments: Any) -> object:
+        if (returned := handle(*arguments)) is None:
             return None
         return take(*outputs_of(returned, default_topic))
 
-    async def call_async(records: Any) -> object:
-        return take(*outputs_of(await handle(records), default_topic))
+    async def call_async(*arguments: Any) -> object:
+        return take(*outputs_of(await handle(*arguments), default_topic))
 
-    async def call_yielding(records: Any) -> object:
-        return take(await outputs_of_async(handle(records), default_topic), None)
+    async def call_yielding(*arguments: Any) -> object:
+        return take(await outputs_of_async(handle(*arguments), default_topic), None)
 
     if not handler.is_async:
         return replace(handler, call=call)

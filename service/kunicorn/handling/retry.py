@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kunicorn.decoding import NotDecodableYet, Undecodable
 from kunicorn.handlers import error_message, user_traceback
 from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
+from kunicorn.retry_topics import RetryTopic
 
 _JITTER = 0.2
 """Kafka's own for its exponential backoff (KIP-580)."""
@@ -17,12 +18,14 @@ _TRACEBACK_FRAMES = 6
 
 
 class End(StrEnum):
-    """How a record ends whose handler did not simply return; the values are those of `on_failure`, and one more."""
+    """How a record ends whose handler did not simply return; the values are those of `on_failure`, and two more."""
 
     DONE = "done"
     SKIP = "skip"
     DEAD_LETTER = "dead_letter"
     HALT = "halt"
+    #: It is in a retry topic, and comes to the handler again from there.
+    RETRY_TOPIC = "retry_topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ _SAID: Mapping[type[BaseException], End] = {
 class RetryPolicy:
     """`attempts` tries in all, the first included; the wait doubles from `backoff_ms` up to `backoff_max_ms`.
 
-    No try begins later than `timeout_ms` after the first one failed. `on_failure` is the end after the last try.
+    No try begins later than `timeout_ms` after the first one failed. After the last one the record goes into the first
+    of `retry_topics`; where none is left, `on_failure` is its end.
     """
 
     attempts: int
@@ -59,6 +63,11 @@ class RetryPolicy:
     backoff_max_ms: int
     timeout_ms: int | None = None
     on_failure: End = End.HALT
+    retry_topics: tuple[RetryTopic, ...] = ()
+
+    def behind(self, delay_ms: int) -> RetryPolicy:
+        """For records that have waited so long already: what is left is topics with longer delays."""
+        return replace(self, retry_topics=tuple(each for each in self.retry_topics if each.delay_ms > delay_ms))
 
     def backoff_ns(self, failures: int, random: float) -> int:
         """The wait after the `failures`-th failure in a row; `random` is from [0, 1)."""
@@ -72,13 +81,16 @@ class RetryPolicy:
         Only an `Exception` is worth another try: SystemExit and KeyboardInterrupt are a handler's way to say that it
         will not go on, and mean its record, never the worker.
         """
-        if failures >= self.attempts or not isinstance(error, Exception):
+        if not isinstance(error, Exception):
             return self.on_failure
+        given_up = End.RETRY_TOPIC if self.retry_topics else self.on_failure
+        if failures >= self.attempts:
+            return given_up
         wait = self.backoff_ns(failures, random)
         if isinstance(error, Retry) and error.after is not None:
             wait = max(0, int(error.after.total_seconds() * 1_000_000_000))
         if self.timeout_ms is not None and failing_ns + wait > self.timeout_ms * _NS_PER_MS:
-            return self.on_failure
+            return given_up
         return TryAgain(wait, self.attempts)
 
 
@@ -90,6 +102,11 @@ class Policies:
     rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
     on_undecodable: End | None = None
     """None: as the policy's `on_failure` says."""
+
+    def behind(self, delay_ms: int) -> Policies:
+        """See `RetryPolicy.behind`."""
+        rules = [(classes, policy.behind(delay_ms)) for classes, policy in self.rules]
+        return replace(self, default=self.default.behind(delay_ms), rules=rules)
 
     def of(self, error: BaseException) -> RetryPolicy:
         """The policy for this error."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,9 @@ class _Headers(Getter[Message]):
 
 
 _HEADERS = _Headers()
+
+IN_HAND: ContextVar[Sequence[Message]] = ContextVar("records in hand")
+"""Within the span of a call: its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class Traced:
             return returned
 
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            in_hand = IN_HAND.set([of] if isinstance(of, Message) else of)
             try:
                 yield tell
             except Outcome as said:
@@ -108,6 +113,8 @@ class Traced:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(Status(StatusCode.ERROR))
                 raise
+            finally:
+                IN_HAND.reset(in_hand)
 
     def _common(self, message: Message) -> Attributes:
         return {

@@ -72,16 +72,22 @@ DEAD_LETTERS = Declared(
     "poison (workers died with it in hand).",
     "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic", "reason"),
 )  # fmt: skip
+RETRY_TOPICS = Declared(
+    "kunicorn_retry_topic_records", C, "Records that a retry topic acknowledged, by the topic they came from and the "
+    "delay of the one they went to.",
+    "Rising with the longest delay: what is behind the handler has been away for as long; dead letters follow.",
+    ("topic", "delay"),
+)  # fmt: skip
 SKIPPED = Declared(
     "kunicorn_skipped_records", C, "Records that were passed over, as on_failure or the handler says.",
     "The log names each; they are not handled.", ("topic",),
 )  # fmt: skip
 WAITING = Declared(
-    "kunicorn_partitions_waiting", G, "Partitions that wait: a failed record for its next try (retry) or for the "
-    "dead-letter topic (dead_letter); handled records for their outputs to be acknowledged, ten seconds and more "
-    "(delivery).",
-    "dead_letter or delivery for minutes: that topic takes nothing; /status says why. Only with delivery all "
-    "partitions of the worker wait.",
+    "kunicorn_partitions_waiting", G, "Partitions that wait: a failed record for its next try (retry), or for the "
+    "dead-letter topic (dead_letter) or a retry topic (retry_topic) to take it; a record of a retry topic for its time "
+    "(delay); handled records for their outputs to be acknowledged, ten seconds and more (delivery).",
+    "dead_letter, retry_topic or delivery for minutes: that topic takes nothing; /status says why. Only with delivery "
+    "all partitions of the worker wait. delay is as it should be.",
     ("group", "waits_for"),
 )  # fmt: skip
 INFLIGHT = Declared(
@@ -120,8 +126,9 @@ LAG_MAX = Declared(
     "Far above the mean: a hot key or a halted partition.", ("group",),
 )  # fmt: skip
 LAG_SECONDS = Declared(
-    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record; 0 without lag. Absent while unknown: for "
-    "seconds where no worker has begun with the partition, for good where records carry no time.",
+    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record, in a retry topic since its time came; 0 "
+    "without lag. Absent while unknown: for seconds where no worker has begun with the partition, for good where "
+    "records carry no time.",
     "The figure to alert on: it means the same at every throughput.", _PARTITION,
 )  # fmt: skip
 POSITION = Declared(
@@ -250,6 +257,18 @@ WORKER_RSS = Declared(
 WORKER_PARTITIONS = Declared(
     "kunicorn_worker_partitions", G, "Partitions the worker holds.",
     "Uneven loads show in kunicorn_worker_up and lag, not here: partitions differ.", ("worker",),
+)  # fmt: skip
+WORKER_LOAD = Declared(
+    "kunicorn_worker_load", G, "What the worker's partitions take of its time: 1 is all it has; a lag counts as what "
+    "it takes to catch up in ten seconds.",
+    "Above 1 for minutes at every worker: more workers while CPUs are free, else members. At one alone: one partition "
+    "has that much, which only another key, or more partitions, divides.", ("worker",),
+)  # fmt: skip
+PARTITION_MOVES = Declared(
+    "kunicorn_partition_moves", C, "Partitions that went from one worker to another inside the pool, by reason: count "
+    "(workers came or went), load (the other had less to do), crowded (another one took all of its worker).",
+    "load going on for hours: what is busy changes faster than partitions should follow; raise "
+    "[workers] sharing_interval_ms or sharing_gap_percent.", ("reason",),
 )  # fmt: skip
 WORKERS_PAUSED = Declared(
     "kunicorn_workers_paused", G, "Workers that pause because membership is not certain.",

@@ -106,6 +106,20 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Retries", "ops", _rate(c.RETRIES, "topic"), 6),
             Panel("Dead letters", "ops", _rate(c.DEAD_LETTERS, "topic", "reason"), 6),
             Panel("Skipped records", "ops", _rate(c.SKIPPED, "topic"), 6),
+            Panel("Into retry topics", "ops", _rate(c.RETRY_TOPICS, "topic", "delay"), 6),
+            Panel("Records in hand", "short", _one("sum by (instance) ({0})", c.INFLIGHT, "{{instance}}"), 6),
+            Panel("Partitions that wait, for what", "short",
+                  _one("sum by (waits_for) ({0})", c.WAITING, "{{waits_for}}"), 6),
+            Panel("Handler time-outs", "short", _increase(c.HANDLER_TIMEOUTS, "topic"), 6),
+            Panel("Hooks that failed", "short", _increase(c.HOOK_FAILURES, "hook"), 6),
+        ),
+    ),
+    (
+        "Outputs, with [producing]",
+        (
+            Panel("Records sent", "ops", _rate(c.SENT, "topic")),
+            Panel("Transactions by result", "ops", _rate(c.TRANSACTIONS, "result")),
+            Panel("Transaction duration", "s", _quantiles(c.TRANSACTION_SECONDS)),
         ),
     ),
     (

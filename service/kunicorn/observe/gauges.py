@@ -55,6 +55,7 @@ _WORKER_SERIES: tuple[tuple[Declared, Callable[[WorkerStatus], Value]], ...] = (
     (c.WORKER_UP, lambda w: int(w.state in _UP)),
     (c.WORKER_RSS, lambda w: w.rss_bytes),
     (c.WORKER_PARTITIONS, lambda w: w.partitions),
+    (c.WORKER_LOAD, lambda w: w.load),
 )
 
 
@@ -99,7 +100,7 @@ class Gauges:
         workers = self._status.workers
         return [
             ((self._status.group_id, reason), sum(worker.waiting.get(reason, 0) for worker in workers))
-            for reason in ("retry", "dead_letter", "delivery")
+            for reason in ("retry", "dead_letter", "retry_topic", "delay", "delivery")
         ]
 
     def _places(self) -> list[tuple[tuple[str, ...], Value]]:

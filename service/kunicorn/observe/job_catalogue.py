@@ -11,9 +11,10 @@ RECORDS = Declared(
     ("job", "outcome"),
 )  # fmt: skip
 LEFT = Declared(
-    "kunicorn_pipeline_offsets_left", Kind.GAUGE, "Offsets that are still to be handled, as of the last finished "
-    "round; absent for stream, which has no end.",
-    "Flat for longer than pipeline.round_seconds: Spark has no executors, or the handler waits between tries.",
+    "kunicorn_pipeline_offsets_left", Kind.GAUGE, "Offsets that are still to be handled, those of the round "
+    "underway by what its tasks tell; absent for stream, which has no end.",
+    "Flat: Spark has no executors, or the handler waits between tries. Where the driver sees no file of its executors "
+    "a task counts when it ends, so that flat for less than pipeline.round_seconds says nothing.",
     ("job",),
 )  # fmt: skip
 ROUNDS = Declared(

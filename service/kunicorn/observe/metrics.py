@@ -68,7 +68,7 @@ class Metrics:
         self.retries = self._counter(c.RETRIES)
         self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
         self.dead_letters = self._counter(c.DEAD_LETTERS)
-        self.skipped = self._counter(c.SKIPPED)
+        self.skipped, self.retry_topics = self._counter(c.SKIPPED), self._counter(c.RETRY_TOPICS)
         self.sent = self._counter(c.SENT)
         self.transactions = self._counter(c.TRANSACTIONS)
         self.transaction_seconds = self._histogram(c.TRANSACTION_SECONDS, _FAST)
@@ -88,13 +88,13 @@ class Metrics:
         self.offset_resets = self._counter(c.OFFSET_RESETS)
         self.drain_seconds = self._histogram(c.DRAIN_SECONDS, _SLOW)
         self.worker_restarts = self._counter(c.WORKER_RESTARTS)
-        self.worker_recycles = self._counter(c.WORKER_RECYCLES)
+        self.worker_recycles, self.partition_moves = map(self._counter, (c.WORKER_RECYCLES, c.PARTITION_MOVES))
         self.reloads = self._counter(c.RELOADS)
         self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
         self.reports_refused = self._counter(c.REPORTS_REFUSED)
         self.hook_failures = self._counter(c.HOOK_FAILURES)
         self.http_actions = self._counter(c.HTTP_ACTIONS)
-        self.totals = dict.fromkeys((*_TOTALS, "dead_letters"), 0)
+        self.totals = dict.fromkeys((*_TOTALS, "dead_letters", "retry_topics", "sent", "aborted"), 0)
         """The same over all topics, for `/status`."""
         self.worker_lines_dropped = 0
         """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
@@ -109,11 +109,13 @@ class Metrics:
             self.hook_failures.labels(hook=hook).inc(count)
         for topic, count in pong.sent.items():
             self.sent.labels(topic=topic).inc(count)
+            self.totals["sent"] += count
         for seconds in pong.committed_seconds:
             self.transactions.labels(result="committed").inc()
             self.transaction_seconds.observe(seconds)
         if pong.aborted:
             self.transactions.labels(result="aborted").inc(pong.aborted)
+            self.totals["aborted"] += pong.aborted
         if pong.families is not None:
             self.handlers.report(pid, pong.families)
         if pong.client_families is not None:
@@ -131,11 +133,14 @@ class Metrics:
         self.retries.labels(topic=deltas.topic).inc(deltas.retries)
         for reason, count in deltas.dead_letters.items():
             self.dead_letters.labels(topic=deltas.topic, reason=reason).inc(count)
+        for delay, count in deltas.retried_later.items():
+            self.retry_topics.labels(topic=deltas.topic, delay=delay).inc(count)
         self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
         self.process_seconds.add(deltas)
         for name in _TOTALS:
             self.totals[name] += getattr(deltas, name)
         self.totals["dead_letters"] += sum(deltas.dead_letters.values())
+        self.totals["retry_topics"] += sum(deltas.retried_later.values())
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.

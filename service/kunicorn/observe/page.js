@@ -96,6 +96,7 @@ function head(now, rate) {
   const lag = now.partitions.reduce((sum, p) => sum + (p.lag ?? 0), 0);
   const ages = now.partitions.map((p) => p.lag_seconds).filter((age) => age !== null);
   const halted = now.partitions.filter((p) => p.state === "halted" || p.state === "stuck").length;
+  const waiting = now.workers.reduce((sum, w) => sum + overdue(w.waiting), 0);
   const restarts = now.workers.reduce((sum, w) => sum + w.restarts, 0);
   list("figures", [
     ["Lag, records", number(lag)],
@@ -103,10 +104,25 @@ function head(now, rate) {
     ["Records/s", number(rate.all)],
     ["Partitions", number(now.partitions.length)],
     ["Halted", number(halted), halted > 0],
+    ...(waiting > 0 ? [["Waiting", number(waiting), true]] : []),
     ["Dead letters", number(now.totals.dead_letters ?? 0), now.totals.dead_letters > 0],
+    ...outputs(now),
     ["Failed calls", number(now.totals.failures ?? 0)],
     ["Worker restarts", number(restarts), restarts > 0],
   ], true);
+}
+
+// Partitions that wait, but for retry topics whose next record's time has not come: these are as they should be.
+function overdue(waiting) {
+  return Object.entries(waiting).reduce((sum, [what, count]) => sum + (what === "delay" ? 0 : count), 0);
+}
+
+// What handlers return, where [producing] has it sent.
+function outputs(now) {
+  const delivery = now.settings.producing?.delivery;
+  if (!delivery) return [];
+  const sent = ["Records sent", number(now.totals.sent)];
+  return delivery === "transactions" ? [sent, ["Aborted transactions", number(now.totals.aborted)]] : [sent];
 }
 
 function member(now) {
@@ -137,7 +153,7 @@ function workers(now, rate) {
     const hand = w.in_hand ? `${w.in_hand} for ${duration(w.in_hand_age)}${beside}` : "–";
     return [
       [String(w.worker)], [dot(w.state)], [w.pid === null ? "–" : String(w.pid), "n"], [number(w.partitions), "n"],
-      [number(rate.workers.get(w.worker), 1), "n"], [number(w.handled), "n"], [bytes(w.rss_bytes), "n"], [number(w.restarts), "n"],
+      [number(w.load, 2), "n"], [number(rate.workers.get(w.worker), 1), "n"], [number(w.handled), "n"], [bytes(w.rss_bytes), "n"], [number(w.restarts), "n"],
       [w.paused_by_lease ? "paused: membership is not certain" : hand], [w.last_exit ?? "–", "why"],
       [button("Recycle", "recycle", { worker: w.worker }), "act"],
     ];
@@ -172,8 +188,9 @@ function partitions(now, rate) {
 function chosen(now) {
   if ($("filter").value === "all") return now.partitions.slice(0, MOST_CELLS);
   const worst = [...now.partitions].sort((a, b) => (b.lag ?? 0) - (a.lag ?? 0)).slice(0, MOST_ROWS);
-  const telling = new Set([...now.partitions.filter((p) => p.state !== "running").slice(0, 200), ...worst]);
-  return [...telling].sort((a, b) => (b.state !== "running") - (a.state !== "running") || (b.lag ?? 0) - (a.lag ?? 0));
+  const says = (p) => p.state !== "running" || Boolean(p.reason);
+  const telling = new Set([...now.partitions.filter(says).slice(0, 200), ...worst]);
+  return [...telling].sort((a, b) => says(b) - says(a) || (b.lag ?? 0) - (a.lag ?? 0));
 }
 
 function settings(now) {

@@ -63,9 +63,13 @@ class WorkerStatus:
     paused_by_lease: bool
     last_exit: str | None
     waiting: dict[str, int] = field(default_factory=dict)
-    """Partitions of which a record waits, by what for: retry, dead_letter, delivery (of its outputs)."""
+    """Partitions of which a record waits, by what for: retry, dead_letter, retry_topic, delay, delivery (of its
+    outputs)."""
     in_flight: int = 0
     """Records that calls of the handler have right now, one unless several may be in hand; `in_hand` is the oldest."""
+    load: float = 0.0
+    """What its partitions take of its time: 1 is all it has; a lag counts as what it takes to catch up in ten
+    seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,8 @@ class Status:
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     totals: dict[str, int] = field(default_factory=dict)
-    """Since the start: records, failures, retries, dead_letters, skipped."""
+    """Since the start: records, failures, retries, dead_letters, retry_topics, skipped; sent (records that handlers
+    returned), and aborted (transactions, each of which is sent again)."""
     acts: bool = False
     """Whether something can be done over HTTP, by whoever has the token."""
     settings: dict[str, object] = field(default_factory=dict)

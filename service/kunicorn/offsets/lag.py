@@ -17,7 +17,8 @@ from kunicorn.visits import visiting
 _READING_SECONDS = 10.0
 
 Ages = Mapping[TopicPartition, float]
-"""Seconds since the oldest unhandled record was written, 0 without lag; where it is not known there is no entry."""
+"""Seconds since the oldest unhandled record was written (in a retry topic: since its time came), 0 without lag; where
+it is not known there is no entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,16 @@ def say_lag(settings: Settings, say: Callable[[str], None], most: int, *, as_jso
         group = look(visit)
         behind = {each.tp: _start(each) for each in group.partitions if each.lag}
         told = timestamps(settings, visit.token, behind, _READING_SECONDS)
-    ages = _ages(group.partitions, told, time.time())
+    waits = {name: topic.delay_ms for name, topic in settings.retry_topics.items()}
+    due = {tp: timestamp_ms + waits.get(tp.topic, 0) for tp, timestamp_ms in told.items()}
+    ages = _ages(group.partitions, due, time.time())
     if as_json:
         say(as_json_text(_json(group, ages)))
         return
     for line in _shown(group, ages, most):
         say(line)
+    for topic in settings.retry_topics.values():
+        say(f"{topic.name} is a retry topic: its records wait {topic.delay} each, which counts as lag, not as age")
 
 
 def by_topic(partitions: Sequence[Standing], ages: Ages) -> list[TopicLag]:

@@ -73,7 +73,7 @@ def look(visit: Visit) -> GroupStanding:
 def subscribed(visit: Visit, besides: Collection[str] = ()) -> list[str]:
     """Names of the topics that the settings mean, and of those `besides` that exist. Raises `ConfigError` for one that
     is missing."""
-    wanted = visit.settings.group.topics
+    wanted = visit.settings.subscribed_topics
     patterns = [topic for topic in wanted if topic.startswith("^")]
     asked = None if patterns else {*wanted, *besides}
     metadata = visit.ask(lambda: visit.cluster.refresh(asked))

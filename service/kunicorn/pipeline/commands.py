@@ -119,23 +119,11 @@ def export(
     underway under the same names, or in a Delta table commits it unless that has happened.
     """
     from kunicorn.pipeline import export as job
-    from kunicorn.pipeline.lake_columns import Form
+    from kunicorn.pipeline.lake_columns import form_asked
     from kunicorn.pipeline.runs import place
 
     settings, file = _read(config)
-    if to not in {"parquet", "delta"}:
-        raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
-    for option, name in (("--value", value), ("--key", key)):
-        if name not in {"bytes", "text", "json", None}:
-            raise ConfigError(
-                f"{option} {name!r} is none of bytes, text and json; handler.{option[2:]} names any decoder"
-            )
-    if len({(each.value, each.key) for each in settings.every_handler}) > 1 and not (value and key):
-        raise ConfigError(
-            "the [[handlers]] decode values or keys in different ways, and an export has one form of columns: "
-            "say --value and --key, or export each topic with settings of its own"
-        )
-    form = Form(to == "delta", value or settings.handler.value, key or settings.handler.key)
+    form = form_asked(settings, to, value, key)
     if _is_dry(dry_run, as_json):
         return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)
     raise typer.Exit(job.export(settings, file, place(target), master, form, typer.echo))
@@ -145,6 +133,7 @@ def export(
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
     config: Config = Path("config.toml"),
+    as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
 
@@ -154,7 +143,7 @@ def reconcile(
     from kunicorn.pipeline.runs import place
 
     settings, _ = _read(config)
-    raise typer.Exit(job.reconcile(settings, place(table), typer.echo))
+    raise typer.Exit(job.reconcile(settings, place(table), typer.echo, as_json=as_json))
 
 
 @app.command(short_help="Print what runs a job on Kubernetes.")

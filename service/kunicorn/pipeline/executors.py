@@ -7,7 +7,6 @@ in a closure, a partition, Spark's settings or its event log.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -15,7 +14,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from kunicorn.clients import handler_orders
+from kunicorn import collector
+from kunicorn.clients import orders_of_jobs
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import find, handler_of
 from kunicorn.handling.calls import Calls, arguments_of, calls_for
@@ -29,8 +29,6 @@ from kunicorn.settings.loading import shown
 
 _SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""As in a worker: with its defaults the garbage collector costs as much as the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class SettingsFile:
         """
         access = Access(self.settings())
         if (known := _readers.get(self)) is None:
-            _settle()
+            collector.settle()
             known = _readers[self] = RangeReader(access.consumer())
         access.log_in(known.consumer)
         return known
@@ -91,26 +89,20 @@ def fingerprint(settings: Settings) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _settle() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
 def set_up(settings: Settings) -> Handlings[Calls]:
     """Load the handlers and call their `setup`: a task is to them what a worker is.
 
     Raises `HandlerLoadError`, `ConfigError`.
     """
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return Handlings.set_up(handler_orders(settings), worker, calls_for)
+    return Handlings.set_up(orders_of_jobs(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
     """Whether a job can run the handlers; the driver asks before it starts anything. Raises `HandlerLoadError`, and
     `ConfigError` for settings that no job can go by."""
     _refuse_outputs(settings)
-    for order in handler_orders(settings):
+    for order in orders_of_jobs(settings):
         handler = handler_of(order.entrypoint, find(order.entrypoint))
         if handler.keeps_offsets:
             raise ConfigError(

@@ -24,11 +24,13 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from kunicorn.clients import decoding_of
 from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.handling.calls import following_offsets
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, Everywhere
 from kunicorn.pipeline.delta import NO_DATE, DeltaLake, LakeFile
 from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.hands import NEXT, take_up
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.log import Log
@@ -45,7 +47,9 @@ from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 
-MANIFEST = "_kunicorn/manifest.json"
+OWN = "_kunicorn"
+"""What an export keeps for itself, below its target."""
+MANIFEST = f"{OWN}/manifest.json"
 _DAY_MS = 86_400_000
 _ROW_GROUP = 100_000
 """Records that a writer holds back: a row group is what readers skip or read as a whole."""
@@ -64,8 +68,10 @@ class ExportRanges:
         settings = self.file.settings()
         for whole in ranges:
             began = time.monotonic()
+            hand = take_up(whole, self.target / OWN)
             columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
-            files = self._write(whole, self.file.reader().read(whole), columns)
+            files = self._write(whole, _noted(self.file.reader().read(whole), hand.cells), columns)
+            hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield summary_batch(Summary(*whole, whole.stop, records, 0, 0, None, told, seconds))
@@ -81,6 +87,13 @@ class ExportRanges:
                         days[day] = _Day(path, files.enter_context(self.target.writing(path)), columns)
                     days[day].add(list(some))
             return [each.close() for each in days.values()]
+
+
+def _noted(fetched: Iterator[list[Message]], cells: memoryview) -> Iterator[list[Message]]:
+    """What was fetched, with a note for the driver of how much of it is through."""
+    for messages in fetched:
+        yield messages
+        cells[NEXT] = following_offsets(messages[-1:])[0]
 
 
 class _Day:
@@ -160,9 +173,9 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     spark = open_session(settings.pipeline, master, "export")
     try:
         job = Job(spark, file, settings.pipeline.min_partitions)
-        job.check_executors(target / "_kunicorn", handler=False)
+        job.check_executors(target / OWN, handler=False)
         steps = Steps(
-            run=lambda ranges: job.run(ranges, ExportRanges(file, target, form)),
+            run=lambda ranges: job.run(ranges, ExportRanges(file, target, form), target / OWN),
             begun=lambda now: _save(target, now, form),
             ended=ended,
             size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +16,13 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.errors import ConfigError, FatalGroupError, PeerError
+from kunicorn.errors import FatalGroupError
 from kunicorn.pipeline.access import Access, Admin
 from kunicorn.pipeline.log import unanswered
 from kunicorn.pipeline.ranges import Offsets
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
-from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster, patiently
-from kunicorn.wire.error_codes import ErrorCode, describe
-from kunicorn.wire.group_admin import Described, GroupAdmin
+from kunicorn.visits import visiting
 
 _TIMEOUT = 20.0
 _PAUSE = 1.0
@@ -103,26 +100,9 @@ def group_members(settings: Settings) -> list[str]:
 
     Raises `ConfigError`, `FatalGroupError`.
     """
-    try:
-        described = asyncio.run(_described(settings))
-    except PeerError as error:
-        raise ConfigError(f"group {settings.group.id!r} cannot be described: {error}") from error
-    if described.error == ErrorCode.GROUP_ID_NOT_FOUND:
-        return []
-    if described.error:
-        raise FatalGroupError(
-            f"group {settings.group.id!r} cannot be described: {described.why or describe(described.error)}; grant "
-            f"this user DESCRIBE on the group"
-        )
-    return [each.instance_id or f"{each.client_id} at {each.host.removeprefix('/')}" for each in described.members]
-
-
-async def _described(settings: Settings) -> Described:
-    cluster = open_cluster(settings.kafka, await fetch_token(settings.kafka))
-    try:
-        return await patiently(GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT).describe)
-    finally:
-        await cluster.close()
+    with visiting(settings) as visit:
+        members = visit.described().members
+    return [each.instance_id or f"{each.client_id} at {each.host.removeprefix('/')}" for each in members]
 
 
 def wait_until_empty(settings: Settings, seconds: float) -> None:

@@ -16,7 +16,7 @@ import os
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,21 @@ def died_in_hand(outcomes: Directory) -> list[str]:
             if cells[STATE] == DIED or (cells[STATE] == IN_HAND and not _lives(cells, _PID)):
                 found.add((path.parent.parent.name, int(path.parent.name), cells[NEXT]))
     return [f"{topic}-{partition}@{offset}" for topic, partition, offset in sorted(found)]
+
+
+def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
+    """How many offsets of these ranges their tries have behind them, where this machine sees their files. Reads files.
+
+    Caller: the driver, while tasks run.
+    """
+    furthest: dict[OffsetRange, int] = {}
+    for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
+        start, stop = map(int, path.name.removeprefix(_PREFIX).split("-")[:2])
+        whole = OffsetRange(path.parent.parent.name, int(path.parent.name), start, stop)
+        if whole in ranges:
+            with _opened(path) as cells:
+                furthest[whole] = max(furthest.get(whole, 0), min(cells[NEXT], stop) - start)
+    return sum(furthest.values())
 
 
 def _judged(path: Path) -> Hand | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
 from kunicorn.pipeline.checks import CHECKED, CheckExecutor
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.hands import died_in_hand
+from kunicorn.pipeline.observed import Observed
 from kunicorn.pipeline.ranges import OffsetRange, cut, largest_first
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
@@ -29,7 +30,7 @@ class JobFailed(ServiceError):
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """Runs ranges through a task, on every executor there is."""
 
@@ -37,6 +38,8 @@ class Job:
     file: SettingsFile
     pieces: int | None = None
     """Cut ranges into so many tasks; None: a partition is one."""
+    _observed: Observed | None = field(default=None, init=False)
+    """The round underway, or the last one."""
 
     def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
         """See that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
@@ -53,19 +56,22 @@ class Job:
     def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory) -> list[Summary]:
         """Have the records handled, one task a range. Raises `JobFailed`."""
         try:
-            return self.run(ranges, HandleRanges(self.file, outcomes))
+            return self.run(ranges, HandleRanges(self.file, outcomes), outcomes)
         except JobFailed as error:
             raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
 
-    def run(self, ranges: Sequence[OffsetRange], task: Task) -> list[Summary]:
-        """Any task over the ranges; a summary each. Raises `JobFailed`."""
+    def run(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory) -> list[Summary]:
+        """Any task over the ranges; a summary each. `hands`: where it notes what is in hand. Raises `JobFailed`."""
         planned = largest_first(cut(ranges, self.pieces))
+        through = self.spark.sparkContext.accumulator(0)
+        self._observed = Observed(through, hands, planned)
         numbers = self.spark.range(0, len(planned), 1, len(planned))
-        return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task), SUMMARY)))
+        return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task, through), SUMMARY)))
 
     def tasks(self) -> Tasks:
         """Those of the round underway. Caller: a thread that watches; see `kunicorn.pipeline.underway`."""
-        return tasks_of(self.spark)
+        found = tasks_of(self.spark)
+        return found if self._observed is None else replace(found, offsets=self._observed.offsets())
 
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))

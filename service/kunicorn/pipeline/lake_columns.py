@@ -14,6 +14,7 @@ engine can look into.
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,13 +27,16 @@ from confluent_kafka import Message
 from kunicorn.decoding.choosing import BYTES, decoder_of
 from kunicorn.decoding.decoders import Decoder, Part
 from kunicorn.decoding.forms import decoded_columns
-from kunicorn.errors import ServiceError
+from kunicorn.decoding.undecodable import NotDecodableYet, Undecodable
+from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipes.messages import Decoding
 from kunicorn.record_columns import SCHEMA, records_batch
+from kunicorn.settings import Settings
 
 _REMEDY = (
     "handler.value and handler.key say how records are decoded; --value bytes and --key bytes take them as they are"
 )
+_PAUSE_SECONDS = 1.0
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 
@@ -69,6 +73,33 @@ class Form:
         return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
 
 
+LAKES = ("parquet", "delta")
+_NAMED = ("bytes", "text", "json")
+"""What the command line names; other decoders have more to say than fits there."""
+
+
+def form_asked(settings: Settings, to: str, value: str | None, key: str | None) -> Form:
+    """The form that the command line wants, its gaps filled from the settings. Pure. Raises `ConfigError`."""
+    if to not in LAKES:
+        raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
+    return Form(to == "delta", _decoder(settings, Part.VALUE, value), _decoder(settings, Part.KEY, key))
+
+
+def _decoder(settings: Settings, part: Part, asked: str | None) -> str:
+    name = part.value
+    if asked is not None:
+        if asked not in _NAMED:
+            raise ConfigError(f"--{name} {asked!r} is none of bytes, text and json; handler.{name} names any decoder")
+        return asked
+    found = sorted({str(getattr(each, name)) for each in settings.every_handler})
+    if len(found) > 1:
+        raise ConfigError(
+            f"the [[handlers]] decode {name}s in different ways ({', '.join(found)}), and an export has one form of "
+            f"columns: say --{name}, or export each topic with settings of its own"
+        )
+    return found[0]
+
+
 @dataclass(frozen=True, slots=True)
 class LakeColumns:
     """Makes columns of records."""
@@ -78,13 +109,15 @@ class LakeColumns:
     key: Decoder
     decoded: Mapping[Part, str]
     """As `Form.decoded`."""
+    patience: float = 60.0
+    """Seconds to wait for a schema registry that does not answer."""
 
     def batch(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """The messages as rows. Raises `NotExportable`, naming the record; `NotDecodableYet`."""
+        """The messages as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
         plain = records_batch(messages)
         if not self.decoded:
             return plain
-        (values, keys), failure = decoded_columns(messages, self.value, self.key)
+        (values, keys), failure = self._decoded(messages)
         if failure is not None:
             raise NotExportable(f"{failure}; {_REMEDY}")
         found = {Part.VALUE: values, Part.KEY: keys}
@@ -93,6 +126,20 @@ class LakeColumns:
             texts = pa.array(map(_text_of(name, part), messages, found[part]), pa.string())
             columns[self.schema.get_field_index(part.value)] = texts
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _decoded(self, messages: Sequence[Message]) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
+        """As `decoded_columns`. Without waiting, Spark's four tries of a task would be over within a second."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return decoded_columns(messages, self.value, self.key)
+            except NotDecodableYet as away:
+                if time.monotonic() >= deadline:
+                    raise NotExportable(
+                        f"{away}, for {self.patience:g} s; see [schema_registry] and whether it serves, then export "
+                        f"again: it goes on where it ended"
+                    ) from away
+            time.sleep(min(_PAUSE_SECONDS, self.patience))
 
 
 def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:

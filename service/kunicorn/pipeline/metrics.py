@@ -26,6 +26,8 @@ class Exposed:
         self._registry = CollectorRegistry()
         self._records, self._left, self._rounds, self._tasks = map(self._gauge, (c.RECORDS, c.LEFT, c.ROUNDS, c.TASKS))
         self._job = job
+        self._left_behind: int | None = None
+        """Offsets left as of the last round."""
         self._close: Callable[[], None] = lambda: None
 
     def _gauge(self, declared: Declared) -> Gauge:
@@ -58,6 +60,7 @@ class Exposed:
         for name in _STATUS:
             self._records.labels(self._job, name).set(getattr(counts, name))
         self._rounds.labels(self._job).set(rounds)
+        self._left_behind = left
         if left is not None:
             self._left.labels(self._job).set(left)
 
@@ -65,3 +68,5 @@ class Exposed:
         """The round underway, or with no tasks that there is none. Caller: the thread that watches it."""
         for state in ("done", "running", "failed"):
             self._tasks.labels(self._job, state).set(getattr(tasks, state))
+        if self._left_behind is not None and tasks.offsets:
+            self._left.labels(self._job).set(self._left_behind - tasks.offsets)

@@ -62,7 +62,8 @@ class Bar:
         self._say = say
         self._state = state
         self._whole = total(state.ranges)
-        self._silent_until = time.monotonic() + _SELDOM
+        self._round_began = time.monotonic()
+        self._silent_until = self._round_began + _SELDOM
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             columns = (
@@ -90,9 +91,13 @@ class Bar:
         told = f"{tasks.done} of {tasks.all} tasks done" + (f", {tasks.failed} failed tries" if tasks.failed else "")
         if self._bar is not None:
             self._bar.update(self._task, description=told)
+            if tasks.offsets:
+                rate = tasks.offsets / max(time.monotonic() - self._round_began, 0.001)
+                done = self._state.done + tasks.offsets
+                self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}/s")
         elif time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _SELDOM
-            self._say(f"round {self._state.rounds + 1} underway: {told}")
+            self._say(f"round {self._state.rounds + 1} underway: {tasks.offsets:,} offsets, {told}")
 
     def moved(self, state: RunState) -> None:
         """A round has ended."""
@@ -102,4 +107,5 @@ class Bar:
             rate = f"{state.rate:,.0f}/s" if state.rate else ""
             self._bar.update(self._task, completed=state.done, rate=rate, description="handling")
         self._state = state
-        self._silent_until = time.monotonic() + _SELDOM
+        self._round_began = time.monotonic()
+        self._silent_until = self._round_began + _SELDOM

@@ -6,6 +6,7 @@ handler fills: a row is then one record. With `until` it covers the offsets up t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,27 @@ class Difference:
     """Offsets that no row covers; compaction and transactions may have left no record there."""
     repeated: Sequence[OffsetRange] = field(default=())
     """Offsets that more than one row covers."""
+
+    def tell(self, say: Say, *, as_json: bool) -> None:
+        """For a person, the first ranges; for a program, all of them."""
+        if as_json:
+            say(
+                json.dumps(
+                    {"covered": self.covered, "missing": _plain(self.missing), "repeated": _plain(self.repeated)}
+                )
+            )
+            return
+        say(f"covered   {self.covered:,} offsets")
+        for what, ranges in (("missing", self.missing), ("repeated", self.repeated)):
+            say(f"{what:<9} {total(ranges):,} offsets in {len(ranges)} ranges")
+            for each in ranges[:_SHOWN]:
+                say(f"          {each.tp} {each.start:,} to {each.stop:,}")
+            if len(ranges) > _SHOWN:
+                say(f"          and {len(ranges) - _SHOWN} more")
+
+
+def _plain(ranges: Sequence[OffsetRange]) -> list[dict[str, str | int]]:
+    return [{"topic": r.topic, "partition": r.partition, "start": r.start, "stop": r.stop} for r in ranges]
 
 
 def difference(wanted: Iterable[OffsetRange], rows: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> Difference:
@@ -95,7 +117,7 @@ def _ranges(part: pa.Table) -> Iterator[tuple[str, int, int, int]]:
     yield from zip(part["topic"].to_pylist(), part["partition"].to_pylist(), starts, stops, strict=True)
 
 
-def reconcile(settings: Settings, table: Directory, say: Say) -> ExitCode:
+def reconcile(settings: Settings, table: Directory, say: Say, *, as_json: bool) -> ExitCode:
     """Compare the table with what the topics hold between its first row and now. Blocks. Raises `ConfigError`."""
     rows = rows_of(table)
     log = Log(Access(settings))
@@ -103,11 +125,5 @@ def reconcile(settings: Settings, table: Directory, say: Say) -> ExitCode:
     edges = log.edges(partitions)
     starts = {tp: max(edges.first[tp], min((at for at, _ in rows.get(tp, ())), default=0)) for tp in partitions}
     found = difference(between(starts, edges.end), rows)
-    say(f"covered   {found.covered:,} offsets")
-    for what, ranges in (("missing", found.missing), ("repeated", found.repeated)):
-        say(f"{what:<9} {total(ranges):,} offsets in {len(ranges)} ranges")
-        for each in ranges[:_SHOWN]:
-            say(f"          {each.tp} {each.start:,} to {each.stop:,}")
-        if len(ranges) > _SHOWN:
-            say(f"          and {len(ranges) - _SHOWN} more")
+    found.tell(say, as_json=as_json)
     return ExitCode.NOT_ALL_COMMITTED if found.missing or found.repeated else ExitCode.CLEAN

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +28,9 @@ from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.suspects import Suspects
 from kunicorn.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
 
 SUMMARY = (
     "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "
@@ -111,10 +114,14 @@ class FromNumbers:
 
     ranges: Sequence[OffsetRange]
     task: Task
+    through: Accumulator[int]
+    """Hears of the offsets of every range that is through."""
 
     def __call__(self, batches: Batches) -> Batches:
         """As `mapInArrow` wants it."""
-        return self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist())
+        for summary in self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist()):
+            self.through.add(sum(row["until"] - row["start"] for row in summary.to_pylist()))
+            yield summary
 
 
 @dataclass(frozen=True, slots=True)

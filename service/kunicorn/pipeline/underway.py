@@ -23,6 +23,8 @@ class Tasks:
     running: int = 0
     failed: int = 0
     """Tries, not tasks: each of these is made again, up to four times."""
+    offsets: int = 0
+    """Handled in this round so far, as far as the driver has heard."""
 
 
 def tasks_of(spark: SparkSession) -> Tasks:

@@ -19,3 +19,8 @@ def now() -> float:
 def now_ns() -> int:
     """Nanoseconds since boot, suspended time included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970: records' timestamps are of that clock, and nothing else here goes by it."""
+    return time.time_ns() // 1_000_000

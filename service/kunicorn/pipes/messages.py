@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from kunicorn.pipes.families import Family
+from kunicorn.retry_topics import RetryTopic
 from kunicorn.topics import NO_OFFSET
 
 
@@ -63,12 +64,15 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_backoff_max_ms: int
     retry_timeout_ms: int | None
     on_failure: str
+    retry_topic_delays_ms: list[int] = []
+    """Of which retry topics; none: `on_failure` follows at once."""
 
 
 class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where dead letters go. Carries secrets."""
+    """Where records go that were given up, and how those are sent that go into retry topics. Carries secrets."""
 
-    topic: str
+    topic: str | None
+    """None: only retry topics are asked for."""
     group: str
     client: dict[str, str | int | float | bool]
     """librdkafka properties of the worker's producer, complete."""
@@ -154,6 +158,8 @@ class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: no spans."""
     topics: list[str] = []
     """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
+    retry_topics: list[RetryTopic] = []
+    """The shortest delay first."""
 
     @property
     def asks_for_several(self) -> bool:
@@ -181,7 +187,7 @@ class Configure(_Message, frozen=True):
     token: Token | None = None
     """The OAUTHBEARER token of now, where that is the mechanism."""
     dead_letters: DeadLetterTarget | None = None
-    """None: no setting asks for any."""
+    """None: no setting asks for any, nor for retry topics."""
     ahead_bytes: int = 16 * 1024 * 1024
     """With several records in hand: so much is kept in memory for when there is a free hand."""
     producing: ProducingTarget | None = None
@@ -314,6 +320,8 @@ class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letters: dict[str, int] = {}
     """Records that were acknowledged by the dead-letter topic, by `kunicorn.handling.reasons.Reason`."""
     skipped: int = 0
+    retried_later: dict[str, int] = {}
+    """Records that a retry topic acknowledged, by its delay in words."""
 
 
 DURATION_BUCKETS = (

@@ -15,8 +15,8 @@ from kunicorn.settings.sections import (
     KafkaSettings,
     LogSettings,
     Settings,
-    WorkerSettings,
 )
+from kunicorn.settings.workers import WorkerSettings
 
 __all__ = [
     "AssignSettings",

@@ -169,6 +169,9 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
         http=_table(existingSecret=_TEXT, tokenKey=_TEXT),
         oauthbearer=_table(existingSecret=_TEXT, clientSecretKey=_TEXT, clientIdKey=_TEXT),
         tls=_table(existingSecret=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT, keyPasswordKey=_TEXT),
+        schemaRegistry=_table(
+            existingSecret=_TEXT, passwordKey=_TEXT, usernameKey=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT
+        ),
     ),
     "maxPartitions": _or_null(_whole(1)),
     "membership": _table(static=_FLAG, restartSeconds=_whole(1)),

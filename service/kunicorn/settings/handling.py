@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, Strict, model_validator
 
 from kunicorn.settings.checks import is_class_name, is_decoder, is_entrypoint, is_kafka_name, is_topic_or_pattern
+from kunicorn.settings.retry_topics import RETRY_TOPIC_RULES, TEMPLATE, delays_ascend, is_topic_template
 from kunicorn.settings.rules import CONCURRENCY_RULES, RETRY_RULES, Rule, check
 from kunicorn.settings.section import Milliseconds, Section
 
 OnFailure = Literal["halt", "dead_letter", "skip"]
 Decoder = Annotated[str, AfterValidator(is_decoder)]
+Delays = Annotated[tuple[Milliseconds, ...], Strict(False), AfterValidator(delays_ascend)]
 
 
 def default_topic(group_id: str) -> str:
@@ -37,6 +39,11 @@ class FailureRule(Section):
         None, examples=[60_000], description="As handler.retry_backoff_max_ms."
     )
     retry_timeout_ms: Milliseconds | None = Field(None, examples=[600_000], description="As handler.retry_timeout_ms.")
+    retry_topic_delays_ms: Delays | None = Field(
+        None,
+        examples=[[]],
+        description="Some of handler.retry_topic_delays_ms, for these exceptions; none: not through retry topics.",
+    )
     on_failure: OnFailure | None = Field(None, examples=["dead_letter"], description="As handler.on_failure.")
 
 
@@ -101,6 +108,18 @@ class HandlerSettings(Section):
         examples=[600_000],
         description="No try begins later than this after the first one failed, however many are left.",
     )
+    retry_topic_delays_ms: Delays = Field(
+        (),
+        examples=[[5000, 60_000, 600_000]],
+        description="After max_attempts tries a record goes into the retry topic of the first delay, and its partition "
+        "goes on; there it has as many tries after that delay, then in the topic of the next; on_failure says what "
+        "happens after the last. A failed record so loses its place in the order.",
+    )
+    retry_topic: Annotated[str, AfterValidator(is_topic_template)] = Field(
+        TEMPLATE,
+        description="Names of the retry topics, which must exist, one for each delay ({delay}: 5s, 1m), for this group "
+        "alone; with [[handlers]] for each of them alone.",
+    )
     on_failure: OnFailure = Field(
         "halt",
         description="After the last try: halt the partition before the record, put the record into the dead-letter "
@@ -138,7 +157,7 @@ class HandlerSettings(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        check(self, "handler", (*RETRY_RULES, *CONCURRENCY_RULES))
+        check(self, "handler", (*RETRY_RULES, *CONCURRENCY_RULES, *RETRY_TOPIC_RULES))
         for number, rule in enumerate(self.failures):
             check(completed(rule, self), f"handler.failures[{number}]", RETRY_RULES)
         return self

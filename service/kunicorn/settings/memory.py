@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kunicorn.settings.cgroups import UNLIMITED, ancestry, lines
-from kunicorn.settings.sections import WorkerSettings
+from kunicorn.settings.workers import WorkerSettings
 
 _MB = 1024 * 1024
 _NO_LIMIT_V1 = 1 << 60

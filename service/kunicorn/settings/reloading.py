@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kunicorn.settings.handling import OneOfHandlers
 from kunicorn.settings.loading import sections as every_section
 from kunicorn.settings.sections import Settings
 
-RESTART_ONLY = frozenset({"workers.count", "handlers.topics"})
+RESTART_ONLY = frozenset({"workers.count", "handlers.topics", "handler.retry_topic", "handler.retry_topic_delays_ms"})
 """Settings within the sections below that the supervisor has built upon."""
 RELOADED_SECTIONS = frozenset({"handler", "handlers", "schema_registry", "workers", "log", "tracing", "pipeline"})
 HANDLERS = "handlers"
@@ -55,9 +56,14 @@ def reloaded(now: Settings, file: Settings) -> Reloaded:
     return Reloaded(now.model_copy(update=update), changed, tuple(name for name in different if name not in changed))
 
 
+def _topics(handler: OneOfHandlers) -> tuple[object, ...]:
+    """What the group is subscribed to for it."""
+    return handler.topics, handler.retry_topic, handler.retry_topic_delays_ms
+
+
 def _different(now: Settings, file: Settings) -> Iterator[str]:
     if now.handlers != file.handlers:
-        same = [each.topics for each in now.handlers] == [each.topics for each in file.handlers]
+        same = [_topics(each) for each in now.handlers] == [_topics(each) for each in file.handlers]
         yield HANDLERS if same else HANDLERS_TOPICS
     for section in every_section():
         before, after = getattr(now, section), getattr(file, section)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from kunicorn.retry_topics import RetryTopic
 from kunicorn.routing import route
 from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
@@ -22,7 +23,6 @@ from kunicorn.settings.checks import (
     is_topic_or_pattern,
     librdkafka_properties,
 )
-from kunicorn.settings.cpus import available_cpus
 from kunicorn.settings.handlers import handlers_problems
 from kunicorn.settings.handling import (
     DEAD_LETTER_RULES,
@@ -37,10 +37,12 @@ from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
 from kunicorn.settings.problems import Contradictions
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
-from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, WORKER_RULES, check
+from kunicorn.settings.retry_topics import named, retry_topic_problems, taken_topics
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
 from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import SecuritySettings
+from kunicorn.settings.workers import WorkerSettings
 
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
 # about the array only: its items stay strict).
@@ -174,53 +176,6 @@ class GroupSettings(Section):
         return check(self, "group", GROUP_RULES)
 
 
-class WorkerSettings(Section):
-    """The processes that fetch and handle."""
-
-    count: int = Field(
-        default_factory=available_cpus,
-        ge=1,
-        le=1024,
-        examples=[4],
-        json_schema_extra={"default": "the CPUs this container may use (cgroup quota and affinity)"},
-        description="Most workers; those beyond the assigned partitions are not started.",
-    )
-    memory_per_worker_mb: int = Field(
-        256, ge=32, le=1_048_576, description="Memory to plan for each worker; sizes its fetch buffers."
-    )
-    max_crashes: int = Field(
-        2,
-        ge=1,
-        description="After so many worker deaths with the same record in hand its partition halts, "
-        "or the record goes the way that handler.on_failure says.",
-    )
-    max_records: int | None = Field(
-        None,
-        ge=1,
-        examples=[1_000_000],
-        description="A worker that has handled so many records is replaced, without a rebalance; for handlers that "
-        "leak.",
-    )
-    max_age_s: int | None = Field(
-        None,
-        ge=1,
-        examples=[86_400],
-        description="A worker is replaced after so many seconds, or up to a tenth earlier, so that workers do not "
-        "take turns all at once.",
-    )
-    max_rss_mb: int | None = Field(
-        None,
-        ge=32,
-        examples=[512],
-        description="A worker whose resident memory is larger is replaced; leave room above memory_per_worker_mb "
-        "for what the handler itself needs.",
-    )
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        return check(self, "workers", WORKER_RULES)
-
-
 class LogSettings(Section):
     """Logs go to standard output, one event a line."""
 
@@ -278,7 +233,7 @@ class Settings(BaseSettings):
         """Who has the records of that topic. Raises `LookupError` for one that nobody takes."""
         if not self.handlers:
             return self.handler
-        number = route([each.topics for each in self.handlers], topic)
+        number = route([taken_topics(each, self.group.id) for each in self.handlers], topic)
         if number is None:
             raise LookupError(f"no handler takes topic {topic!r}: add it to the topics of one of [[handlers]]")
         return self.handlers[number]
@@ -292,8 +247,19 @@ class Settings(BaseSettings):
     def other_topics(self) -> dict[str, str]:
         """Topics that must exist beside those that are consumed, and the setting that names each."""
         output = self.producing.topic if self.producing.delivery is not None else None
-        named = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
-        return {topic: setting for topic, setting in named.items() if topic is not None}
+        every = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
+        every |= dict.fromkeys(self.retry_topics, "handler.retry_topic")
+        return {topic: setting for topic, setting in every.items() if topic is not None}
+
+    @property
+    def retry_topics(self) -> dict[str, RetryTopic]:
+        """By name: those of all handlers."""
+        return {topic.name: topic for topic in named(self)}
+
+    @property
+    def subscribed_topics(self) -> tuple[str, ...]:
+        """What the group consumes: names and patterns."""
+        return (*self.group.topics, *self.retry_topics)
 
     @property
     def assigned(self) -> bool:
@@ -317,7 +283,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         check(self, "", (*SOURCE_RULES, *DEAD_LETTER_RULES, *DECODING_RULES, *PRODUCING_RULES, *PIPELINE_RULES))
-        if problems := handlers_problems(self):
+        if problems := [*handlers_problems(self), *retry_topic_problems(self)]:
             raise Contradictions(problems)
         return self
 

@@ -10,7 +10,8 @@ from kunicorn.observe import logs
 from kunicorn.observe.asked import Done, Goal
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings.assign import partitions_named
-from kunicorn.supervisor.fetchers import WHENEVER, Fetchers
+from kunicorn.supervisor.distribution import WHENEVER
+from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.replacing import ReplacementFailed, Replacer

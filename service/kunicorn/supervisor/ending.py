@@ -22,7 +22,8 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
-from kunicorn.supervisor.fetchers import WHENEVER, Fetchers
+from kunicorn.supervisor.distribution import WHENEVER
+from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.starts import LATEST, Offsets

@@ -2,8 +2,7 @@
 
 1. A partition is handed out only when nobody here holds it: after `FetcherStopped`, or after the death of its worker
    was seen and the ledger read (invariant 4).
-2. A report counts only under the partition's current grant (invariant 3).
-3. Every partition is in a state that says why it is or is not fetched (invariant 7).
+2. Every partition is in a state that says why it is or is not fetched (invariant 7).
 """
 
 from __future__ import annotations
@@ -11,69 +10,51 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
-from kunicorn.group.sharing import share, workers_wanted
+from kunicorn.group.sharing import workers_wanted
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes import clock, marks
+from kunicorn.pipes import clock
 from kunicorn.pipes.messages import (
     CommitOver,
     CommitWanted,
     Failed,
     FailureKind,
-    FetcherStart,
     FetcherStopped,
-    StartFetcher,
     StopFetcher,
-    Stopped,
 )
-from kunicorn.supervisor.partition import Partition, Poison
+from kunicorn.supervisor.deaths import Deaths, TopicHandling
+from kunicorn.supervisor.distribution import OPEN, Distribution
+from kunicorn.supervisor.grants import Grants
+from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
-from kunicorn.supervisor.suspects import blamed, convicted
 from kunicorn.supervisor.table import PartitionTable
 from kunicorn.supervisor.windows import Windows
 from kunicorn.supervisor.worker import WorkerProcess
-from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.topics import Position, TopicPartition
 
 log = logs.get("kunicorn.fetchers")
 
 _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
-_OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
-_GOING_ON = frozenset({PartitionState.STARTING, PartitionState.RESOLVING})
-_RELEASED = PartitionState.RELEASED
-WHENEVER = 1e18
-"""The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicHandling:
-    """How the records of a topic are handled, as far as it matters here."""
-
-    poison_halts: bool = True
-    batches: bool = False
-    timeout_ms: int | None = None
 
 
 class Fetchers:
     """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
 
     def __init__(self, max_crashes: int, metrics: Metrics, handling: Callable[[str], TopicHandling]) -> None:
-        """After `max_crashes` deaths with the same record (of batches: the same first record) in hand its partition
-        halts; unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
+        """`max_crashes` and `handling`: see `Deaths`."""
         self.table = PartitionTable()
         self.pool: Pool
         self.resolve: Callable[[Collection[Partition]], None]
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
         self.windows: Windows | None = None
         """Set by the service where workers commit, in transactions."""
-        self.max_crashes = max_crashes
-        self.handling = handling
+        self.deaths = Deaths(max_crashes, handling, self.halt)
         self._metrics = metrics
-        self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
-        self._last_grant = 0
+        self._grants = Grants(metrics)
+        self.distribution = Distribution(self.table, self._grants, metrics)
         self._changed = asyncio.Event()
         self._wanted_again: set[TopicPartition] = set()
 
@@ -213,55 +194,8 @@ class Fetchers:
     # -- handing out ---------------------------------------------------------------------------------------------
 
     def distribute(self) -> None:
-        """Give every startable partition to its worker, and move as few as balance demands."""
-        expected = self.pool.expected()
-        open_ = {tp: p for tp, p in self.table.items() if p.state in _OPEN}
-        if not expected or not open_:
-            return
-        current = {tp: p.last_worker for tp, p in open_.items() if p.last_worker is not None}
-        target = share(list(open_), expected, current)
-        starts: dict[int, list[Partition]] = defaultdict(list)
-        moves: dict[WorkerProcess, list[int]] = defaultdict(list)
-        for tp, number in target.items():
-            partition = open_[tp]
-            if partition.worker is None:
-                starts[number].append(partition)
-            elif partition.worker.number != number:
-                partition.meet(PartitionEvent.MOVE, f"moving to worker {number}")
-                partition.last_worker = number
-                moves[partition.worker].append(partition.grant)
-        for number, partitions in starts.items():
-            worker = self.pool.taking(number)
-            if worker is not None:
-                self._start(worker, partitions)
-        for worker, grants in moves.items():
-            worker.send(StopFetcher(grants, WHENEVER))
-
-    def _start(self, worker: WorkerProcess, partitions: list[Partition]) -> None:
-        starts = []
-        for partition in partitions:
-            assert partition.position is not None
-            self._last_grant += 1
-            partition.hand_to(worker, self._last_grant)
-            partition.reason = f"handed to worker {worker.number}"
-            self._held[worker][self._last_grant] = partition
-            tp, position = partition.tp, partition.position
-            starts.append(
-                FetcherStart(
-                    grant=partition.grant,
-                    slot=partition.slot,
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    offset=position.offset,
-                    leader_epoch=position.leader_epoch,
-                    stop=partition.stop,
-                    reset=partition.reset,
-                    done=marks.written(position.offset, partition.done),
-                    suspects=sorted(partition.suspects),
-                    **(partition.poison.warning(position.offset) if partition.poison is not None else {}),
-                )
-            )
-        worker.send(StartFetcher(starts))
+        """Give every startable partition to its worker; see `Distribution`."""
+        self.distribution.distribute(self.pool)
 
     # -- from the pool -------------------------------------------------------------------------------------------
 
@@ -271,41 +205,36 @@ class Fetchers:
 
     def in_hand_of(self, worker: WorkerProcess) -> Partition | None:
         """The partition of which that worker has a record in hand, as its ledger says; looks at all it holds."""
-        return next((p for p in self._held.get(worker, {}).values() if p.busy), None)
+        return next((p for p in self._grants.of(worker) if p.busy), None)
 
     def worker_retires(self, worker: WorkerProcess) -> None:
         """See `PoolListener`."""
-        for partition in self._held[worker].values():
-            if partition.state in _OPEN:
+        for partition in self._grants.of(worker):
+            if partition.state in OPEN:
                 partition.look()
                 partition.meet(PartitionEvent.MOVE, f"moving to the successor of {worker}")
 
     def worker_reported(self, worker: WorkerProcess) -> None:
         """See `PoolListener`. Whoever wants the position of one that runs looks for itself: with a thousand partitions,
         looking at all of them twice a second is most of what an idle supervisor would do."""
-        for partition in self._held[worker].values():
+        for partition in self._grants.of(worker):
             if partition.state is PartitionState.STARTING:
                 partition.look()
 
     def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
         """See `PoolListener`."""
         for stopped in report.partitions:
-            self._let_go(worker, stopped)
+            if (partition := self._grants.find(worker, stopped.grant)) is not None:
+                self._grants.end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
+                partition.meet(PartitionEvent.LET_GO)
         self._after_reports()
-
-    def _let_go(self, worker: WorkerProcess, stopped: Stopped) -> None:
-        partition = self._holder(worker, stopped.grant)
-        if partition is None:
-            return
-        self._end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
-        partition.meet(PartitionEvent.LET_GO)
 
     def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
         """See `PoolListener`."""
-        partition = self._holder(worker, report.grant)
+        partition = self._grants.find(worker, report.grant)
         if partition is None:
             return
-        self._end(partition, Position(report.offset, report.leader_epoch, report.done))
+        self._grants.end(partition, Position(report.offset, report.leader_epoch, report.done))
         if partition.state in (PartitionState.STOPPING, PartitionState.STUCK):
             partition.meet(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
@@ -342,72 +271,13 @@ class Fetchers:
         """See `PoolListener`."""
         if self.windows is not None:
             self.windows.forget(worker)
-        held = list(self._held[worker].values())
-        for partition in held:
-            partition.look()
-        in_hands = {partition.tp: partition.in_hands() for partition in held}
-        alone = sum(map(len, in_hands.values())) == 1
-        anything = any(in_hands.values()) or any(partition.reading.handled > 0 for partition in held)
-        for partition in held:
-            self._blame(worker, partition, in_hands[partition.tp], how, alone=alone)
-        unsettled = [partition for partition in held if partition.state is PartitionState.RESOLVING]
-        del self._held[worker]
-        if unsettled:
+        held = self._grants.of(worker)
+        anything = self.deaths.meet(worker, held, how, unsure=self.table.workers_commit, end=self._grants.end)
+        self._grants.bury(worker)
+        if unsettled := [partition for partition in held if partition.state is PartitionState.RESOLVING]:
             self.resolve(unsettled)
         self._after_reports()
         return anything
-
-    def _blame(
-        self, worker: WorkerProcess, partition: Partition, in_hand: Collection[int], how: str, *, alone: bool
-    ) -> None:
-        """Take a partition back from a dead worker, and hold what was in hand to account for it."""
-        reading, marked = partition.reading, worker.ledger.marked
-        killed, killed_for = worker.killed_by_us is not None, worker.blamed == partition.tp
-        self._end(partition, None)
-        offsets = blamed(in_hand, reading.in_hand, killed_for=killed_for, killed=killed)
-        partition.deaths.update(offsets)
-        if self.table.workers_commit:
-            # Its last transaction may be committed or not: only the brokers know.
-            partition.position = None
-            partition.meet(PartitionEvent.LET_GO_UNSURE, "its worker died")
-        else:
-            partition.meet(PartitionEvent.LET_GO, "its worker died")
-        worst = list(convicted(partition.deaths, offsets, self.max_crashes))
-        if partition.state not in _GOING_ON or not worst:
-            return
-        if alone or killed:
-            count = reading.hand_count if self.handling(partition.tp.topic).batches else 1
-            self._meet_poison(partition, Poison(worst[0], count, partition.deaths[worst[0]], how, exact=marked))
-        else:
-            partition.suspects |= frozenset(worst)
-            log.warning(
-                f"{partition.tp}: {len(worst)} records were in hand when {self.max_crashes} workers died, with others: "
-                f"each is handled with nothing beside it now, from offset {worst[0]} on"
-            )
-
-    def _meet_poison(self, partition: Partition, poison: Poison) -> None:
-        if self.handling(partition.tp.topic).poison_halts:
-            self.halt(partition.tp, str(poison))
-            return
-        partition.poison = poison
-        log.warning(f"{partition.tp}: {poison}: it is kept from the handler, or searched for in its batch")
-
-    def _holder(self, worker: WorkerProcess, grant: int) -> Partition | None:
-        partition = self._held[worker].get(grant)
-        if partition is None:
-            self._metrics.reports_refused.labels(reason="old grant").inc()
-            log.warning(f"{worker} reported under grant {grant}, which is over: refused", worker=worker.number)
-            return None
-        return partition
-
-    def _end(self, partition: Partition, reported: Position | None) -> None:
-        partition.look()
-        if reported is not None and reported.offset != NO_OFFSET:
-            partition.position = reported._replace(done="")
-            partition.done |= marks.read(reported.offset, reported.done)
-        assert partition.worker is not None
-        del self._held[partition.worker][partition.grant]
-        partition.take_back()
 
     def _after_reports(self) -> None:
         self.forget([tp for tp, p in self.table.items() if p.lost and p.state is PartitionState.RELEASED])

@@ -61,6 +61,7 @@ class FixedAssignment:
     ) -> None:
         """Sends nothing before `run`."""
         self.over = False
+        self.steady = True
         self.unfinished = 0
         self._settings = settings
         self._assign = settings.assign

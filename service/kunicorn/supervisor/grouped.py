@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from kunicorn.group.states import State
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import GroupStatus, RebalanceStatus
 from kunicorn.settings import Settings
@@ -64,6 +65,11 @@ class GroupAssignment:
         )
 
     @property
+    def steady(self) -> bool:
+        """See `Source`."""
+        return self._membership.member.state is State.STABLE
+
+    @property
     def over(self) -> bool:
         """See `Source`."""
         return self._membership.over.is_set()
@@ -91,7 +97,8 @@ class GroupAssignment:
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
         """See `Source`: what the group has committed, else by policy."""
-        return await look_up(self._brokers, partitions, self._settings.group.auto_offset_reset)
+        settings = self._settings
+        return await look_up(self._brokers, partitions, settings.group.auto_offset_reset, settings.retry_topics)
 
     def assign(self) -> None:
         """See `Source`."""

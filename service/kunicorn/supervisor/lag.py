@@ -20,16 +20,21 @@ _UNSETTLED_INTERVAL = 1.0
 async def watch(offsets: Offsets, fetchers: Fetchers) -> None:
     """Keep every partition's log end current, for ever. One that cannot be had becomes unknown, not stale."""
     while True:
-        wanted = dict.fromkeys(fetchers.table, LATEST)
-        asked_ms = time.time_ns() // 1_000_000
-        try:
-            answer = await offsets.list_offsets(wanted) if wanted else {}
-        except PeerError as error:
-            log.info(f"log ends are not known: {error}")
-            answer = {}
-        for tp in wanted:
-            partition, found = fetchers.table.get(tp), answer.get(tp)
-            if partition is not None:
-                partition.end_seen(found.offset if found is not None and not found.error else None, asked_ms)
-        unsettled = any(partition.log_end is None for partition in fetchers.table.values()) or not wanted
-        await asyncio.sleep(_UNSETTLED_INTERVAL if unsettled else INTERVAL)
+        await ask(offsets, fetchers)
+        known = fetchers.table and all(partition.log_end is not None for partition in fetchers.table.values())
+        await asyncio.sleep(INTERVAL if known else _UNSETTLED_INTERVAL)
+
+
+async def ask(offsets: Offsets, fetchers: Fetchers) -> None:
+    """Have the ends of all partitions' logs, once. What cannot be had becomes unknown."""
+    wanted = dict.fromkeys(fetchers.table, LATEST)
+    asked_ms = time.time_ns() // 1_000_000
+    try:
+        answer = await offsets.list_offsets(wanted) if wanted else {}
+    except PeerError as error:
+        log.info(f"log ends are not known: {error}")
+        answer = {}
+    for tp in wanted:
+        partition, found = fetchers.table.get(tp), answer.get(tp)
+        if partition is not None:
+            partition.end_seen(found.offset if found is not None and not found.error else None, asked_ms)

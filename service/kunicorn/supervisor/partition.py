@@ -84,6 +84,8 @@ class Partition:
         self.denied = False
         """Halted because this user may not read the topic; tried again, and told only once."""
         self.log_end: int | None = None
+        self.demand = 0.0
+        """What it takes of a worker's capacity, as last measured (`group.loads`)."""
         self.age = Age()
         self.reading: SlotReading = NOT_STARTED
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from kunicorn.exits import how_it_ended
 
 _PR_SET_CHILD_SUBREAPER = 36
+_REAP_INTERVAL = 1.0
 _UNKNOWN = "exited, status unknown"
 
 
@@ -75,3 +76,10 @@ def reap_strangers(ours: Callable[[int], bool]) -> int:
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
         reaped += 1
+
+
+async def keep_reaping(ours: Callable[[int], bool]) -> None:
+    """`reap_strangers` once a second, for ever, as PID 1 must."""
+    while True:
+        reap_strangers(ours)
+        await asyncio.sleep(_REAP_INTERVAL)

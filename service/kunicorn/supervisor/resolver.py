@@ -30,13 +30,16 @@ class Resolver:
         offsets: Offsets,
         fetchers: Fetchers,
         policy: str,
+        from_earliest: Collection[str],
         fatal: Callable[[Exception], None],
     ) -> None:
-        """`policy`: auto_offset_reset, for positions that the log does not hold any more."""
+        """`policy`: auto_offset_reset, for positions that the log does not hold any more; not for topics
+        `from_earliest`."""
         self._source = source
         self._offsets = offsets
         self._fetchers = fetchers
         self._policy = policy
+        self._from_earliest = from_earliest
         self._fatal = fatal
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -92,7 +95,7 @@ class Resolver:
         if fresh:
             starts = await begin(self._offsets, fresh)
         elif lost:
-            starts = await recover(self._offsets, lost, self._policy)
+            starts = await recover(self._offsets, lost, self._policy, self._from_earliest)
         else:
             starts = await self._source.look_up([p.tp for p in left])
         ours = {p.tp for p in left if self._waits(p)}

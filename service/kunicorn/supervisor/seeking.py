@@ -19,7 +19,8 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings import Settings
 from kunicorn.supervisor.commits import Commits
-from kunicorn.supervisor.fetchers import WHENEVER, Fetchers
+from kunicorn.supervisor.distribution import WHENEVER
+from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.starts import EARLIEST, LATEST, Offsets
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition

@@ -4,87 +4,67 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kunicorn import __version__
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
 from kunicorn.pipes import clock
-from kunicorn.settings import Settings, shown
-from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.retry_topics import RetryTopic
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.place import Place
-from kunicorn.supervisor.pool import Pool
-from kunicorn.supervisor.reload import Reloader
 from kunicorn.supervisor.source import Source, commit_status
-from kunicorn.supervisor.templates import Templates
+from kunicorn.supervisor.workforce import Workforce
 from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP
 
 
 class Snapshot:
     """Caller: the HTTP server and the metrics, on the loop."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        source: Source,
-        fetchers: Fetchers,
-        pool: Pool,
-        templates: Templates,
-        reloader: Reloader,
-        totals: Mapping[str, int],
-    ) -> None:
+    def __init__(self, source: Source, workforce: Workforce, totals: Mapping[str, int]) -> None:
         """`totals`: what the workers have counted, by name."""
-        self._settings = settings
         self._source = source
-        self._fetchers = fetchers
-        self._pool = pool
-        self._templates = templates
-        self._reloader = reloader
+        self._workforce = workforce
         self._totals = totals
         self._started_at = clock.now()
-        self._shown = shown(settings)
-
-    def show(self, settings: Settings) -> None:
-        """These are in force from now on."""
-        self._shown = shown(settings)
 
     def take(self, unreached: str | None, refused: str | None, stopping: bool, loop_lag: float) -> Status:
         """The service at this instant. `unreached`: why it has not begun; `refused`: why brokers do not let us in."""
         now = clock.now()
-        held: dict[int, int] = {}
-        for partition in self._fetchers.table.values():
+        settings, pool, table = self._workforce.settings, self._workforce.pool, self._workforce.fetchers.table
+        held: dict[int, list[Partition]] = {}
+        for partition in table.values():
             partition.look()
             if partition.worker is not None:
-                held[partition.worker.number] = held.get(partition.worker.number, 0) + 1
+                held.setdefault(partition.worker.number, []).append(partition)
         waits = {
             parked.grant: parked.why
-            for process in self._pool.processes()
+            for process in pool.processes()
             for parked in (process.pong.parked if process.pong is not None else ())
         }
         return Status(
             version=__version__,
-            client_id=self._settings.kafka.client_id,
+            client_id=settings.kafka.client_id,
             pid=os.getpid(),
             uptime=now - self._started_at,
             stopping=stopping,
             loop_lag=loop_lag,
             brokers_reached=unreached is None,
             problem=refused if refused is not None else unreached,
-            template=self._templates.state,
-            reload=self._reloader.status(now),
-            group_id=self._settings.group.id,
+            template=self._workforce.templates.state,
+            reload=self._workforce.reloader.status(now),
+            group_id=settings.group.id,
             group=self._source.group(now),
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
-            workers=tuple(_worker(place, held.get(place.number, 0), now) for place in self._pool.places),
-            partitions=tuple(_partition(p, waits, now) for _, p in sorted(self._fetchers.table.items())),
+            workers=tuple(_worker(place, held.get(place.number, []), now) for place in pool.places),
+            partitions=tuple(_partition(p, waits, settings.retry_topics, now) for _, p in sorted(table.items())),
             totals=dict(self._totals),
-            acts=self._settings.http.acts,
-            settings=self._shown,
+            acts=settings.http.acts,
+            settings=self._workforce.shown,
         )
 
 
-def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
+def _worker(place: Place, held: Collection[Partition], now: float) -> WorkerStatus:
     process = place.process
     pong = process.pong if process is not None else None
     hand = pong.in_hand if pong is not None else None
@@ -96,7 +76,7 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         revision=process.revision if process is not None else None,
         predecessor=place.predecessor.pid if place.predecessor is not None else None,
         predecessor_pong_age=_age(place.predecessor.pong_at, now) if place.predecessor is not None else None,
-        partitions=partitions,
+        partitions=len(held),
         handled=place.handled,
         restarts=place.restarts,
         rss_bytes=pong.rss_bytes if pong is not None else None,
@@ -108,11 +88,17 @@ def _worker(place: Place, partitions: int, now: float) -> WorkerStatus:
         last_exit=place.last_exit,
         waiting=pong.parked_count if pong is not None else {},
         in_flight=pong.in_flight if pong is not None else 0,
+        load=round(sum(partition.demand for partition in held), 3),
     )
 
 
-def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> PartitionStatus:
+def _partition(
+    partition: Partition, waits: Mapping[int, str], retry_topics: Mapping[str, RetryTopic], now: float
+) -> PartitionStatus:
+    """`waits`: why, by grant."""
     position = partition.position.offset if partition.position is not None else None
+    retry_topic = retry_topics.get(partition.tp.topic)
+    waits_ms = retry_topic.delay_ms if retry_topic is not None else 0
     known = position is not None and partition.log_end is not None
     lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
     hand = partition.reading.in_hand
@@ -129,20 +115,21 @@ def _partition(partition: Partition, waits: Mapping[int, str], now: float) -> Pa
         committed=partition.committed,
         log_end=partition.log_end,
         lag=lag,
-        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET)),
+        lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET), waits_ms),
         in_hand=hand if hand != NO_OFFSET else None,
         in_hand_age=now - since_ns / clock.NANOSECONDS if hand != NO_OFFSET else None,
     )
 
 
-def lag_seconds(lag: int | None, timestamp_ms: int) -> float | None:
-    """Age of the oldest unhandled record, which is of that time. None while it is unknown: for a few seconds where no
-    worker has begun with the partition, and where records carry no time."""
+def lag_seconds(lag: int | None, timestamp_ms: int, waits_ms: int = 0) -> float | None:
+    """Age of the oldest unhandled record, which is of that time; in a retry topic, where it `waits_ms`, how long it
+    could have been handled already. None while it is unknown: for a few seconds where no worker has begun with the
+    partition, and where records carry no time."""
     if lag == 0:
         return 0.0
     if lag is None or timestamp_ms == NO_TIMESTAMP:
         return None
-    return max(0.0, time.time() - timestamp_ms / 1000)
+    return max(0.0, time.time() - (timestamp_ms + waits_ms) / 1000)
 
 
 def _age(at: float | None, now: float) -> float | None:

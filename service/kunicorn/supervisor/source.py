@@ -35,6 +35,10 @@ class Source(Protocol):
         """The committer; None where no offsets are kept."""
 
     @property
+    def steady(self) -> bool:
+        """No partition is about to come or to go, as far as is known."""
+
+    @property
     def over(self) -> bool:
         """`run` is through: nothing is in hand any more."""
 

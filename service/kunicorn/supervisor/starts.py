@@ -4,7 +4,7 @@
 - never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition of a
   topic on which the group has committed before is new: it starts at its beginning whatever the policy, else the
   records between its creation and our noticing it would be lost under `latest`; so does one of a topic that was
-  deleted and created anew;
+  deleted and created anew; and so does every partition of a retry topic, which nobody but this group writes to;
 - below the log's start (retention): by policy, logged and counted;
 - above the log's end (truncation): where the log of the last epoch we saw ends (KIP-320), never at `latest`.
 """
@@ -64,8 +64,11 @@ class Starts:
     """The policy is to choose none: refused, unless the handler keeps offsets and has one."""
 
 
-async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], policy: str) -> Starts:
-    """Start offsets of partitions that were just assigned.
+async def look_up(
+    offsets: Offsets, partitions: Collection[TopicPartition], policy: str, from_earliest: Collection[str] = ()
+) -> Starts:
+    """Start offsets of partitions that were just assigned; those of topics `from_earliest` by that, whatever the
+    policy.
 
     Raises `PeerError` where asking again may help, `FatalGroupError` where only a person can.
     """
@@ -94,7 +97,8 @@ async def look_up(offsets: Offsets, partitions: Collection[TopicPartition], poli
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
     known = {tp.topic for tp, found in answer.partitions.items() if found.offset >= 0}
     known |= {topic for topic in topics if offsets.created_anew(topic)}
-    await _choose(offsets, undecided, policy, known, starts)
+    await _choose(offsets, [tp for tp in undecided if tp.topic not in from_earliest], policy, known, starts)
+    await _choose(offsets, [tp for tp in undecided if tp.topic in from_earliest], "earliest", known, starts)
     return starts
 
 
@@ -143,14 +147,20 @@ async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Start
     return starts
 
 
-async def recover(offsets: Offsets, lost: Mapping[TopicPartition, Position], policy: str) -> Starts:
-    """New start offsets for positions that the log does not hold. Raises `PeerError`."""
+async def recover(
+    offsets: Offsets, lost: Mapping[TopicPartition, Position], policy: str, from_earliest: Collection[str] = ()
+) -> Starts:
+    """New start offsets for positions that the log does not hold; `from_earliest` as in `look_up`. Raises
+    `PeerError`."""
     starts = Starts()
-    if policy == "none":
-        starts.refused = {
-            tp: f'offset {position.offset} is not in the log and auto_offset_reset is "none"'
-            for tp, position in lost.items()
-        }
+    policies = {tp: "earliest" if tp.topic in from_earliest else policy for tp in lost}
+    starts.refused = {
+        tp: f'offset {position.offset} is not in the log and auto_offset_reset is "none"'
+        for tp, position in lost.items()
+        if policies[tp] == "none"
+    }
+    lost = {tp: position for tp, position in lost.items() if tp not in starts.refused}
+    if not lost:
         return starts
     earliest, latest = await asyncio.gather(
         offsets.list_offsets(dict.fromkeys(lost, EARLIEST)), offsets.list_offsets(dict.fromkeys(lost, LATEST))
@@ -161,12 +171,12 @@ async def recover(offsets: Offsets, lost: Mapping[TopicPartition, Position], pol
         first, last = earliest.get(tp), latest.get(tp)
         if first is None or last is None or first.error or last.error:
             continue
-        target = _nearest(position, first.offset, last.offset, ends.get(tp), policy)
+        target = _nearest(position, first.offset, last.offset, ends.get(tp), policies[tp])
         starts.chosen[tp] = Position(target)
         log.warning(
             f"{tp}: position {position.offset} is not in the log ({first.offset}-{last.offset}), going on at {target}",
             skipped=max(0, target - position.offset),
-            policy=policy,
+            policy=policies[tp],
         )
     return starts
 

@@ -16,6 +16,7 @@ class Fate(IntEnum):
     SKIPPED = 1
     DEAD_LETTER = 2
     GIVEN_UP = 3
+    RETRY_TOPIC = 4
 
 
 class Notes:

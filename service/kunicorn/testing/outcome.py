@@ -21,6 +21,8 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
     #: It is in the dead-letter topic.
     DEAD_LETTER = "dead_letter"
+    #: It is in a retry topic: see `Run.retries`.
+    RETRY_TOPIC = "retry_topic"
     #: Its partition is halted before it.
     HALTED = "halted"
     #: It was not handled: it comes behind one that halted, or the worker lost it first.
@@ -63,6 +65,11 @@ class Run:
         return [each for each in self.sent if each.is_letter]
 
     @property
+    def retries(self) -> list[GivenRecord]:
+        """Those of `sent` that wait in retry topics, as the handler gets them from there: `test.run(*run.retries)`."""
+        return [each.given for each in self.sent if each.is_retry]
+
+    @property
     def errors(self) -> list[BaseException]:
         """Everything that the handler raised, record by record."""
         return [error for each in self.records for error in each.errors]
@@ -78,7 +85,11 @@ class Run:
         return [each.record for each in self.records if each.attempts and each.record in self.left]
 
 
-_OUTCOMES = {Fate.SKIPPED: Outcome.SKIPPED, Fate.DEAD_LETTER: Outcome.DEAD_LETTER}
+_OUTCOMES = {
+    Fate.SKIPPED: Outcome.SKIPPED,
+    Fate.DEAD_LETTER: Outcome.DEAD_LETTER,
+    Fate.RETRY_TOPIC: Outcome.RETRY_TOPIC,
+}
 
 
 def outcome_of(

@@ -9,7 +9,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from kunicorn.handling.deadletters import ERROR_MESSAGE, ERROR_TYPE, OFFSET
+from kunicorn.handling.deadletters import ERROR_MESSAGE, ERROR_TYPE
+from kunicorn.origins import OFFSET, RETRY_TOPIC
+from kunicorn.testing.records import GivenRecord
 
 Delivered = Callable[[Any, Message], object]
 
@@ -32,7 +34,19 @@ class SentRecord:
     @property
     def is_letter(self) -> bool:
         """It is a dead letter of a worker's."""
-        return ERROR_TYPE in self.headers and OFFSET in self.headers
+        return ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
+
+    @property
+    def is_retry(self) -> bool:
+        """A worker has put it into a retry topic."""
+        return self.headers.get(RETRY_TOPIC) == self.topic.encode()
+
+    @property
+    def given(self) -> GivenRecord:
+        """As a record of its topic."""
+        return GivenRecord(
+            self.value, self.key, self.raw_headers, self.topic, self.partition or 0, None, self.timestamp
+        )
 
     @property
     def error(self) -> str:

@@ -20,6 +20,7 @@ class TurnedClock:
 
     def __init__(self) -> None:
         self._now = _START
+        self._began_ns = time.time_ns()
         self._idle_since = _START
 
     def clock_gettime_ns(self, number: int) -> int:
@@ -29,6 +30,10 @@ class TurnedClock:
     def clock_gettime(self, number: int) -> float:
         """As of `time`."""
         return self._now / clock.NANOSECONDS
+
+    def time_ns(self) -> int:
+        """As of `time`."""
+        return self._began_ns + self._now - _START
 
     def busy(self) -> None:
         """Something was handled."""

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from confluent_kafka import Message
 
-from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.testing.notes import Fate
 from kunicorn.worker.failures import Failures
@@ -16,17 +15,17 @@ from kunicorn.worker.grants import Attempt, Grant
 
 F = TypeVar("F", bound=Fetcher)
 
-_FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER}
+_FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER, End.RETRY_TOPIC: Fate.RETRY_TOPIC}
 
 
 def watched_fetcher(kind: type[F], ended: Callable[[Sequence[Message], Fate], None]) -> type[F]:
     """A fetcher of that kind that tells of records passed over or given up."""
 
     class WatchedFetcher(kind):  # type: ignore[misc, valid-type]
-        def pass_over(self, attempt: Attempt[Grant], end: End, reason: Reason) -> bool:
+        def pass_over(self, attempt: Attempt[Grant], end: End, label: str) -> bool:
             if end in _FATES:
                 ended(attempt.records, _FATES[end])
-            return bool(super().pass_over(attempt, end, reason))
+            return bool(super().pass_over(attempt, end, label))
 
         def give_up(self, attempt: Attempt[Grant], error: str) -> None:
             ended(attempt.records, Fate.GIVEN_UP)

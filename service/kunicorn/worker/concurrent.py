@@ -23,6 +23,7 @@ from kunicorn.pipes.ledger import Ledger
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import runs
 from kunicorn.worker.crew import Crew, Work
+from kunicorn.worker.delays import Delays
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
@@ -70,6 +71,7 @@ class ConcurrentRunner:
         self._failures = failures
         self._login = login
         self._outputs = outputs
+        self._delays = Delays(flights)
         self._failed: deque[tuple[Flight, BaseException]] = deque()
         self._stirred = threading.Event()
         """There is room again, or something has failed."""
@@ -94,6 +96,7 @@ class ConcurrentRunner:
                 self._flights.try_again(flight)
             self._watch_lease(now)
             self._lifecycle.attend(now)
+            self._delays.take_up(now)
             self._flights.balance()
             self._flights.begin_turn(now)
             self._fetch(now)
@@ -149,7 +152,10 @@ class ConcurrentRunner:
         if errors:
             batch = [message for message in batch if message.error() is None]
         for tp, epoch, messages in runs(batch, self._flights.several_topics):
-            self._flights.feed(tp, epoch, self._before_end(tp, messages))
+            ready, wait = self._delays.split(tp, self._before_end(tp, messages))
+            self._flights.feed(tp, epoch, ready)
+            if wait is not None:
+                self._delays.put_off(tp, wait, now)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
         meet_errors(errors, self._flights.broken)
 

@@ -1,7 +1,8 @@
-"""What is done about records that failed: tried again, passed over, sent as dead letters, or left for a person.
+"""What is done about records that failed: tried again, passed over, sent to the dead-letter topic or to a retry topic,
+or left for a person.
 
 Nothing here holds up the other partitions: one whose record waits is parked, and its records are fetched again later.
-1. A record is passed over only after the dead-letter topic has acknowledged it, or a rule says to skip it.
+1. A record is passed over only after that topic has acknowledged it, or a rule says to skip it.
 2. A partition that is stopped while its record waits is reported at once; the record is not done, and whoever has the
    partition next begins with it. A letter on its way by then may arrive as well: letters come at least once.
 """
@@ -17,13 +18,14 @@ from typing import Generic, Protocol
 
 from confluent_kafka import KafkaError, Message
 
+from kunicorn.handling.addresses import Address, retries
 from kunicorn.handling.calls import following_offsets
 from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
 from kunicorn.handling.reasons import Reason, reason_of
 from kunicorn.handling.retry import End, Policies, TryAgain, describe
 from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.worker.deadletters import Delivery
 from kunicorn.worker.grants import Attempt, F
+from kunicorn.worker.letters import Delivery
 from kunicorn.worker.producing import Letters
 
 log = logging.getLogger("kunicorn.worker")
@@ -39,7 +41,7 @@ class Table(Protocol[F]):
     """Where what failed is kept: the fetcher's table of grants, or that of records in flight; the former explains."""
 
     def park(self, attempt: Attempt[F], waits_for: str, why: str) -> bool: ...
-    def pass_over(self, attempt: Attempt[F], end: End, reason: Reason) -> bool: ...
+    def pass_over(self, attempt: Attempt[F], end: End, label: str) -> bool: ...
     def give_up(self, attempt: Attempt[F], error: str) -> None: ...
     def retake(self, grant: F, offset: int, now: int) -> bool: ...
     def waits(self, grant: F, why: str) -> None: ...
@@ -50,10 +52,13 @@ class _Ending:
     """How the records of an attempt end that nobody tries again, and why."""
 
     end: End
-    reason: Reason
+    label: str
+    """Of the counter of such ends: a `Reason`, or a retry topic's delay."""
     cause: Cause
     text: str
     """The cause for people, with the traceback's last lines."""
+    address: Address | None = None
+    """Where they go; None: nowhere, or no such topic is set."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class _Posted(Generic[F]):
 
     attempt: Attempt[F]
     ending: _Ending
+    address: Address
     delivery: Delivery
     refusals: int = 0
     again_at: int | None = None
@@ -71,11 +77,11 @@ class _Posted(Generic[F]):
 class Failures(Generic[F]):
     """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, fetcher: Table[F], policies: Callable[[str], Policies], dead_letters: Letters | None) -> None:
+    def __init__(self, fetcher: Table[F], policies: Callable[[str], Policies], letters: Letters | None) -> None:
         """`policies` gives the rules for a topic's records."""
         self._fetcher = fetcher
         self._policies = policies
-        self._dead_letters = dead_letters
+        self._letters = letters
         self._prompt = True
         self._parked: list[tuple[int, int, F]] = []
         """Heap of (when to try again, grant's number, grant)."""
@@ -96,9 +102,13 @@ class Failures(Generic[F]):
         if isinstance(verdict, TryAgain):
             self._park(attempt, verdict, error, now)
             return False
-        reason = reason_of(error, grant.failures, policies.of(error).attempts)
-        ending = _Ending(verdict, reason, cause_of(error, grant.failures), describe(error))
-        return self._end(attempt, ending, now)
+        policy = policies.of(error)
+        cause, text = cause_of(error, grant.failures), describe(error)
+        if verdict is End.RETRY_TOPIC:
+            later = policy.retry_topics[0]
+            return self._end(attempt, _Ending(verdict, later.delay, cause, text, retries(later)), now)
+        reason = reason_of(error, grant.failures, policy.attempts)
+        return self._end(attempt, _Ending(verdict, reason, cause, text, self._dead_letters), now)
 
     def meet_poison(self, grant: F, messages: Sequence[Message], now: int) -> bool:
         """The first of these killed the workers before us: it ends as its rule says, without the handler."""
@@ -106,7 +116,7 @@ class Failures(Generic[F]):
         attempt = Attempt(grant, messages[:1], following_offsets(messages[:1])[0], calls=0)
         cause = Cause(WORKER_DIED, text, "", attempts=grant.poison_deaths)
         on_failure = self._policies(grant.tp.topic).default.on_failure
-        return self._end(attempt, _Ending(on_failure, Reason.POISON, cause, text), now)
+        return self._end(attempt, _Ending(on_failure, Reason.POISON, cause, text, self._dead_letters), now)
 
     def meet_refusal(self, attempt: Attempt[F], error: BaseException, refusals: int, now: int) -> bool:
         """The brokers refused what the handler returned for this record, so often by now: it has failed by that."""
@@ -128,28 +138,32 @@ class Failures(Generic[F]):
         if ending.end is End.HALT:
             self._fetcher.give_up(attempt, ending.text)
             return False
-        if ending.end is End.DEAD_LETTER:
+        if ending.end in (End.DEAD_LETTER, End.RETRY_TOPIC):
             return self._post(attempt, ending, now)
         if ending.end is End.SKIP:
             log.warning(f"{_named(attempt)} is skipped: {ending.text}")
-        return self._fetcher.pass_over(attempt, ending.end, ending.reason)
+        return self._fetcher.pass_over(attempt, ending.end, ending.label)
 
-    # -- dead letters --------------------------------------------------------------------------------------------------
+    # -- letters --------------------------------------------------------------------------------------------------
+
+    @property
+    def _dead_letters(self) -> Address | None:
+        return self._letters.dead_letters if self._letters is not None else None
 
     def _post(self, attempt: Attempt[F], ending: _Ending, now: int) -> bool:
-        if self._dead_letters is None:
+        if self._letters is None or (address := ending.address) is None:
             self._fetcher.give_up(attempt, f"{_NO_TOPIC}. {ending.text}")
             return False
-        posted = _Posted(attempt, ending, self._dead_letters.send(attempt.records, ending.cause))
-        if self._dead_letters.deliver(posted.delivery, _PROMPT_SECONDS if self._prompt else 0.0):
+        posted = _Posted(attempt, ending, address, self._letters.send(address, attempt.records, ending.cause))
+        if self._letters.deliver(posted.delivery, _PROMPT_SECONDS if self._prompt else 0.0):
             if posted.delivery.error is None:
-                self._log_seldom(f"{_named(attempt)} is in {self._dead_letters.topic} now: {ending.text}", now)
-                return self._fetcher.pass_over(attempt, End.DEAD_LETTER, ending.reason)
+                self._log_seldom(f"{_named(attempt)} is in {address.topic} now: {ending.text}", now)
+                return self._fetcher.pass_over(attempt, ending.end, ending.label)
             if (why := self._hopeless(posted)) is not None:
                 self._fetcher.give_up(attempt, why)
                 return False
         self._prompt = False
-        if self._fetcher.park(attempt, "dead_letter", self._waits(posted, "it is not acknowledged yet")):
+        if self._fetcher.park(attempt, ending.end.value, self._waits(posted, "it is not acknowledged yet")):
             self._posted[attempt.grant.number] = posted
         return False
 
@@ -161,7 +175,7 @@ class Failures(Generic[F]):
             self._prompt = True
             del self._posted[grant.number]
             if self._fetcher.retake(grant, later.offset, now):
-                self._fetcher.pass_over(later, End.DEAD_LETTER, posted.ending.reason)
+                self._fetcher.pass_over(later, posted.ending.end, posted.ending.label)
         elif (why := self._hopeless(posted)) is not None:
             del self._posted[grant.number]
             if self._fetcher.retake(grant, later.offset, now):
@@ -174,35 +188,35 @@ class Failures(Generic[F]):
             self._log_seldom(f"{grant.tp}: {why}", now)
 
     def _send_again(self, posted: _Posted[F]) -> None:
-        assert self._dead_letters is not None
+        assert self._letters is not None
         error = posted.delivery.error
         if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
-            self._dead_letters.start_anew()
+            self._letters.start_anew()
         posted.again_at = None
-        posted.delivery = self._dead_letters.send(posted.attempt.records, posted.ending.cause)
+        posted.delivery = self._letters.send(posted.address, posted.attempt.records, posted.ending.cause)
 
     def _hopeless(self, posted: _Posted[F]) -> str | None:
         """Why sending again cannot help, where that is so: nothing is cut off a record to make it fit."""
         error = posted.delivery.error
-        if error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE or self._dead_letters is None:
+        if error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
             return None
-        cause = posted.ending.cause
+        cause, address = posted.ending.cause, posted.address
         return (
-            f"{_named(posted.attempt)} is too large for the dead-letter topic {self._dead_letters.topic!r}: raise that "
+            f"{_named(posted.attempt)} is too large for the {address.kind} {address.topic!r}: raise that "
             f"topic's max.message.bytes (the headers come on top of the record). {cause.type}: {cause.message}"
         )
 
     def _waits(self, posted: _Posted[F], why: str) -> str:
-        assert self._dead_letters is not None
-        return f"offset {posted.attempt.offset} waits for the dead-letter topic {self._dead_letters.topic!r}: {why}"
+        address = posted.address
+        return f"offset {posted.attempt.offset} waits for the {address.kind} {address.topic!r}: {why}"
 
     # -- each turn -----------------------------------------------------------------------------------------------------
 
     def look_after_letters(self, now: int) -> None:
         """Move on what was acknowledged, send again what was refused."""
-        if not self._posted or self._dead_letters is None:
+        if not self._posted or self._letters is None:
             return
-        self._dead_letters.serve()
+        self._letters.serve()
         for number, posted in list(self._posted.items()):
             if not posted.attempt.grant.held:
                 del self._posted[number]  # Stopped while it waited.

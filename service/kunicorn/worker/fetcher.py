@@ -12,7 +12,6 @@ import msgspec
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS
@@ -74,7 +73,8 @@ class Fetcher(GrantTable):
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
         """Some of the partitions whose record waits, and how many there are in all, by what they wait for."""
         with self._lock:
-            parked = [grant for grant in self._grants.values() if grant.state is GrantState.PARKED]
+            states = (GrantState.PARKED, GrantState.PUT_OFF)
+            parked = [grant for grant in self._grants.values() if grant.state in states]
             told = [Parked(grant.number, grant.waits_for, grant.why) for grant in parked[:PARKED_TOLD]]
             return told, dict(Counter(grant.waits_for for grant in parked))
 
@@ -110,12 +110,12 @@ class Fetcher(GrantTable):
             self._put_down(grant, finished, nanoseconds, calls)
             return not self._ended(grant) and self._go_on(grant)
 
-    def pass_over(self, attempt: Attempt[Grant], end: End, reason: Reason) -> bool:
+    def pass_over(self, attempt: Attempt[Grant], end: End, label: str) -> bool:
         """These records are done with, though not by the handler's return; False if that was the grant's end."""
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(grant.tp.topic, len(attempt.records), end, reason)
+            self._meter.passed_over(grant.tp.topic, len(attempt.records), end, label)
             self._done_up_to(grant, attempt.following, len(attempt.records))
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)
@@ -197,6 +197,7 @@ class Fetcher(GrantTable):
 
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
         grant.put_down(self._cells, finished)
+        self._cells[grant.busy_at] += nanoseconds
         self._hand = None
         self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
 

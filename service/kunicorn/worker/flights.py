@@ -2,8 +2,7 @@
 
 Called by three kinds of threads: the runner feeds it and deals with what failed, the crew starts and finishes records,
 the control thread opens and stops grants. All of it happens under the fetcher's lock, and none of it blocks but for the
-client's own calls between turns.
-A grant that is to end is reported when the last of its records has left the handlers' hands.
+client's own calls between turns. A grant that ends is reported when its last record has left the handlers' hands.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import now_ns
@@ -58,7 +56,7 @@ class Flights(GrantTable):
         hands_of: Callable[[str], Hands],
         ahead_bytes: int,
     ) -> None:
-        """`hands_of`: by topic, its handler's. `ahead_bytes`: so much is kept in memory for when there is a free hand."""
+        """`hands_of`: by topic, its handler's. `ahead_bytes`: so much is kept in memory for when a hand is free."""
         super().__init__(consumer, known_topics, ledger, meter, report)
         ledger.use_marks()
         self._hands_of = hands_of
@@ -143,7 +141,9 @@ class Flights(GrantTable):
         """The handler is done with it; the next record for the hand that is free by that."""
         with self._lock:
             now = now_ns()
-            self._meter.finished(flight.tp.topic, 1, now - flight.since_ns, 1)
+            took = now - flight.since_ns
+            self._meter.finished(flight.tp.topic, 1, took, 1)
+            self._handed[flight.track.grant].took(took)
             self._finish(flight)
             return self._start(flight.track.hands, now)
 
@@ -183,11 +183,11 @@ class Flights(GrantTable):
             self._lanes.queue_again(flight)
             self._left_hands(flight)
 
-    def pass_over(self, attempt: Attempt[Flight], end: End, reason: Reason) -> bool:
+    def pass_over(self, attempt: Attempt[Flight], end: End, label: str) -> bool:
         """See `GrantTable`."""
         with self._lock:
             self._count_failure(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(attempt.grant.tp.topic, 1, end, reason)
+            self._meter.passed_over(attempt.grant.tp.topic, 1, end, label)
             return self._finish(attempt.grant)
 
     def give_up(self, attempt: Attempt[Flight], error: str) -> None:
@@ -207,8 +207,7 @@ class Flights(GrantTable):
         self._ledger.in_hand(start.slot).clear()
         grant = super()._open(start)
         track = Track(grant.tp, grant.number, self._hands_of(start.topic), start.offset, start.leader_epoch)
-        track.done_before = set(marks.read(start.offset, start.done))
-        track.suspects = frozenset(start.suspects)
+        track.done_before, track.suspects = set(marks.read(start.offset, start.done)), frozenset(start.suspects)
         handed = self._handed[grant.number] = Handed(grant, track, self._ledger, start.slot)
         if start.poison:
             offset = start.offset if start.poison_offset == NO_OFFSET else start.poison_offset
@@ -280,6 +279,7 @@ class Flights(GrantTable):
         return True
 
     def _count_failure(self, attempt: Attempt[Flight], *, retried: bool, failed: bool = True) -> None:
+        self._handed[attempt.grant.track.grant].took(attempt.nanoseconds)
         self._meter.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
             self._meter.failed(attempt.grant.tp.topic, retried=retried)

@@ -28,6 +28,8 @@ class GrantState(Enum):
     STOPPING = "stopping"
     #: Its record failed and waits for the next try; not assigned to the client meanwhile.
     PARKED = "parked"
+    #: Its next record, of a retry topic, waits for its time; not assigned to the client meanwhile.
+    PUT_OFF = "put off"
     #: Not assigned to the client until what was fetched of it is mostly done; only where several are in hand.
     ASIDE = "aside"
 
@@ -40,6 +42,8 @@ class Grant:
     tp: TopicPartition
     at: int
     """Index of its ledger slot's first word."""
+    busy_at: int
+    """Index of the ledger's word for the time that its records have taken."""
     state: GrantState = GrantState.WAITING
     assigned: bool = False
     stale_position: int = NO_OFFSET
@@ -77,9 +81,9 @@ class Grant:
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
     waits_for: str = ""
-    """While parked: "retry" or "dead_letter"."""
+    """While parked or put off: "retry", "dead_letter", "retry_topic" or "delay"."""
     why: str = ""
-    """While parked, in words."""
+    """While parked or put off, in words."""
     resume_at: Position | None = None
     """From where it is fetched, if not from the next offset to handle: what lies between is known."""
 

@@ -24,7 +24,7 @@ from kunicorn.pipes.ledger import (
 from kunicorn.pipes.messages import FailureKind, InHand, Parked
 from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
 from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
-from kunicorn.worker.grants import Grant
+from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.table import PARKED_TOLD
 
 
@@ -79,6 +79,10 @@ class Handed:
         self._cells[self.grant.at + HANDLED] += 1
         self.left(flight)
 
+    def took(self, nanoseconds: int) -> None:
+        """A call of the handler did; of all that its hands do at a time it is one part."""
+        self._cells[self.grant.busy_at] += nanoseconds // self.track.hands.most
+
     def store(self) -> None:
         """The consumed offset, where it has moved."""
         cells, at, track = self._cells, self.grant.at, self.track
@@ -104,6 +108,10 @@ def longest_in_hand(handed: Iterable[Handed], in_flight: int, now: int) -> InHan
 
 def waiting(handed: Mapping[int, Handed]) -> tuple[list[Parked], dict[str, int]]:
     """Some of the partitions of which a record waits, and how many there are in all, by what they wait for."""
-    first = {number: flight for number, each in handed.items() for flight in list(each.track.waiting)[:1]}
-    told = [Parked(number, flight.waits_for, flight.why) for number, flight in list(first.items())[:PARKED_TOLD]]
-    return told, dict(Counter(flight.waits_for for flight in first.values()))
+    told = []
+    for number, each in handed.items():
+        if (flight := next(iter(each.track.waiting), None)) is not None:
+            told.append(Parked(number, flight.waits_for, flight.why))
+        elif each.grant.state is GrantState.PUT_OFF:
+            told.append(Parked(number, each.grant.waits_for, each.grant.why))
+    return told[:PARKED_TOLD], dict(Counter(each.waits_for for each in told))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from kunicorn import collector
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler
@@ -35,7 +35,7 @@ from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
-from kunicorn.worker.deadletters import DeadLetters
+from kunicorn.worker.delays import delays_of
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
@@ -43,6 +43,7 @@ from kunicorn.worker.flights import Flights
 from kunicorn.worker.forms import concurrency, form_in_worker
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.hands import Hands
+from kunicorn.worker.letters import LetterProducer
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
 from kunicorn.worker.login import Login
@@ -61,8 +62,6 @@ log = logging.getLogger("kunicorn.worker")
 
 _WARM_UP_SECONDS = 2.0
 _LAST_LINES_SECONDS = 1.0
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""Messages are tracked by the garbage collector: with its defaults it costs as much as the records themselves."""
 
 
 class CannotServe(Exception):
@@ -134,9 +133,7 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     made = assemble(configure, ledger, channel.send)
     runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    collector.settle()
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
     control = Control(channel, ledger, made, lambda: written.dropped, collecting)
@@ -178,9 +175,10 @@ def assemble(
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    dead_letters = _letters(configure, login, outputs, makers)
+    letters = _letters(configure, login, outputs, makers)
     lifecycle = Lifecycle(handlings, report)
-    policies = lambda topic: handlings.of(topic).policies  # noqa: E731
+    policies = lambda topic: handlings.of(topic).policies_in(topic)  # noqa: E731
+    delays = delays_of(configure.handlers)
     if isinstance(handlings.every[0].calls, Threads | Tasks):
         table = (consumer, topics, ledger, Meter(), lifecycle.report)
         hands = {
@@ -192,11 +190,11 @@ def assemble(
             flights: Flights = DeliveringFlights(*table, hands_of, configure.ahead_bytes, sending.outbox)
         else:
             flights = Flights(*table, hands_of, configure.ahead_bytes)
-        lifecycle.fetcher = flights
+        lifecycle.fetcher, flights.delays = flights, delays
         if sending is not None and isinstance(flights, DeliveringFlights):
             _start_sending(sending, flights, login, report)
         crews = {hands[each]: each.calls for each in handlings.every}
-        failed = Failures(flights, policies, dead_letters)
+        failed = Failures(flights, policies, letters)
         several = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login, outputs)
         return Assembled(handlings, lifecycle, flights, several, login, statistics, sending)
     fetcher: Fetcher
@@ -206,19 +204,20 @@ def assemble(
     else:
         fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
     lifecycle.fetcher = fetcher
+    fetcher.delays = delays
     fetcher.batches = any(order.mode == "batch" for order in configure.handlers)
-    failures = makers.failures(fetcher, policies, dead_letters)
+    failures = makers.failures(fetcher, policies, letters)
     runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login, outputs)
     return Assembled(handlings, lifecycle, fetcher, runner, login, statistics, sending)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:
-    """Where dead letters go; None where there are none."""
+    """How what is given up is sent; None where nothing is."""
     if (target := configure.dead_letters) is None:
         return None
     if outputs is not None:
         return LettersAmongOutputs(outputs, target.topic, target.group)
-    return DeadLetters(target, login, makers.producer)
+    return LetterProducer(target, login, makers.producer)
 
 
 def _start_sending(

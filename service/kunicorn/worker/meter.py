@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
@@ -20,6 +19,7 @@ class _Counts:
     failures: int = 0
     retries: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
+    retried_later: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     nanoseconds: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
@@ -52,11 +52,14 @@ class Meter:
         counts.failures += 1
         counts.retries += retried
 
-    def passed_over(self, topic: str, records: int, end: End, reason: Reason) -> None:
-        """The records are done with, without the handler having returned."""
+    def passed_over(self, topic: str, records: int, end: End, label: str) -> None:
+        """The records are done with, without the handler having returned. `label` is that of the counter of such ends:
+        what led there, or a retry topic's delay."""
         counts = self._of(topic)
         if end is End.DEAD_LETTER:
-            counts.dead_letters[reason.value] += records
+            counts.dead_letters[label] += records
+        if end is End.RETRY_TOPIC:
+            counts.retried_later[label] += records
         counts.skipped += records if end is End.SKIP else 0
         if end is End.DONE:
             counts.records += records
@@ -81,6 +84,7 @@ class Meter:
                 c.buckets,
                 dict(c.dead_letters),
                 c.skipped,
+                dict(c.retried_later),
             )
             for topic, c in topics.items()
         ]

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
     """The offset to go on from once it is delivered."""
     outputs: Sequence[Outgoing]
     is_letter: bool = False
-    """They are dead letters: refused ones cannot become dead letters again."""
+    """They are records that were given up: refused ones cannot become dead letters again."""
 
 
 class Limits(NamedTuple):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 MAX_CHUNK = 1000
-_FAST_NS = 1_000_000
-_SLOW_NS = 4_000_000
+_CHUNK_NS = 1_000_000
 
 
 class ChunkPace:
@@ -19,9 +18,8 @@ class ChunkPace:
 
     def took(self, records: int, duration: int) -> None:
         """Note a finished chunk."""
-        if duration > _SLOW_NS:
-            self.size = 1
-        elif duration > _FAST_NS:
-            self.size = max(1, self.size // 2)
+        if duration > _CHUNK_NS:
+            # In proportion: a fast handler whose worker had to wait for a processor is not slow.
+            self.size = max(1, records * _CHUNK_NS // duration)
         elif records >= self.size:
             self.size = min(self.size * 2, MAX_CHUNK)

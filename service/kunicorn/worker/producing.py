@@ -18,8 +18,9 @@ from confluent_kafka import Message
 
 from kunicorn.errors import ExitCode
 from kunicorn.handlers import Handler
+from kunicorn.handling.addresses import Address, dead_letters
 from kunicorn.handling.calls import Calls
-from kunicorn.handling.deadletters import Cause, letter_of
+from kunicorn.handling.deadletters import Cause
 from kunicorn.handling.outputs import Outgoing, calls_sending, leaves, outputs_of, refuse_two_committers
 from kunicorn.outcomes import heed
 from kunicorn.pipes.messages import HandlerOrder
@@ -27,9 +28,9 @@ from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
 from kunicorn.topics import NO_OFFSET
 from kunicorn.worker.crew import Take
-from kunicorn.worker.deadletters import DeadLetters, Delivery
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.grants import Grant
+from kunicorn.worker.letters import Delivery, LetterProducer
 from kunicorn.worker.outbox import Entry, Outbox
 
 LARGEST_REPORT = 4096
@@ -77,7 +78,7 @@ class Outputs:
         self._offset, self._following = offset, following
 
     def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
-        """Dead letters of these records go the way of outputs."""
+        """What becomes of these records, which were given up, goes the way of outputs."""
         if self.flight is not None:
             self.flight.outputs, self.flight.is_letter = outputs, True
             return
@@ -102,22 +103,23 @@ def _refuse(outputs: list[Outgoing]) -> None:
 
 
 class LettersAmongOutputs:
-    """Dead letters where outputs are sent: acknowledged, or committed, together with them. Stands in for `DeadLetters`.
+    """Letters where outputs are sent: acknowledged, or committed, together with them. Stands in for `LetterProducer`.
 
     Caller: the runner.
     """
 
-    def __init__(self, outputs: Outputs, topic: str, group: str) -> None:
-        self.topic = topic
+    def __init__(self, outputs: Outputs, topic: str | None, group: str) -> None:
+        """`topic`: of dead letters; None: no setting asks for any."""
+        self.dead_letters = dead_letters(topic) if topic is not None else None
         self._outputs = outputs
         self._group = group
 
-    def send(self, messages: Sequence[Message], cause: Cause) -> Delivery:
+    def send(self, address: Address, messages: Sequence[Message], cause: Cause) -> Delivery:
         """They count as delivered here: their record's offset waits for them."""
         now_ms = time.time_ns() // 1_000_000
-        letters = [letter_of(Record.of(message), self._group, cause, now_ms) for message in messages]
+        letters = [address.letter(Record.of(message), self._group, cause, now_ms) for message in messages]
         outgoing = [
-            Outgoing(self.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)
+            Outgoing(address.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)
             for letter in letters
         ]
         self._outputs.put_letters(messages, outgoing)
@@ -134,8 +136,8 @@ class LettersAmongOutputs:
         """Nothing is refused here."""
 
 
-Letters = DeadLetters | LettersAmongOutputs
-"""Where the dead letters of a worker go."""
+Letters = LetterProducer | LettersAmongOutputs
+"""How what a worker gives up is sent."""
 
 
 class Carrier(Protocol):

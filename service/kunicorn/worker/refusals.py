@@ -33,10 +33,10 @@ class NotDelivered(Exception):
 def refusal(entry: Entry, output: Outgoing, error: KafkaError) -> BaseException | None:
     """What the record has failed by; None where the output is worth another try.
 
-    A dead letter that is refused halts its partition: nothing is cut off a record to make it fit.
+    A letter, dead or to a retry topic, that is refused halts its partition: nothing is cut off a record to make it fit.
     """
     if (remedy := HOPELESS.get(error.code())) is None:
         return None
-    what = "the dead letter" if entry.is_letter else "an output"
+    what = "the record, given up," if entry.is_letter else "an output"
     text = f"{what} for topic {output.topic!r} is refused ({error.name()}): {remedy}"
     return Halt(text) if entry.is_letter else NotDelivered(text)

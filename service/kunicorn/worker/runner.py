@@ -26,6 +26,7 @@ from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import Run, gathered_runs, runs
+from kunicorn.worker.delays import Delays
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.fetcher import Fetcher
@@ -83,6 +84,7 @@ class Runner:
         }
         self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
         self._login = login
+        self._delays = Delays(fetcher)
         self._outputs = outputs
         self._progress_cell = CONSUMED if outputs is None else HAND_OFFSET
         """Where it shows how far the handler has come."""
@@ -102,6 +104,7 @@ class Runner:
             self._failures.look_after_letters(self._now)
             self._try_again()
             self._lifecycle.attend(self._now)
+            self._delays.take_up(self._now)
             self._fetcher.begin_turn(self._now)
             self._handle_gathered()
             if batch := self._fetch():
@@ -168,12 +171,17 @@ class Runner:
         if (stop := self._fetcher.stops.get(run.tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
             messages = messages[: bisect_left([message.offset() or 0 for message in messages], stop)]
-        if not messages:
-            return
-        wanted = Run(run.tp, run.leader_epoch, messages)
-        gathering = self._gatherings.get(self._handlings.of(run.tp.topic))
-        for ready in [wanted] if gathering is None else gathering.add(wanted, self._now):
-            self._handle_run(*ready)
+        messages, wait = self._delays.split(run.tp, messages)
+        if messages:
+            wanted = Run(run.tp, run.leader_epoch, messages)
+            gathering = self._gatherings.get(self._handlings.of(run.tp.topic))
+            if run.tp.topic in self._fetcher.delays:
+                # What has waited in a retry topic waits for no fuller batch: putting the rest off would let go of it.
+                gathering = None
+            for ready in [wanted] if gathering is None else gathering.add(wanted, self._now):
+                self._handle_run(*ready)
+        if wait is not None:
+            self._delays.put_off(run.tp, wait, self._now)
 
     def _handle_gathered(self) -> None:
         """What has waited for a fuller batch for long enough."""

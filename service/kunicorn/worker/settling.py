@@ -23,6 +23,9 @@ from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Entry, Outbox
 from kunicorn.worker.table import PARKED_TOLD
 
+_AT_REST = (GrantState.FETCHING, GrantState.PARKED, GrantState.PUT_OFF)
+"""Nothing of it is in hand."""
+
 
 class SettlingFetcher(Fetcher):
     """See the module's head. While a grant settles it is *stopping*, with nothing in hand."""
@@ -77,7 +80,7 @@ class SettlingFetcher(Fetcher):
             late = [
                 grant.number
                 for grant in self._grants.values()
-                if grant.state is not GrantState.PARKED and not grant.settled(self._cells)
+                if grant.state not in (GrantState.PARKED, GrantState.PUT_OFF) and not grant.settled(self._cells)
             ]
         told += [Parked(number, "delivery", why) for number in late[: PARKED_TOLD - len(told)]]
         return told, {**count, "delivery": len(late)} if late else count
@@ -90,7 +93,7 @@ class SettlingFetcher(Fetcher):
             with self._lock:
                 rewinding, self._rewinding = self._rewinding, []
                 for grant in rewinding:
-                    if grant.number in self._grants and grant.state in (GrantState.FETCHING, GrantState.PARKED):
+                    if grant.number in self._grants and grant.state in _AT_REST:
                         self._rewind(grant)
         super().begin_turn(now)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -67,6 +67,8 @@ class GrantTable(ABC):
         """Records of more than one topic may be in one batch."""
         self.stops: dict[TopicPartition, int] = {}
         """The first offset not to be handled, for partitions that have one; changed by the control thread."""
+        self.delays: Mapping[str, int] = {}
+        """Retry topics: milliseconds that their records wait before they are handled."""
         self.draining = False
         self._consumer = consumer
         self._known_topics = known_topics
@@ -168,6 +170,23 @@ class GrantTable(ABC):
             waiting, self._waiting = self._waiting, []
             self._assign([g for g in waiting if g.number in self._grants and g.state is GrantState.WAITING])
 
+    def put_off(self, tp: TopicPartition, why: str) -> Grant | None:
+        """Give out nothing more of it until it is taken up: its next record waits for its time, in a retry topic."""
+        with self._lock:
+            grant = self._by_partition.get(tp)
+            if grant is None or grant.state is not GrantState.FETCHING:
+                return None
+            grant.state, grant.waits_for, grant.why = GrantState.PUT_OFF, "delay", why
+            self._leave(grant)
+            return grant
+
+    def take_up(self, grant: Grant) -> None:
+        """That wait is over; nothing happens where it ended otherwise."""
+        with self._lock:
+            if grant.number in self._grants and grant.state is GrantState.PUT_OFF:
+                grant.state = GrantState.WAITING
+                self._waiting.append(grant)
+
     def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
         """The client reported an error in place of records, once: the partition would be silent from here on."""
         with self._lock:
@@ -188,7 +207,7 @@ class GrantTable(ABC):
     def _open(self, start: FetcherStart) -> Grant:
         self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
         tp, at = TopicPartition(start.topic, start.partition), self._ledger.index(start.slot)
-        return Grant(start.grant, tp, at)
+        return Grant(start.grant, tp, at, self._ledger.busy_index(start.slot))
 
     def _final(self, grant: Grant) -> Stopped:
         """The last word under this grant."""

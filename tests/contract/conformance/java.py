@@ -25,7 +25,7 @@ JOIN = (
     S("testJoinGroupRequestWithRebalanceInProgress", "join and sync", "the join is sent again with the same id"),
     S("testJoinGroupProtocolTypeAndName", "join and sync", "answers about another type or assignor are refused"),
     S("testRetainMemberIdAfterJoinGroupDisconnect", "join and sync", "a lost JoinGroup is repeated with the same id"),
-    S("testRetainMemberIdAfterSyncGroupDisconnect", "join and sync", "a lost SyncGroup leads to a join with that id"),
+    S("testRetainMemberIdAfterSyncGroupDisconnect", "join and sync", "a lost SyncGroup is sent again under that id"),
     S("testJoinGroupUnknownMemberResponseWithOldGeneration", "join and sync", "an outdated refusal resets nothing"),
     S("testSyncGroupUnknownMemberResponseWithOldGeneration", "join and sync", "an outdated refusal resets nothing"),
     S("testSyncGroupIllegalGenerationResponseWithOldGeneration", "join and sync", "an outdated refusal resets nothing"),
@@ -90,7 +90,7 @@ COMMIT = (
         S(f"testCommitOffset{error}With{when}Generation", "commit", f"{_COMMIT_ERRORS[error]} {_COMMITTED_AS[when]}")
         for error, when in product(_COMMIT_ERRORS, _COMMITTED_AS)
     ),
-    S("testCommitOffsetRebalanceInProgress", "commit", "the member joins and keeps its generation"),
+    S("testCommitOffsetRebalanceInProgress", "commit", "a heartbeat asks for it; the generation is kept"),
     S(
         "testOnJoinPrepareWithOffsetCommitShouldKeepJoinAfterRebalanceTimeout",
         "commit",

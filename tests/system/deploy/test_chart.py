@@ -1,16 +1,15 @@
-"""The chart with Helm 3 and Helm 4: what it renders is valid, and what cannot work is refused by name."""
+"""The chart with Helm 3 and Helm 4: what it renders is valid, and what the service, Kubernetes and KEDA need of it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kunicorn.settings import Settings, load
-from tests.deploy.charts import CHART, HELMS, VALUES, Refused, Rendered, judged, template
+from tests.deploy.charts import CHART, HELMS, VALUES, Rendered, judged, template
 from tests.deploy.tools import Tools
 
 Releases = dict[tuple[str, str], Rendered]
@@ -49,9 +48,6 @@ def rendered(releases: Releases) -> Callable[[str], Rendered]:
     return lambda name: releases["helm4", name]
 
 
-# -- what is rendered ----------------------------------------------------------------------------------------------
-
-
 def test_every_manifest_of_every_values_file_is_valid(releases: Releases) -> None:
     assert {where: release.problems for where, release in releases.items() if release.problems} == {}
 
@@ -75,7 +71,8 @@ def test_lint_has_nothing_to_say(tools: Tools, helm: str) -> None:
 def test_the_service_accepts_every_config_that_is_rendered(releases: Releases, tmp_path: Path) -> None:
     for (helm, name), release in releases.items():
         settings = as_in_the_pod(release, tmp_path / helm / name)
-        assert settings.handler.entrypoint == "handlers:handle" or name == "hpa"
+        own_image = name in {"hpa", "handlers", "concurrency"}
+        assert settings.handler.entrypoint.startswith("shop.handlers:" if own_image else "handlers:handle")
 
 
 def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
@@ -83,7 +80,7 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
     directory.mkdir(parents=True)
     mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
     text = release.config()
-    for name in ("sasl", "oauthbearer", "tls", "http"):
+    for name in ("sasl", "oauthbearer", "tls", "http", "schema-registry"):
         for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
             (directory / file).write_text("a long and secret text")
             text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
@@ -117,6 +114,33 @@ def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str],
     assert settings.handler.failures[0].exceptions == ("builtins.ValueError",)
     assert settings.kafka.librdkafka == {"fetch.wait.max.ms": 100}
     assert settings.group.topics == ("^orders-.*",)
+
+
+def test_several_handlers_a_schema_registry_and_transactions_reach_the_service(
+    rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    release = rendered("handlers")
+    settings = as_in_the_pod(release, tmp_path / "handlers")
+    assert [each.topics for each in settings.handlers] == [("orders",), ("^refunds-.*",)]
+    assert settings.handlers[1].options == {"currency": "EUR"}
+    assert settings.producing.in_transactions
+    assert settings.producing.librdkafka == {"batch.size": 1_000_000}
+    registry = settings.schema_registry
+    assert (registry.username, registry.secret()) == ("from-kubernetes", "a long and secret text")
+    assert registry.ssl_ca_location is not None
+    name = release.environment()["KUNICORN_SCHEMA_REGISTRY__USERNAME"]["valueFrom"]["secretKeyRef"]
+    assert name == {"name": "billing-registry", "key": "username"}
+    (check,) = release.pod()["initContainers"]
+    assert check["volumeMounts"] == release.container()["volumeMounts"], "the check asks the registry, too"
+
+
+def test_a_login_at_the_registry_alone_leaves_the_user_s_name_in_the_settings(
+    rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    settings = as_in_the_pod(rendered("concurrency"), tmp_path / "concurrency")
+    assert settings.schema_registry.username == "mails"
+    assert settings.schema_registry.password_file is not None
+    assert (settings.handler.concurrency, settings.handler.ordering) == (64, "key")
 
 
 def test_static_members_are_a_stateful_set_named_after_its_pods(rendered: Callable[[str], Rendered]) -> None:
@@ -184,6 +208,10 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
     assert container["image"] == "kunicorn:0.1.0-pipeline"
     assert cron["concurrencyPolicy"] == "Forbid"
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    scraped = [each["spec"]["selector"]["matchLabels"] for each in release.all("PodMonitor")]
+    assert [wanted.items() <= labels.items() for wanted in scraped] == [False, True], "the service's, and the jobs'"
+    assert container["ports"] == [{"name": "http", "containerPort": 9400}], "where a job tells how far it is"
     values = [CHART / "ci/pipelines-values.yaml"]
     changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
@@ -206,86 +234,3 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
     assert 'members of the group "orders"' in notes
     assert "kubectl --namespace prod rollout status statefulset/shop-kunicorn" in notes
     assert "--instance shop-kunicorn-2" in notes
-
-
-# -- what is refused -----------------------------------------------------------------------------------------------
-
-CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
-    (["terminationGracePeriodSeconds=39"], "terminationGracePeriodSeconds = 39: shorter than a stop may take"),
-    (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
-    (["config.group.group_instance_id=orders-0"], "config.group.group_instance_id: all pods would have the same"),
-    (["membership.static=true"], "config.group.session_timeout_ms = 45000: not above"),
-    (["membership.static=true", "config.group.session_timeout_ms=75000"], "session_timeout_ms = 75000: not above"),
-    (
-        ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
-        "membership.static beside autoscaling",
-    ),
-    (["autoscaling.keda.enabled=true", "autoscaling.hpa.enabled=true"], "two that set the same number of pods"),
-    (["autoscaling.keda.enabled=true", "autoscaling.minReplicas=9"], "autoscaling.minReplicas = 9: above"),
-    (["autoscaling.hpa.enabled=true", "autoscaling.minReplicas=0"], "cannot start the first pod"),
-    (
-        ["autoscaling.keda.enabled=true", "autoscaling.scaleDownStabilizationSeconds=30"],
-        "autoscaling.scaleDownStabilizationSeconds = 30: shorter than terminationGracePeriodSeconds = 45",
-    ),
-    (["maxPartitions=5", "replicaCount=3"], "maxPartitions = 5: fewer than 3 pods × 2 workers = 6"),
-    (["maxPartitions=7", "autoscaling.keda.enabled=true"], "lower autoscaling.maxReplicas"),
-    (
-        ["maxPartitions=5", "replicaCount=3", "config.workers.count=null", "resources.limits.cpu=1500m"],
-        "3 pods × 2 workers",
-    ),
-    (["config.assign.partitions={orders}", "replicaCount=2"], "every pod would handle the same partitions"),
-    (["config.assign.partitions={orders}", "config.assign.stop=end"], 'config.assign.stop = "end"'),
-    (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
-    (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
-    (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),
-)
-
-UNKNOWN: tuple[tuple[list[str], str], ...] = (
-    (["config.group.sesion_timeout_ms=90000"], "sesion_timeout_ms"),
-    (["config.grup.id=orders"], "grup"),
-    (["config.kafka.sasl_password=hunter2"], "sasl_password"),
-    (["config.group.session_timeout_ms=soon"], "session_timeout_ms"),
-    (["config.workers.count=0"], "count"),
-    (["config.group.group_protocol=modern"], "group_protocol"),
-    (["config.kafka.bootstrap_servers=null"], "bootstrap_servers"),
-    (["replicas=3"], "replicas"),
-    (["updateStrategy.maxSurge=much"], "maxSurge"),
-    (["pipelines.nightly.command=forward"], "command"),
-    (["pipelines.Nightly.command=stream"], "Nightly"),
-)
-
-
-def refusal(tools: Tools, helm: str, sets: list[str]) -> str:
-    """What Helm says to these values."""
-    with pytest.raises(Refused) as refused:
-        template(tools, helm, *(each for value in sets for each in ("--set", value)))
-    return re.sub(r"\s+", " ", str(refused.value))
-
-
-@pytest.mark.parametrize(("sets", "words"), CONTRADICTIONS, ids=[words for _, words in CONTRADICTIONS])
-def test_contradictory_values_are_refused_by_name(tools: Tools, sets: list[str], words: str) -> None:
-    assert words in refusal(tools, "helm4", sets)
-
-
-@pytest.mark.parametrize("helm", HELMS)
-def test_all_contradictions_are_told_at_once(tools: Tools, helm: str) -> None:
-    said = refusal(tools, helm, ["terminationGracePeriodSeconds=5", "config.http.enabled=false"])
-    assert "terminationGracePeriodSeconds = 5" in said
-    assert "config.http.enabled = false" in said
-
-
-@pytest.mark.parametrize("helm", HELMS)
-def test_values_that_do_not_exist_or_are_of_the_wrong_type_are_refused_by_name(tools: Tools, helm: str) -> None:
-    for sets, words in UNKNOWN:
-        assert words in refusal(tools, helm, sets), sets
-
-
-def test_secrets_are_not_shown_in_a_refusal(tools: Tools) -> None:
-    assert "hunter2" not in refusal(tools, "helm4", ["config.kafka.sasl_password=hunter2"])
-
-
-def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
-    sets: list[Any] = ["--set", "terminationGracePeriodSeconds=40", "--set", "maxPartitions=2"]
-    assert template(tools, "helm4", *sets)
-    static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
-    assert template(tools, "helm4", *static)

@@ -35,8 +35,16 @@ SETTINGS = {
     "group": {"commit_interval_ms": 500, "session_timeout_ms": 10_000},
     "handler": {"on_failure": "dead_letter", "max_attempts": 2, "retry_backoff_ms": 10},
 }
-NEVER_SEEN = {"kunicorn_skipped_records_total", "kunicorn_worker_recycles_total"}
-"""Nothing is skipped or recycled here; the one is 0, the other absent."""
+NEVER_SEEN = {
+    "kunicorn_skipped_records_total",
+    "kunicorn_worker_recycles_total",
+    "kunicorn_handler_timeouts_total",
+    "kunicorn_hook_failures_total",
+    "kunicorn_retry_topic_records_total",
+    "messaging_client_sent_messages_total",
+    "kunicorn_transactions_total",
+}
+"""Nothing is skipped, recycled or sent here, and no hook is called: absent, or 0."""
 
 
 @pytest.fixture

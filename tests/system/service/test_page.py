@@ -18,10 +18,11 @@ from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import Flow
 from tests.unit.observe.serving import TOKEN, Service, serving
-from tests.unit.observe.snapshots import partition, status
+from tests.unit.observe.snapshots import partition, status, worker
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 PARTITIONS = 64
+PAIR = "(figure) => [...figure.children].map((part) => part.textContent)"
 LIVE = "document.getElementById('live')?.textContent === 'live'"
 
 
@@ -111,6 +112,27 @@ async def test_what_a_handler_raises_is_text_and_never_markup(tmp_path: Path) ->
         assert await tab.value("document.querySelectorAll('main img, main script').length") == 0
         assert await tab.value("document.querySelector('#partitions td.why').textContent") == evil
         assert await tab.value("document.getElementById('actions').hidden"), "no token, no buttons"
+
+
+async def test_what_waits_and_what_is_sent_is_seen_at_a_glance(tmp_path: Path) -> None:
+    service = Service()
+    waits = partition(7, reason="waits for its outputs to be delivered", lag=0)
+    busy = tuple(partition(number, lag=1000) for number in range(30, 60))
+    service.snapshot = status(
+        partitions=(*busy, waits),
+        workers=(worker(waiting={"delivery": 1, "delay": 3}),),
+        totals={"records": 9, "sent": 1234, "aborted": 5},
+        settings={"producing": {"delivery": "transactions"}},
+    )
+    async with serving(service) as server, chromium(tmp_path) as tab:
+        await tab.open(f"http://127.0.0.1:{server.port}/")
+        await tab.until(LIVE)
+        shown = await tab.value(f"Object.fromEntries([...document.querySelectorAll('#figures div')].map({PAIR}))")
+        assert (shown["Waiting"], shown["Records sent"], shown["Aborted transactions"]) == ("1", "1,234", "5")
+        first = await tab.value("document.querySelector('#partitions tbody tr').textContent")
+        assert first.startswith("orders-7"), "before the twenty with the most lag"
+        service.snapshot = status()
+        await tab.until("!document.getElementById('figures').textContent.includes('Records sent')")
 
 
 async def test_a_service_that_is_gone_is_told(tmp_path: Path) -> None:

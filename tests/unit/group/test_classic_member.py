@@ -507,11 +507,28 @@ def test_a_commit_refused_under_an_older_generation_changes_nothing() -> None:
 
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
-def test_a_commit_that_meets_a_rebalance_rejoins_and_keeps_the_generation() -> None:
+def test_a_commit_that_meets_a_rebalance_has_a_heartbeat_find_out_at_once_and_keeps_the_generation() -> None:
     talk = Conversation()
     talk.settle(0)
+    talk.heartbeat()
+    talk.heartbeat()
     talk.tell(ev.CommitRefused(1, "me", REBALANCING))
-    assert talk.order(ev.SendJoin).generation == 1
+    assert talk.kinds() == ["SendHeartbeat"]
+    talk.heartbeat(REBALANCING)
+    join = talk.order(ev.SendJoin)
+    assert (join.generation, join.owned) == (1, tps(0))
+
+
+@pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
+def test_a_commit_that_met_a_rebalance_which_is_over_costs_no_other() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat()
+    talk.heartbeat()
+    talk.tell(ev.CommitRefused(1, "me", REBALANCING))
+    talk.heartbeat()
+    assert "SendJoin" not in talk.kinds()
+    assert talk.member.state is State.STABLE
 
 
 def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> None:

@@ -37,7 +37,6 @@ def test_no_error_proceeds(api: Api) -> None:
         (Api.HEARTBEAT, 999, Reaction.RETRY),
         (Api.COMMIT, 7, Reaction.REDISCOVER),
         (Api.COMMIT, 3, Reaction.GIVE_UP),
-        (Api.COMMIT, 27, Reaction.REJOIN),
         (Api.OFFSET_FETCH, 88, Reaction.RETRY),
         (Api.FIND_COORDINATOR, 30, Reaction.FAIL),
         (Api.FIND_COORDINATOR, 15, Reaction.RETRY),
@@ -48,3 +47,8 @@ def test_no_error_proceeds(api: Api) -> None:
 )
 def test_the_reaction_is_that_of_the_java_client(api: Api, code: int, expected: Reaction) -> None:
     assert reaction(api, code) is expected
+
+
+@pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
+def test_a_commit_that_meets_a_rebalance_asks_by_heartbeat_where_the_java_client_joins_at_once() -> None:
+    assert reaction(Api.COMMIT, 27) is Reaction.BEAT

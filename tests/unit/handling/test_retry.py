@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.decoding import Undecodable
 from kunicorn.handling.retry import End, Policies, RetryPolicy, TryAgain, describe
 from kunicorn.outcomes import DeadLetter, Done, Halt, Outcome, Retry, Skip
+from kunicorn.retry_topics import RetryTopic
 
 MS = 1_000_000
 POLICY = RetryPolicy(attempts=4, backoff_ms=100, backoff_max_ms=250)
@@ -114,3 +117,41 @@ def test_an_error_is_told_with_its_type_its_message_and_where() -> None:
 
 def test_an_error_without_a_message_is_told_by_its_type() -> None:
     assert describe(TimeoutError()) == "TimeoutError"
+
+
+SOON, LATE = RetryTopic("g.retry.5s", 5000), RetryTopic("g.retry.1m", 60_000)
+NON_BLOCKING = RetryPolicy(2, 100, 100, on_failure=End.DEAD_LETTER, retry_topics=(SOON, LATE))
+
+
+def test_after_the_tries_in_place_a_record_goes_through_the_retry_topics_and_then_as_on_failure_says() -> None:
+    policies = Policies(NON_BLOCKING)
+    assert isinstance(policies.verdict(ValueError(), 1, 0, 0.5), TryAgain)
+    for waited, first in ((0, SOON), (5000, LATE)):
+        behind = policies.behind(waited)
+        assert behind.verdict(ValueError(), 2, 0, 0.5) is End.RETRY_TOPIC
+        assert behind.of(ValueError()).retry_topics[0] == first
+    assert policies.behind(60_000).verdict(ValueError(), 2, 0, 0.5) is End.DEAD_LETTER
+
+
+def test_a_try_that_would_come_too_late_in_place_comes_in_a_retry_topic() -> None:
+    assert replace(NON_BLOCKING, timeout_ms=10).verdict(ValueError(), 1, 0, 0.5) is End.RETRY_TOPIC
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (SystemExit(), End.DEAD_LETTER),
+        (Skip("no"), End.SKIP),
+        (Halt("no"), End.HALT),
+        (DeadLetter("no"), End.DEAD_LETTER),
+        (Undecodable("no JSON"), End.DEAD_LETTER),
+    ],
+)
+def test_what_no_other_try_would_change_goes_into_no_retry_topic(error: BaseException, end: End) -> None:
+    assert Policies(NON_BLOCKING).verdict(error, 9, 0, 0.5) is end
+
+
+def test_a_rule_without_retry_topics_sends_its_exceptions_past_them() -> None:
+    rules = Policies(NON_BLOCKING, [((KeyError,), replace(NON_BLOCKING, retry_topics=()))])
+    assert rules.behind(5000).verdict(KeyError(), 2, 0, 0.5) is End.DEAD_LETTER
+    assert rules.behind(5000).verdict(ValueError(), 2, 0, 0.5) is End.RETRY_TOPIC

@@ -18,10 +18,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handlers import Handler
+from kunicorn.handlers import Handler, handler_of
 from kunicorn.handling.calls import calls_of, following_offsets
+from kunicorn.handling.outputs import Outgoing, calls_sending
 from kunicorn.outcomes import Skip
-from kunicorn.pipes.messages import Decoding, Tracing
+from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+from kunicorn.producing import Send
 from kunicorn.records import Batch, Record
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -128,3 +130,81 @@ def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "kunicorn.handling.tracing", None)
     with pytest.raises(HandlerLoadError, match=r"tracing.enabled = true needs .* pip install 'kunicorn\[tracing\]'"):
         calls_of(Handler("x:y", see, False), "record", JSON, Tracing("shop"))
+
+
+def sent(handle: Callable[..., Any], *messages: Message, mode: str = "record") -> list[Outgoing]:
+    """What a traced handler left to be sent."""
+    outputs: list[Outgoing] = []
+    order = HandlerOrder("x:y", mode, {}, 100, 1, 1, 1, decoding=JSON, tracing=Tracing("shop"))
+    calls = calls_sending(handler_of("x:y", handle), order, "totals", outputs.extend, lambda a, b: None)
+    cells = memoryview(array("q", [messages[0].offset() or 0]))
+    calls(messages, following_offsets(messages), cells, 0, [])
+    calls.close()
+    return outputs
+
+
+def plain(record: Record) -> Any:
+    return Send(value=b"1", headers={"own": b"1"})
+
+
+def generator(record: Record) -> Any:
+    assert trace.get_current_span().is_recording(), "its body runs within the span"
+    yield Send(value=b"1", headers={"own": b"1"})
+
+
+async def coroutine(record: Record) -> Any:
+    return Send(value=b"1", headers={"own": b"1"})
+
+
+async def async_generator(record: Record) -> Any:
+    yield Send(value=b"1", headers={"own": b"1"})
+
+
+def copying(record: Record) -> Any:
+    return Send(value=b"1", headers=record.headers)
+
+
+@pytest.mark.parametrize("handle", [plain, generator, coroutine, async_generator, copying])
+def test_an_output_tells_the_context_of_its_making_below_the_handlers_span(
+    handle: Callable[..., Any], spans: Callable[[], tuple[ReadableSpan, ...]]
+) -> None:
+    (output,) = sent(handle, message(7, headers=[("own", b"1"), PARENT]))
+    create, process = spans()
+    assert (create.name, create.kind, process.name) == ("create totals", SpanKind.PRODUCER, "process orders")
+    assert create.attributes is not None
+    assert create.attributes["messaging.operation.type"] == "create"
+    assert create.attributes["messaging.destination.name"] == "totals"
+    assert create.parent is not None
+    assert create.parent.span_id == process.context.span_id
+    made = f"00-{TRACE}-{create.context.span_id:016x}-01".encode()
+    assert output.headers == [("own", b"1"), ("traceparent", made)]
+
+
+def test_a_context_that_the_handler_has_put_there_itself_stays(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    own = ("traceparent", f"00-{'1' * 32}-{'2' * 16}-01".encode())
+    (output,) = sent(lambda record: Send(value=b"1", headers=[own]), message(7, headers=[PARENT]))
+    assert output.headers == [own]
+    assert [span.name for span in spans()] == ["process orders"]
+
+
+def test_outputs_of_a_batch_are_made_within_its_span(spans: Callable[[], tuple[ReadableSpan, ...]]) -> None:
+    outputs = sent(
+        lambda batch: [Send(value=b"1") for _ in batch],
+        message(7, headers=[PARENT]),
+        message(8, headers=[PARENT]),
+        mode="batch",
+    )
+    first, second, process = spans()
+    assert {span.parent and span.parent.span_id for span in (first, second)} == {process.context.span_id}
+    assert len({str(output.headers) for output in outputs}) == 2
+
+
+def test_without_tracing_outputs_are_as_the_handler_made_them() -> None:
+    outputs: list[Outgoing] = []
+    order = HandlerOrder("x:y", "record", {}, 100, 1, 1, 1)
+    calls = calls_sending(handler_of("x:y", plain), order, "totals", outputs.extend, lambda a, b: None)
+    one = message(7, headers=[PARENT])
+    calls([one], following_offsets([one]), memoryview(array("q", [7])), 0, [])
+    assert outputs == [Outgoing("totals", b"1", None, [("own", b"1")], -1, 0)]

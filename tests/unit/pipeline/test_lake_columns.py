@@ -6,15 +6,18 @@ import datetime
 import decimal
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.errors import HandlerLoadError
-from kunicorn.pipeline.lake_columns import Form, NotExportable
+from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.pipeline.lake_columns import Form, NotExportable, form_asked
 from kunicorn.pipes.messages import Decoding
+from kunicorn.settings import Settings
+from kunicorn.settings.loading import load_tables
 
 PLAIN = Decoding()
 
@@ -106,3 +109,43 @@ def test_a_record_that_does_not_fit_is_named_with_the_way_out(name: str, value: 
 def test_a_decoder_that_is_not_there_is_told_before_any_record() -> None:
     with pytest.raises(HandlerLoadError, match=r"handler.value = 'nowhere:decode' cannot be imported"):
         Form(value="nowhere:decode").columns(PLAIN)
+
+
+def settings_of(*handlers: dict[str, Any]) -> Settings:
+    own = {"entrypoint": "tests.unit.pipeline.test_lake_columns:opaque"}
+    return load_tables(
+        Path("config.toml"),
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
+            "group": {"id": "lake"},
+            "handlers": [{**own, "topics": [f"topic-{at}"], **each} for at, each in enumerate(handlers)],
+        },
+    )
+
+
+def test_the_form_is_that_of_the_handlers_unless_the_command_line_says_another() -> None:
+    settings = settings_of({"value": "json", "key": "text"}, {"value": "json", "key": "text"})
+    assert form_asked(settings, "parquet", None, None) == Form(False, "json", "text")
+    assert form_asked(settings, "delta", "bytes", None) == Form(True, "bytes", "text")
+
+
+@pytest.mark.parametrize(
+    ("handlers", "asked", "why"),
+    [
+        (({"value": "json"}, {"value": "text"}), ("parquet", None, None), r"values in .*\(json, text\).* say --value"),
+        (({"key": "json"}, {}), ("parquet", "bytes", None), r"keys in different ways \(bytes, json\).* say --key"),
+        (({},), ("csv", None, None), "--to 'csv' is neither parquet nor delta"),
+        (({},), ("delta", "avro", None), "--value 'avro' is none of bytes, text and json; handler.value names any"),
+        (({},), ("delta", None, "xml"), "--key 'xml' is none of bytes, text and json"),
+    ],
+)
+def test_an_export_without_one_form_of_columns_is_refused(
+    handlers: tuple[dict[str, Any], ...], asked: tuple[str, str | None, str | None], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        form_asked(settings_of(*handlers), *asked)
+
+
+def test_what_the_command_line_says_need_not_be_agreed_on_by_the_handlers() -> None:
+    settings = settings_of({"value": "json"}, {"value": "text"})
+    assert form_asked(settings, "parquet", "bytes", None).value == "bytes"

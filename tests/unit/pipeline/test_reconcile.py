@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,6 +33,26 @@ def test_gaps_are_missing_and_overlaps_repeated() -> None:
     assert found.repeated == [OffsetRange("a", 0, 14, 16)]
     assert found.covered == 7
     assert compared() == Difference(0, [OffsetRange("a", 0, 10, 20)], [])
+
+
+def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
+    found = compared(*((at, at + 1) for at in (10, 12, 12)))
+    said: list[str] = []
+    found.tell(said.append, as_json=True)
+    assert json.loads(said.pop()) == {
+        "covered": 2,
+        "missing": [{"topic": "a", "partition": 0, "start": a, "stop": b} for a, b in ((11, 12), (13, 20))],
+        "repeated": [{"topic": "a", "partition": 0, "start": 12, "stop": 13}],
+    }
+    found.tell(said.append, as_json=False)
+    assert said == [
+        "covered   2 offsets",
+        "missing   8 offsets in 2 ranges",
+        "          a-0 11 to 12",
+        "          a-0 13 to 20",
+        "repeated  1 offsets in 1 ranges",
+        "          a-0 12 to 13",
+    ]
 
 
 def test_a_table_of_single_records_and_one_of_ranges_are_read_alike(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.bounds import bounds_of
@@ -49,9 +50,10 @@ def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Pa
     file = settings_file(config, settings)
     assert file.settings().kafka.secret("sasl_password") == SECRET
     place = Directory("/tmp/x")
+    through = Accumulator(0, 0, INT_ACCUMULATOR_PARAM)
     options = SourceOptions.of({"config": str(config)})
     everything = [
-        FromNumbers([OffsetRange("orders", 0, 0, 9)], HandleRanges(file, place)),
+        FromNumbers([OffsetRange("orders", 0, 0, 9)], HandleRanges(file, place), through),
         ExportRanges(file, place, Form()),
         CheckExecutor(file, place, "x", True),
         KunicornReader(options, bounds_of({}, batch=True)),

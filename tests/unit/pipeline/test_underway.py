@@ -44,5 +44,5 @@ def test_a_long_round_says_now_and_then_how_far_it_is(monkeypatch: pytest.Monkey
     said: list[str] = []
     bar = Bar(RunState([OffsetRange("orders", 0, 0, 9)]), said.append)
     bar.underway(Tasks())
-    bar.underway(Tasks(8, done=3, failed=1))
-    assert said == ["round 1 underway: 3 of 8 tasks done, 1 failed tries"]
+    bar.underway(Tasks(8, done=3, failed=1, offsets=4))
+    assert said == ["round 1 underway: 4 offsets, 3 of 8 tasks done, 1 failed tries"]

@@ -23,7 +23,8 @@ from kunicorn.pipes.messages import (
     Stopped,
     ToWorker,
 )
-from kunicorn.supervisor.fetchers import Fetchers, TopicHandling
+from kunicorn.supervisor.deaths import TopicHandling
+from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.worker import WorkerProcess, WorkerState
 from kunicorn.topics import Position, TopicPartition

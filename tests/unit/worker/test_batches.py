@@ -66,8 +66,15 @@ def test_chunks_grow_with_a_fast_handler_and_fall_to_one_with_a_slow_one() -> No
         sizes.append(pace.size)
     assert sizes[:4] == [2, 4, 8, 16]
     assert sizes[-1] == MAX_CHUNK
-    pace.took(MAX_CHUNK, 4_000_001)
-    assert pace.size == 1
+    pace.took(MAX_CHUNK, MAX_CHUNK * 5_000_000)
+    assert pace.size == 1, "5 ms a record"
+
+
+def test_a_fast_handler_that_waited_for_a_processor_is_not_taken_for_a_slow_one() -> None:
+    pace = ChunkPace()
+    pace.size = MAX_CHUNK
+    pace.took(MAX_CHUNK, 5_000_000)
+    assert pace.size == MAX_CHUNK // 5
 
 
 def test_a_chunk_cut_short_by_the_batchs_end_says_nothing_about_larger_ones() -> None:

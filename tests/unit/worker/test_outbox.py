@@ -11,7 +11,7 @@ OUTPUT = Outgoing("out", b"v", None, None, -1, 0)
 
 
 def grant(number: int = 1) -> Grant:
-    return Grant(number, TopicPartition("in", number), 0)
+    return Grant(number, TopicPartition("in", number), 0, 0)
 
 
 def entry(of: Grant, offset: int, count: int = 1) -> Entry:

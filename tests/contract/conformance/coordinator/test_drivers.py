@@ -165,11 +165,13 @@ def test_a_connection_lost_while_joining_costs_neither_id_nor_partitions(api: Ap
         member_id = member.member.member_id
         stage.broker.plan(api, HangUp)
         stage.broker.plan(Api.HEARTBEAT, blank_response(Api.HEARTBEAT, 4, error_code=27))
-        asked = len(stage.asked(Api.JOIN_GROUP))
-        await until(lambda: len(stage.asked(Api.JOIN_GROUP)) == asked + 2)
+        joins, asked = len(stage.asked(Api.JOIN_GROUP)), len(stage.asked(api))
+        await until(lambda: len(stage.asked(api)) == asked + 2)
         await stage.settled(member)
-        assert {join.member_id for join in stage.asked(Api.JOIN_GROUP)[asked:]} == {member_id}
+        assert {request.member_id for request in stage.asked(api)[asked:]} == {member_id}
         assert member.member.member_id == member_id
+        again = 2 if api is Api.JOIN_GROUP else 1
+        assert len(stage.asked(Api.JOIN_GROUP)) == joins + again, "a lost SyncGroup is asked again, not joined for"
 
     play("classic", story)
 

@@ -105,21 +105,72 @@ def test_answers_of_versions_that_name_neither_type_nor_assignor_are_believed() 
 
 
 @pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect", "test_failed_sync_group")
-@pytest.mark.parametrize("error", [None, NOT_COORDINATOR, NOT_AVAILABLE, LOADING, REBALANCING, 999])
-def test_a_sync_that_fails_leads_to_a_join_with_the_id_and_generation_at_hand(error: int | None) -> None:
+@pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE, LOADING, REBALANCING, 999])
+def test_a_sync_that_fails_leads_to_a_join_with_the_id_and_generation_at_hand(error: int) -> None:
     talk = Conversation()
     talk.settle(0)
     sync = talk.join(rejoin(talk), generation=2)
-    if error is None:
-        talk.tell(ev.Unanswered(sync, "connection reset"))
-    else:
-        talk.tell(ev.Synced(sync, SyncAnswer(error), talk.now))
+    talk.tell(ev.Synced(sync, SyncAnswer(error), talk.now))
     if "ForgetCoordinator" in talk.kinds():
         look_up_anew(talk)
     else:
         talk.tell(ev.Tick(), after=0.2)
     join = talk.order(ev.SendJoin)
     assert (join.member_id, join.generation, join.owned) == ("me", 2, tps(0))
+
+
+def unanswered_sync(talk: Conversation) -> ev.SendSync:
+    """SyncGroup is sent a second time: the coordinator was silent."""
+    talk.settle(0)
+    sync = talk.join(rejoin(talk), generation=2)
+    talk.tell(ev.Unanswered(sync, "connection reset"))
+    talk.order(ev.ForgetCoordinator)
+    look_up_anew(talk)
+    again = talk.order(ev.SendSync)
+    assert (again.member_id, again.generation, again.plan) == ("me", 2, sync.plan)
+    return again
+
+
+@pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect")
+def test_a_sync_that_goes_unanswered_is_sent_again_and_costs_no_other_rebalance() -> None:
+    talk = Conversation()
+    talk.sync(unanswered_sync(talk), tps(0, 1))
+    assert "SendJoin" not in talk.kinds()
+    assert (talk.member.state, talk.member.generation) == (State.STABLE, 2)
+    assert talk.order(ev.Assign).partitions == tps(1)
+
+
+@pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect")
+@pytest.mark.parametrize("error", [ILLEGAL_GENERATION, REBALANCING])
+def test_a_repeated_sync_for_a_generation_that_the_coordinator_does_not_know_joins_and_loses_nothing(
+    error: int,
+) -> None:
+    talk = Conversation()
+    talk.tell(ev.Synced(unanswered_sync(talk), SyncAnswer(error), talk.now))
+    assert "Lose" not in talk.kinds()
+    talk.tell(ev.Tick(), after=0.2)
+    join = talk.order(ev.SendJoin)
+    assert (join.member_id, join.generation, join.owned) == ("me", 2, tps(0))
+
+
+@pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect")
+def test_a_repeated_sync_of_a_member_that_is_not_known_any_more_loses_everything() -> None:
+    talk = Conversation()
+    talk.tell(ev.Synced(unanswered_sync(talk), SyncAnswer(UNKNOWN_MEMBER), talk.now))
+    assert talk.order(ev.Lose).partitions == tps(0)
+
+
+def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_is_found_again() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    join = rejoin(talk)
+    talk.tell(ev.Joined(join, JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
+    plan = talk.order(ev.MakePlan)
+    talk.tell(ev.Unanswered(talk.order(ev.SendHeartbeat), "timed out"))
+    talk.order(ev.ForgetCoordinator)
+    assert talk.tell(ev.Planned(plan, {"me": tps(0)})) == [], "there is nobody to send it to"
+    look_up_anew(talk)
+    assert talk.order(ev.SendSync).plan == {"me": tps(0)}
 
 
 @pytest.mark.scenario("0113 q_lost_partitions_illegal_generation", "test_failed_sync_group")

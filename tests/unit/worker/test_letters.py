@@ -6,9 +6,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message
 
+from kunicorn.handling.addresses import dead_letters
 from kunicorn.handling.deadletters import Cause
 from kunicorn.pipes.messages import DeadLetterTarget
-from kunicorn.worker.deadletters import DeadLetters, Delivery
+from kunicorn.worker.letters import Delivery, LetterProducer
 from kunicorn.worker.login import Login
 
 CAUSE = Cause("ValueError", "no", "", 1)
@@ -43,8 +44,8 @@ def test_letters_arrive_together_or_the_first_refusal_counts() -> None:
 
 def test_a_batch_that_the_client_takes_half_of_is_refused_as_a_whole_whatever_is_reported_later() -> None:
     made: Any = FullQueue
-    letters = DeadLetters(DeadLetterTarget("letters", "shop", {}), Login(None), made)
-    delivery = letters.send([A, B], CAUSE)
+    letters = LetterProducer(DeadLetterTarget("letters", "shop", {}), Login(None), made)
+    delivery = letters.send(dead_letters("letters"), [A, B], CAUSE)
     assert delivery.over
     letters.serve()
     assert delivery.over, "the record would wait for ever"

@@ -1,4 +1,5 @@
-"""Sending dead letters: one producer a worker, made when the first letter is due. Everything here is the runner's.
+"""Sending letters, records that were given up: to the dead-letter topic, and to retry topics. One producer a worker,
+made when the first letter is due. Everything here is the runner's.
 
 A letter counts only when every in-sync replica has it (`acks=all`); until then its record is not done with.
 """
@@ -12,7 +13,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
-from kunicorn.handling.deadletters import Cause, Letter, letter_of
+from kunicorn.handling.addresses import Address, dead_letters
+from kunicorn.handling.deadletters import Cause, Letter
 from kunicorn.pipes.messages import DeadLetterTarget
 from kunicorn.records import Record
 from kunicorn.worker.login import Login
@@ -43,11 +45,13 @@ class Delivery:
         self.error, self._left = self.error or error, 0
 
 
-class DeadLetters:
-    """The dead-letter topic. Caller: the runner; only `deliver` and `serve` may block, no longer than they are told."""
+class LetterProducer:
+    """Letters where no outputs are sent: they go by themselves. Caller: the runner; only `deliver` and `serve` may
+    block, no longer than they are told."""
 
     def __init__(self, target: DeadLetterTarget, login: Login, make: Callable[..., Producer] = Producer) -> None:
-        self.topic = target.topic
+        self.dead_letters = dead_letters(target.topic) if target.topic is not None else None
+        """None: no setting asks for any."""
         self._group = target.group
         self._properties: dict[str, Any] = {**target.client, "error_cb": log_client_error}
         if login.is_bearer:
@@ -56,13 +60,14 @@ class DeadLetters:
         self._make = make
         self._producer: Producer | None = None
 
-    def send(self, messages: Sequence[Message], cause: Cause) -> Delivery:
+    def send(self, address: Address, messages: Sequence[Message], cause: Cause) -> Delivery:
         """Put a letter for each record on its way. Never blocks; what goes wrong is told by the delivery."""
         delivery = Delivery(len(messages))
         now_ms = time.time_ns() // 1_000_000
         try:
             for message in messages:
-                self._produce(letter_of(Record.of(message), self._group, cause, now_ms), delivery)
+                letter = address.letter(Record.of(message), self._group, cause, now_ms)
+                self._produce(address.topic, letter, delivery)
         except BufferError:
             delivery.refuse(KafkaError(KafkaError._QUEUE_FULL))
         except KafkaException as error:
@@ -85,12 +90,12 @@ class DeadLetters:
         """After a fatal error, an idempotent producer does nothing any more: the next letter makes another one."""
         self._producer = None
 
-    def _produce(self, letter: Letter, delivery: Delivery) -> None:
+    def _produce(self, topic: str, letter: Letter, delivery: Delivery) -> None:
         producer = self._producer
         if producer is None:
             producer = self._producer = self._make(self._properties, logger=librdkafka)
             self._login.use(producer)
         more: Mapping[str, Any] = {} if letter.timestamp is None else {"timestamp": letter.timestamp}
         producer.produce(
-            self.topic, letter.value, letter.key, headers=list(letter.headers), on_delivery=delivery.told, **more
+            topic, letter.value, letter.key, headers=list(letter.headers), on_delivery=delivery.told, **more
         )

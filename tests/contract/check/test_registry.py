@@ -1,0 +1,64 @@
+"""What `kunicorn check` says of the schema registry, against one that speaks its REST API over a real connection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn.check.registry import findings
+from kunicorn.errors import ExitCode
+from kunicorn.settings import Settings
+from tests.fakes.schema_registry import registry
+
+NOWHERE = "http://127.0.0.1:1"
+LOGIN = {"username": "orders", "password": "correct-horse"}
+
+
+@pytest.fixture
+def schemas(tmp_path: Path) -> Path:
+    """A registry that knows nothing."""
+    file = tmp_path / "schemas.json"
+    file.write_text(json.dumps({}))
+    return file
+
+
+def told(**given: Any) -> str:
+    """The one finding, as a line."""
+    values = {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
+        "group": {"id": "shop", "topics": ["orders"]},
+        "handler": {"entrypoint": "shop:handle", "value": "avro"},
+        "schema_registry": given,
+    }
+    (finding,) = findings(Settings.model_validate(values))
+    assert finding.failure in {None, ExitCode.CONFIGURATION}
+    return str(finding)
+
+
+def test_without_a_registry_there_is_nothing_to_say() -> None:
+    kafka, group = {"bootstrap_servers": ["127.0.0.1:1"]}, {"id": "shop", "topics": ["orders"]}
+    settings = Settings.model_validate({"kafka": kafka, "group": group, "handler": {"entrypoint": "shop:handle"}})
+    assert list(findings(settings)) == []
+
+
+def test_one_that_answers_is_well_even_where_it_has_no_schema_yet(schemas: Path) -> None:
+    with registry(schemas, "correct-horse") as url:
+        assert told(url=url, **LOGIN) == f"ok      registry  {url} answers"
+
+
+def test_a_wrong_login_an_outage_and_an_empty_port_are_told_with_the_setting_and_without_the_password(
+    schemas: Path,
+) -> None:
+    with registry(schemas, "another") as url:
+        said = told(url=url, **LOGIN)
+        assert said.startswith("FAILED  registry")
+        assert "401" in said
+        assert "[schema_registry]" in said
+        assert "correct-horse" not in said
+    schemas.write_text("503")
+    with registry(schemas) as url:
+        assert "503" in told(url=url)
+    assert f"{NOWHERE} cannot be asked: ConnectError" in told(url=NOWHERE)

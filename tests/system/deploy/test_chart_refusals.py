@@ -1,0 +1,95 @@
+"""Values that cannot work are refused by Helm, with the key's name and what would be right."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.deploy.charts import HELMS, Refused, template
+from tests.deploy.tools import Tools
+
+CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
+    (["terminationGracePeriodSeconds=39"], "terminationGracePeriodSeconds = 39: shorter than a stop may take"),
+    (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
+    (["config.group.group_instance_id=orders-0"], "config.group.group_instance_id: all pods would have the same"),
+    (["membership.static=true"], "config.group.session_timeout_ms = 45000: not above"),
+    (["membership.static=true", "config.group.session_timeout_ms=75000"], "session_timeout_ms = 75000: not above"),
+    (
+        ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
+        "membership.static beside autoscaling",
+    ),
+    (["autoscaling.keda.enabled=true", "autoscaling.hpa.enabled=true"], "two that set the same number of pods"),
+    (["autoscaling.keda.enabled=true", "autoscaling.minReplicas=9"], "autoscaling.minReplicas = 9: above"),
+    (["autoscaling.hpa.enabled=true", "autoscaling.minReplicas=0"], "cannot start the first pod"),
+    (
+        ["autoscaling.keda.enabled=true", "autoscaling.scaleDownStabilizationSeconds=30"],
+        "autoscaling.scaleDownStabilizationSeconds = 30: shorter than terminationGracePeriodSeconds = 45",
+    ),
+    (["maxPartitions=5", "replicaCount=3"], "maxPartitions = 5: fewer than 3 pods × 2 workers = 6"),
+    (["maxPartitions=7", "autoscaling.keda.enabled=true"], "lower autoscaling.maxReplicas"),
+    (
+        ["maxPartitions=5", "replicaCount=3", "config.workers.count=null", "resources.limits.cpu=1500m"],
+        "3 pods × 2 workers",
+    ),
+    (["config.assign.partitions={orders}", "replicaCount=2"], "every pod would handle the same partitions"),
+    (["config.assign.partitions={orders}", "config.assign.stop=end"], 'config.assign.stop = "end"'),
+    (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
+    (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
+    (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
+    (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
+    (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),
+)
+
+UNKNOWN: tuple[tuple[list[str], str], ...] = (
+    (["config.group.sesion_timeout_ms=90000"], "sesion_timeout_ms"),
+    (["config.grup.id=orders"], "grup"),
+    (["config.kafka.sasl_password=hunter2"], "sasl_password"),
+    (["config.schema_registry.password=hunter2"], "password"),
+    (["config.producing.delivery=exactly_once"], "delivery"),
+    (["config.group.session_timeout_ms=soon"], "session_timeout_ms"),
+    (["config.workers.count=0"], "count"),
+    (["config.group.group_protocol=modern"], "group_protocol"),
+    (["config.kafka.bootstrap_servers=null"], "bootstrap_servers"),
+    (["replicas=3"], "replicas"),
+    (["updateStrategy.maxSurge=much"], "maxSurge"),
+    (["pipelines.nightly.command=forward"], "command"),
+    (["pipelines.Nightly.command=stream"], "Nightly"),
+)
+
+
+def refusal(tools: Tools, helm: str, sets: list[str]) -> str:
+    """What Helm says to these values."""
+    with pytest.raises(Refused) as refused:
+        template(tools, helm, *(each for value in sets for each in ("--set", value)))
+    return re.sub(r"\s+", " ", str(refused.value))
+
+
+@pytest.mark.parametrize(("sets", "words"), CONTRADICTIONS, ids=[words for _, words in CONTRADICTIONS])
+def test_contradictory_values_are_refused_by_name(tools: Tools, sets: list[str], words: str) -> None:
+    assert words in refusal(tools, "helm4", sets)
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_all_contradictions_are_told_at_once(tools: Tools, helm: str) -> None:
+    said = refusal(tools, helm, ["terminationGracePeriodSeconds=5", "config.http.enabled=false"])
+    assert "terminationGracePeriodSeconds = 5" in said
+    assert "config.http.enabled = false" in said
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_values_that_do_not_exist_or_are_of_the_wrong_type_are_refused_by_name(tools: Tools, helm: str) -> None:
+    for sets, words in UNKNOWN:
+        assert words in refusal(tools, helm, sets), sets
+
+
+def test_secrets_are_not_shown_in_a_refusal(tools: Tools) -> None:
+    assert "hunter2" not in refusal(tools, "helm4", ["config.kafka.sasl_password=hunter2"])
+
+
+def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
+    sets: list[Any] = ["--set", "terminationGracePeriodSeconds=40", "--set", "maxPartitions=2"]
+    assert template(tools, "helm4", *sets)
+    static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
+    assert template(tools, "helm4", *static)

@@ -1,0 +1,134 @@
+"""Partitions that go from a busy worker to an idle one: the group sees nothing, and no record is handled twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.system.members import MemberProcess, merged
+from tests.system.outputs import committed_outputs
+from tests.system.producing import produce
+from tests.system.workers.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+PARTITIONS, WORKERS, HOT = 8, 2, 0
+EACH = 1000
+EAGER: dict[str, dict[str, Any]] = {"workers": {"sharing_interval_ms": 300}, "group": {"commit_interval_ms": 100}}
+
+
+def heat(stage: Scene, each: int) -> None:
+    """One partition gets as much as the seven others together."""
+    for partition in range(PARTITIONS):
+        count = each * (PARTITIONS - 1) if partition == HOT else each
+        produce(stage.kafka.bootstrap, stage.topic, count, partition=partition, value=b"x")
+
+
+def beside(member: MemberProcess) -> list[int]:
+    """The partitions that share the hot one's worker."""
+    workers: dict[int, Any] = {p["partition"]: p["worker"] for p in member.partitions("running")}
+    return [number for number, worker in workers.items() if number != HOT and worker == workers.get(HOT)]
+
+
+def moves(member: MemberProcess, reason: str) -> int:
+    """So many partitions went to another worker for that reason, as /metrics says."""
+    name = f'kunicorn_partition_moves_total{{reason="{reason}"}} '
+    found = [line for line in member.get("/metrics")[1].splitlines() if line.startswith(name)]
+    return sum(int(float(line.removeprefix(name))) for line in found)
+
+
+def share(stage: Scene, each: int = EACH) -> MemberProcess:
+    """Have a hot partition until it is alone, and everything handled; then judge."""
+    heat(stage, each)
+    member = stage.members.start()
+    member.wait_running(PARTITIONS)
+    generation, rebalances = member.generation(), len(stage.rebalances())
+    member.wait(lambda: member.partitions("running") and not beside(member), "the hot partition to be alone")
+    loads = [worker["load"] for worker in member.workers()]
+    stage.wait_all_committed()
+    assert all(load > 0 for load in loads), loads
+    made = moves(member, "load") + moves(member, "crowded")
+    assert made >= 3
+    assert moves(member, "count") == 0, "what loads have placed is not evened out by number"
+    assert member.output().count(" moves from worker ") == made
+    assert (member.generation(), len(stage.rebalances())) == (generation, rebalances)
+    assert member.stop() == 0
+    report = stage.judge()
+    assert report.holds, report
+    assert not report.repeated, report
+    return member
+
+
+def test_a_hot_partition_gets_a_worker_to_itself_without_a_rebalance_or_a_record_twice(scene: SceneMaker) -> None:
+    share(
+        scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=EAGER, env={"KUNICORN_HANDLER_MS": "1"})
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("handler", "settings"),
+    [
+        ("audited:handle_batch", {"handler": {"mode": "batch", "batch_max_records": 2}}),
+        ("audited:handle", {"group": {"group_instance_id": "the-only-one"}}),
+        ("audited:handle", {"group": {"group_protocol": "consumer"}}),
+        ("audited:handle", {"group": {"partition_assignment_strategy": ["range"]}}),
+    ],
+    ids=["batches", "static", "consumer protocol", "eager"],
+)
+def test_so_it_is_with_every_kind_of_group_and_handler(
+    scene: SceneMaker, handler: str, settings: dict[str, dict[str, Any]]
+) -> None:
+    slow = {"KUNICORN_HANDLER_MS": "1"}
+    share(scene(PARTITIONS, workers=WORKERS, handler=handler, settings=merged(EAGER, settings), env=slow))
+
+
+@pytest.mark.long
+def test_a_second_member_that_joins_amid_the_moves_gets_its_part_and_nothing_is_handled_twice(
+    scene: SceneMaker,
+) -> None:
+    slow = {"KUNICORN_HANDLER_MS": "1"}
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=EAGER, env=slow)
+    heat(stage, EACH)
+    first = stage.members.start()
+    first.wait(lambda: " moves from worker " in first.output(), "a first move")
+    second = stage.members.start()
+    second.wait(lambda: second.partitions("running"), "its part")
+    stage.wait_all_committed()
+    assert (first.stop(), second.stop()) == (0, 0)
+    report = stage.judge()
+    assert report.holds, report
+    assert not report.repeated, report
+
+
+@pytest.mark.long
+def test_in_transactions_a_partition_that_moves_leaves_every_output_once(scene: SceneMaker) -> None:
+    outputs = "outputs-of-moves"
+    producing = {"producing": {"delivery": "transactions", "topic": outputs}}
+    slow = {"KUNICORN_HANDLER_MS": "1"}
+    stage = scene(PARTITIONS, workers=WORKERS, handler="sending:copy", settings=merged(EAGER, producing), env=slow)
+    stage.kafka.create_topic(outputs, 1)
+    heat(stage, EACH)
+    member = stage.members.start()
+    member.wait(lambda: member.partitions("running") and not beside(member), "the hot partition to be alone")
+    stage.wait_all_committed()
+    assert moves(member, "load") + moves(member, "crowded") >= 3
+    assert member.stop() == 0
+    found = committed_outputs(stage.kafka.bootstrap, outputs, 1)
+    assert set(found.values()) == {1}
+    assert len(found) == 2 * (PARTITIONS - 1) * EACH
+
+
+@pytest.mark.long
+def test_partitions_that_the_settings_name_are_shared_out_by_load_too(scene: SceneMaker) -> None:
+    slow = {"KUNICORN_HANDLER_MS": "1"}
+    assigned = {"workers": EAGER["workers"], "assign": {"stop": "end"}}
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=assigned, env=slow)
+    heat(stage, EACH)
+    member = stage.members.start({"assign": {"partitions": [stage.topic]}})
+    member.wait(lambda: member.output().count(" moves from worker ") >= 3, "three moves")
+    assert member.exit_code() == 0
+    report = stage.judge()
+    assert report.holds, report
+    assert not report.repeated, report
