@@ -56,6 +56,8 @@ class Balancer:
         which a partition may have been caught up with, or another one may have become the hot one.
         """
         self._measures.look(self._fetchers.table, now)
+        if self.settings.sharing == "count":
+            self._fetchers.distribution.share_by_count(self._pool)
         if self._best(now) is None:
             return
         await lag.ask(self._offsets, self._fetchers)
@@ -72,7 +74,7 @@ class Balancer:
             load_of_giver=round(move.of_giver, 3),
             load_of_receiver=round(move.of_receiver, 3),
         )
-        self._fetchers.move(move)
+        self._fetchers.distribution.move(move)
 
     @property
     def _limits(self) -> Limits:

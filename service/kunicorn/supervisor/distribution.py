@@ -29,7 +29,7 @@ WHENEVER = 1e18
 
 
 class Distribution:
-    """Caller: `Fetchers`, on the loop; nothing blocks."""
+    """Caller: `Fetchers` and `Balancer`, on the loop; nothing blocks."""
 
     def __init__(self, table: PartitionTable, grants: Grants, metrics: Metrics) -> None:
         self._table = table
@@ -63,8 +63,15 @@ class Distribution:
         for worker, grants in moves.items():
             worker.send(StopFetcher(grants, WHENEVER))
 
-    def move(self, partition: Partition, move: Move) -> None:
-        """Let a running partition go on in another worker."""
+    def share_by_count(self, pool: Pool) -> None:
+        """Even out the numbers again, if loads have placed something."""
+        if self._by_load:
+            self._by_load = False
+            self.distribute(pool)
+
+    def move(self, move: Move) -> None:
+        """Let a running partition go on in another worker. Caller: `balancing`, while nothing else is under way."""
+        partition = self._table[move.tp]
         assert partition.worker is not None
         self._by_load = True
         self._metrics.partition_moves.labels(reason=move.reason.value).inc()

@@ -11,7 +11,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
-from kunicorn.group.loads import Move
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import workers_wanted
 from kunicorn.observe import logs
@@ -55,7 +54,7 @@ class Fetchers:
         self.deaths = Deaths(max_crashes, handling, self.halt)
         self._metrics = metrics
         self._grants = Grants(metrics)
-        self._distribution = Distribution(self.table, self._grants, metrics)
+        self.distribution = Distribution(self.table, self._grants, metrics)
         self._changed = asyncio.Event()
         self._wanted_again: set[TopicPartition] = set()
 
@@ -196,11 +195,7 @@ class Fetchers:
 
     def distribute(self) -> None:
         """Give every startable partition to its worker; see `Distribution`."""
-        self._distribution.distribute(self.pool)
-
-    def move(self, move: Move) -> None:
-        """Let its worker drain it, to go on in another one. Nothing may be under way, as `balancing` makes sure."""
-        self._distribution.move(self.table[move.tp], move)
+        self.distribution.distribute(self.pool)
 
     # -- from the pool -------------------------------------------------------------------------------------------
 

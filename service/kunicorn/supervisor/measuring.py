@@ -121,12 +121,14 @@ def _lag(partition: Partition) -> int | None:
 def _movable(partition: Partition, parked: Collection[int], now: float) -> bool:
     reading = partition.reading
     long = reading.in_hand != NO_OFFSET and now - reading.hand_since_ns / clock.NANOSECONDS > _LONG
-    under_suspicion = partition.poison is not None or partition.suspects or partition.deaths
+    position = partition.position.offset if partition.position is not None else NO_OFFSET
+    suspected = any(offset >= position for offset in (*partition.suspects, *partition.deaths))
     return (
         partition.state is PartitionState.RUNNING
         and not partition.lost
         and not long
-        and not under_suspicion
+        and partition.poison is None
+        and not suspected
         and partition.grant not in parked
     )
 
@@ -136,4 +138,5 @@ def settled(partitions: Iterable[Partition]) -> bool:
     return all(partition.state in _SETTLED for partition in partitions)
 
 
-_SETTLED = frozenset({PartitionState.RUNNING, PartitionState.PAUSED, PartitionState.HALTED})
+# What is released stays in the table for as long as its group's rebalance lasts, or with [assign] for good.
+_SETTLED = frozenset({PartitionState.RUNNING, PartitionState.PAUSED, PartitionState.HALTED, PartitionState.RELEASED})

@@ -31,6 +31,8 @@ HALTED = f'kunicorn_partitions{{{_GROUP},state="halted"}}'
 INFLIGHT = f"kunicorn_inflight_oldest_seconds{{{_GROUP}}}"
 DEAD_LETTERS = f'kunicorn_dead_letters_total{{{_WHERE},topic="orders",reason="attempts"}}'
 WAITING = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="dead_letter"}}'
+RETRY = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="retry_topic"}}'
+DELAYED = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="delay"}}'
 DELIVERY = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="delivery"}}'
 RESETS = f'kunicorn_offset_resets_total{{{_WHERE},reason="below the log"}}'
 INFO = f'kafka_consumer_group_info{{{_GROUP},protocol="classic"}}'
@@ -84,13 +86,17 @@ FIRING = (
     Case("five minutes behind", 15, ["KunicornLagHigh"], {LAG_SECONDS: "400x90"}),
     Case("further behind every minute", 14, ["KunicornLagGrowing"], {LAG_SECONDS: "0+30x90"}),
     Case(
-        "nothing committed while records come", 17, ["KunicornPartitionStalled"], {COMMITTED: "9x90", POSITION: "9x90"}
+        "nothing committed while records come",
+        17,
+        ["KunicornPartitionStalled"],
+        {COMMITTED: "9x90", POSITION: "9x90", LAG_SECONDS: "200x90"},
     ),
     Case("a record cannot be handled", 3, ["KunicornPartitionHalted"], {HALTED: "1x90"}),
     Case("a handler call without end", 8, ["KunicornHandlerStuck"], {INFLIGHT: "0+60x90"}),
     Case("dead letters", 12, ["KunicornDeadLetters"], {DEAD_LETTERS: "0x10 5x80"}),
     Case("dead letters, the first of the topic", 12, ["KunicornDeadLetters"], {DEAD_LETTERS: "_x10 5x80"}),
     Case("the dead-letter topic takes nothing", 6, ["KunicornDeadLettersBlocked"], {WAITING: "1x90"}),
+    Case("a retry topic takes nothing", 6, ["KunicornDeadLettersBlocked"], {RETRY: "1x90"}),
     Case("outputs that no broker takes", 6, ["KunicornDeliveryBlocked"], {DELIVERY: "6x90"}),
     Case("positions that are not in the log", 12, ["KunicornOffsetsReset"], {RESETS: "_x10 1x80"}),
     Case("no pod answers", 23, ["KunicornNoMembers"], {INFO: "1x10"}),
@@ -111,6 +117,12 @@ SILENT = (
     Case("lag for five minutes", 20, (), {LAG_SECONDS: "0x5 400x5 0x80"}),
     Case("lag that is being worked off", 30, (), {LAG_SECONDS: "290-5x58 0x32"}),
     Case("a broker restarts and outputs wait", 20, (), {DELIVERY: "0x5 6x3 0x80"}),
+    Case(
+        "records of a retry topic wait for their time",
+        60,
+        (),
+        {DELAYED: "6x90", COMMITTED: "9x90", POSITION: "9x90"},
+    ),
     Case("nobody produces", 60, (), dict.fromkeys((COMMITTED, POSITION, LOG_END), "9x90")),
     Case("idle for hours, then a commit is old", 60, (), {LAST_COMMIT: "0+60x90"}),
     Case("a rollout of ten pods", 25, (), {GENERATION: "7x5 9+2x8 27x80"}),

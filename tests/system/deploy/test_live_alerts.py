@@ -40,6 +40,7 @@ NEVER_SEEN = {
     "kunicorn_worker_recycles_total",
     "kunicorn_handler_timeouts_total",
     "kunicorn_hook_failures_total",
+    "kunicorn_retry_topic_records_total",
     "messaging_client_sent_messages_total",
     "kunicorn_transactions_total",
 }

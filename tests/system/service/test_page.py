@@ -120,7 +120,7 @@ async def test_what_waits_and_what_is_sent_is_seen_at_a_glance(tmp_path: Path) -
     busy = tuple(partition(number, lag=1000) for number in range(30, 60))
     service.snapshot = status(
         partitions=(*busy, waits),
-        workers=(worker(waiting={"delivery": 1}),),
+        workers=(worker(waiting={"delivery": 1, "delay": 3}),),
         totals={"records": 9, "sent": 1234, "aborted": 5},
         settings={"producing": {"delivery": "transactions"}},
     )

@@ -241,6 +241,31 @@ def test_sharing_by_count_measures_and_moves_nothing(sharing: Sharing) -> None:
     assert sharing.partition(0).demand > 1.0
 
 
+def test_after_a_reload_to_count_the_numbers_are_evened_out_again(sharing: Sharing) -> None:
+    for _ in range(20):
+        sharing.heat()
+        for number in sharing.look():
+            sharing.let_go(number)
+    sharing.balancer.settings = WorkerSettings(sharing="count", sharing_interval_ms=1000)
+    moving = sharing.look()
+    assert len(moving) == 3
+    assert all(sharing.partition(n).last_worker == 0 for n in moving)
+
+
+def test_a_death_that_lies_behind_keeps_no_partition_where_it_is(sharing: Sharing) -> None:
+    for number in (2, 4, 6):
+        sharing.partition(number).deaths[100] += 1
+    assert sharing.look() == []
+    sharing.heat()
+    assert len(sharing.look()) == 1, "the record that was in hand then is done"
+
+
+def test_what_is_released_at_its_end_hinders_no_other(sharing: Sharing) -> None:
+    sharing.partition(7).state = PartitionState.RELEASED
+    sharing.heat()
+    assert len(sharing.look()) == 1
+
+
 def test_a_call_that_takes_long_counts_while_it_lasts(sharing: Sharing) -> None:
     partition = sharing.partition(0)
     cells, at = partition.worker.ledger.cells, partition.worker.ledger.index(partition.slot)

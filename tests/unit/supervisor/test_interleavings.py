@@ -114,6 +114,11 @@ class Interleavings(RuleBasedStateMachine):
         else:
             self.world.replace(number)
 
+    @precondition(lambda self: self.world.movable())
+    @rule(rng=CHOICE)
+    def move_by_load(self, rng: Random) -> None:
+        self.world.move(rng.choice(self.world.movable()))
+
     # -- a person
 
     @rule(some=SOME, pause=st.booleans())

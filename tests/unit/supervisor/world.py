@@ -13,6 +13,8 @@ from typing import Any
 from unittest import mock
 
 from kunicorn.errors import PeerError
+from kunicorn.group.loads import Move, Reason
+from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes.messages import FetcherStart, FetcherStopped, StartFetcher, StopFetcher, Stopped
@@ -20,6 +22,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.handover import Handover
+from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.replacing import Replacer
 from kunicorn.supervisor.seeking import Seeker
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
@@ -199,6 +202,19 @@ class World:
         self.go_on()
 
     # -- a person ------------------------------------------------------------------------------------------------
+
+    def movable(self) -> list[Partition]:
+        """Those that a worker handles, while there is another worker."""
+        table = self.stage.fetchers.table
+        running = [p for p in table.values() if p.state is PartitionState.RUNNING and p.worker is not None]
+        return running if len(self.stage.pool.workers) > 1 else []
+
+    def move(self, partition: Partition) -> None:
+        """Loads have it that the partition is better off in the other worker."""
+        assert partition.worker is not None
+        giver = partition.worker.number
+        receiver = next(number for number in self.stage.pool.workers if number != giver)
+        self.stage.fetchers.distribution.move(Move(partition.tp, giver, receiver, Reason.LOAD, 0.5, 1.0, 0.0))
 
     def pause_or_resume(self, tps: Collection[TopicPartition], *, pause: bool) -> None:
         """Those of them that are in a state for it."""
