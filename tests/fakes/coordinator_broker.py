@@ -17,7 +17,7 @@ from kunicorn.wire.consumer_protocol import (
     encode_subscription,
 )
 from kunicorn.wire.schemas import RESPONSES
-from kunicorn.wire.versions import Api
+from kunicorn.wire.versions import OURS, Api
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.requests import Beat, Join, Leaver, Sync
@@ -40,7 +40,9 @@ class CoordinatorBroker(FakeBroker):
         self.committed: dict[TopicPartition, int] = {}
         self.commits: list[tuple[int, dict[TopicPartition, int]]] = []
         """Each OffsetCommit taken: under which generation, and what."""
-        answers: dict[Api, Script] = {
+        self.answers: dict[Api, Script] = {
+            **dict.fromkeys(OURS, lambda asked: blank_response(asked.api, asked.version)),
+            Api.API_VERSIONS: self.api_versions,
             Api.FIND_COORDINATOR: self._find,
             Api.JOIN_GROUP: self._join,
             Api.SYNC_GROUP: self._sync,
@@ -52,9 +54,10 @@ class CoordinatorBroker(FakeBroker):
             Api.DESCRIBE_GROUPS: self._describe,
             Api.LIST_OFFSETS: _log_offsets,
         }
+        """What it says by itself."""
         self.planned: dict[Api, list[Reply]] = {}
         """What comes first, by kind of request: a reply, or a script."""
-        self.script |= {api: self._planned(answer) for api, answer in answers.items()}
+        self.script |= dict.fromkeys(self.answers, self._scripted)
 
     async def keep_time(self) -> None:
         """Let the group's timers go off; for ever."""
@@ -84,21 +87,18 @@ class CoordinatorBroker(FakeBroker):
                 ),
             )  # fmt: skip
 
-        self.script[Api.METADATA] = metadata
+        self.answers[Api.METADATA] = metadata
 
     def plan(self, api: Api, *replies: Reply) -> None:
         """Answer the next requests of this kind so; kio's messages, bytes, `HangUp`, `Silence`, or scripts."""
         self.planned.setdefault(api, []).extend(replies)
 
-    def _planned(self, answer: Script) -> Script:
-        def scripted(asked: Asked) -> Reply | Awaitable[Reply]:
-            planned = self.planned.get(asked.api)
-            if not planned:
-                return answer(asked)
-            reply = planned.pop(0)
-            return reply(asked) if callable(reply) and not isinstance(reply, type) else reply
-
-        return scripted
+    def _scripted(self, asked: Asked) -> Reply | Awaitable[Reply]:
+        planned = self.planned.get(asked.api)
+        if not planned:
+            return self.answers[asked.api](asked)
+        reply = planned.pop(0)
+        return reply(asked) if callable(reply) and not isinstance(reply, type) else reply
 
     def _find(self, asked: Asked) -> Reply:
         schema = RESPONSES[asked.api, asked.version]

@@ -7,7 +7,9 @@ So drivers, connections and a broker in the same loop play hours in milliseconds
 from __future__ import annotations
 
 import asyncio
+import errno
 import selectors
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from unittest import mock
@@ -20,6 +22,7 @@ _THREAD_PAUSE = 0.002
 _LOOK = 1e-6
 """Every look takes a moment, as on any machine: two times that differ by a rounding would otherwise never meet."""
 _START = 10_000.0
+_HERE = "127.0.0.1"
 
 
 class _TurningSelector(selectors.DefaultSelector):
@@ -45,6 +48,7 @@ class TurnedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = _START
         self._threads: set[asyncio.Future[Any]] = set()
+        self._served: set[int] = set()
         selector = _TurningSelector()
         selector.turn = self._turn
         selector.threads_at_work = lambda: bool(self._threads)
@@ -52,6 +56,22 @@ class TurnedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    async def create_server(self, *args: Any, **more: Any) -> asyncio.Server:
+        server = await super().create_server(*args, **more)
+        self._served.update(sock.getsockname()[1] for sock in server.sockets)
+        return server
+
+    async def getaddrinfo(self, host: Any, port: Any, **more: Any) -> Any:
+        if host != _HERE:
+            raise socket.gaierror(socket.EAI_NONAME, f"the name {host!r} is not known")
+        return await super().getaddrinfo(host, port, **more)
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        """Nobody is reached but who listens in this loop: a spoilt address may be anybody's."""
+        if address[0] != _HERE or address[1] not in self._served:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {address}")
+        await super().sock_connect(sock, address)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)

@@ -92,10 +92,11 @@ class MemberProcess:
             "log": {"format": "text", "level": "debug"},
         }
         self.config.write_text(toml(merged(_spoken(settings), own, settings)) + more)
+        self.environment = {**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})}
         self._output = self.log.open("ab")
         self.process = subprocess.Popen(
             [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config), *options],
-            env={**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})},
+            env=self.environment,
             stdout=self._output if stdout is None else stdout,
             stderr=self._output,
             stdin=subprocess.DEVNULL,

@@ -13,68 +13,22 @@ The coordinator decides who owns what and says so in its answers to heartbeats; 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import assert_never
 from uuid import UUID
 
 from kunicorn.group import events as ev
+from kunicorn.group.consumer_standing import JOIN_EPOCH, ConsumerStanding
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import Cause
-from kunicorn.group.holdings import Holdings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
-from kunicorn.group.standing import Standing
-from kunicorn.group.states import CONSUMER, OVER, State, Step, take
-from kunicorn.group.timing import Patience, Timings
-from kunicorn.topics import TopicPartition
-
-JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH = 0, -1, -2
-"""`ConsumerGroupHeartbeatRequest.java`."""
-
-_SLOT_PATIENCE = 1.5
-"""Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""
+from kunicorn.group.states import OVER, State, Step
 
 
-class ConsumerMember(Standing):
+class ConsumerMember(ConsumerStanding):
     """See the module. Not thread-safe; `now` never goes backwards."""
-
-    cooperative = True
-    leader = False
-
-    def __init__(
-        self,
-        member_id: str,
-        timings: Timings,
-        rng: random.Random,
-        instance_id: str | None = None,
-        assignor: str | None = None,
-    ) -> None:
-        """`member_id` is ours to make, and kept as long as the process lives (KIP-1082)."""
-        super().__init__(member_id, instance_id, timings, rng)
-        self.assignor = assignor
-        self._naming_patience = Patience(timings, rng)
-        self._rebalance_timeout = timings.rebalance_timeout
-        self._holdings = Holdings()
-        self._naming: ev.NameTopics | None = None
-        self._heartbeat: ev.SendConsumerHeartbeat | None = None
-        self._request: ev.Revoke | ev.SendConsumerHeartbeat | None = None
-        """The drain that is under way, or the last heartbeat."""
-        self._full = True
-        self._asked = False
-        self._slot_wanted_since: float | None = None
-        self._leave_reason: str | None = None
-
-    @property
-    def owned(self) -> frozenset[TopicPartition]:
-        """What a worker of ours may handle."""
-        return self._holdings.owned
-
-    @property
-    def may_follow(self) -> bool:
-        """Never: the coordinator gives nothing away before all that it takes from us is let go of."""
-        return False
 
     def deadline(self) -> float:
         """When the next `Tick` is due; infinity where only an event can help."""
@@ -198,12 +152,6 @@ class ConsumerMember(Standing):
             return [certain]  # the steady case, which has to be cheap with ten thousand partitions
         return [certain, *self._reconcile(now)]
 
-    def _owes(self) -> bool:
-        """Whether the coordinator may wait for us to let go of something. It does so for the rebalance timeout, from
-        the first heartbeat that found us with it; then it expels us, however many heartbeats it has had since
-        (`GroupMetadataManager.java`, scheduleConsumerGroupRebalanceTimeoutIfNeeded)."""
-        return self.state is State.ACKNOWLEDGING or bool(self._holdings.surplus())
-
     def _refused(
         self, verdict: Reaction, answer: ConsumerHeartbeatAnswer, commit_pending: bool, now: float
     ) -> list[Command]:
@@ -229,11 +177,6 @@ class ConsumerMember(Standing):
                 return self._fall_back(answer.message or why)
             case _:
                 return self._fail(f"{why}: {answer.message or 'no reason given'}; {remedy(error)}")
-
-    def _may_await_slot(self, now: float) -> bool:
-        if self._slot_wanted_since is None:
-            self._slot_wanted_since = now
-        return now - self._slot_wanted_since < _SLOT_PATIENCE * self.session_timeout
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
         if request is self._request:
@@ -287,10 +230,6 @@ class ConsumerMember(Standing):
             self.history.settled(self.generation, "completed", now)
         return []
 
-    def _revoke(self, partitions: tuple[TopicPartition, ...]) -> Command:
-        self._request = ev.Revoke(partitions)
-        return self._request
-
     def _on_released(self, request: ev.Revoke, now: float) -> list[Command]:
         if request is not self._request:
             return []
@@ -312,63 +251,3 @@ class ConsumerMember(Standing):
         else:
             self._naming_patience.succeeded()
         return self._reconcile(now) if self.state in (State.STABLE, State.ACKNOWLEDGING, State.JOINING) else []
-
-    # -- trouble -------------------------------------------------------------------------------------------------
-
-    def _evict(self, why: str, now: float) -> list[Command]:
-        generation = self.generation
-        lost = self._drop_everything()
-        self.history.disturbed(why, now, Cause.EVICTED)
-        if lost:
-            self.history.settled(generation, "lost", now)
-            self.history.disturbed(why, now, Cause.EVICTED)
-        self._pulse.hurry(now)
-        self._step(Step.EVICT)
-        return [ev.Lose(lost, why)] if lost else []
-
-    def _fall_back(self, why: str) -> list[Command]:
-        # Nothing was ever granted to this member: it can go without a word.
-        self._drop_everything()
-        self._step(Step.FAIL)
-        return [ev.FallBack(why)]
-
-    def _fail(self, message: str) -> list[Command]:
-        lost = self._drop_everything()
-        self._step(Step.FAIL)
-        return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
-
-    def _drop_everything(self) -> tuple[TopicPartition, ...]:
-        self.generation = NO_GENERATION
-        self.certain_until = None
-        self._expelled_at = float("inf")
-        self._heartbeat = self._request = self._naming = None
-        self._full = True
-        return self._holdings.drop()
-
-    # -- leaving -------------------------------------------------------------------------------------------------
-
-    def _on_leave_wanted(self, reason: str) -> list[Command]:
-        if self._leave_reason is not None or self.state in OVER:
-            return []
-        self._leave_reason = reason
-        self._step(Step.LEAVE)
-        return [self._revoke(tuple(sorted(self.owned)))]
-
-    def _part(self, now: float) -> list[Command]:
-        # A first heartbeat that was not answered may have been heard: a leave too many is better than a ghost.
-        if not self._asked or not self._search.known:
-            return self._gone()
-        epoch = LEAVE_EPOCH if self.instance_id is None else LEAVE_KEEPING_SLOT_EPOCH
-        leave = ev.SendConsumerHeartbeat(epoch, self.member_id, False, None, now)
-        self._request = leave
-        return [leave]
-
-    def _gone(self) -> list[Command]:
-        self._drop_everything()
-        self._step(Step.GONE)
-        return []
-
-    # -- bookkeeping ---------------------------------------------------------------------------------------------
-
-    def _step(self, step: Step) -> None:
-        self.state = take(CONSUMER, self.state, step)

@@ -65,6 +65,9 @@ def reset(
             say(f"group {group.group_id}: {group.state}, {len(group.members)} members")
             for line in plan.lines(moves):
                 say(line)
+            if kept := settings.retry_topics.keys() - {move.tp.topic for move in moves}:
+                # Going back would repeat retries, going on would lose records that wait for theirs.
+                say(f"retry topics stay where they are unless --topic names them: {', '.join(sorted(kept))}")
         if execute:
             _refuse_while_alive(group)
             _commit(visit, moves)
@@ -78,7 +81,8 @@ def reset(
 
 def _moves(visit: Visit, target: Target, group: GroupStanding, topics: Sequence[str]) -> list[Move]:
     known = {each.tp: each for each in group.partitions}
-    wanted = chosen(known, topics)
+    named = bool(topics) or isinstance(target, FromFile)
+    wanted = chosen([tp for tp in known if named or tp.topic not in visit.settings.retry_topics], topics)
     if isinstance(target, FromFile):
         if strangers := sorted(tp for tp in target.offsets if tp not in known):
             raise ConfigError(

@@ -40,7 +40,7 @@ class Access:
     def consumer(self) -> Consumer:
         """For ranges: assigned by hand, a member of nothing; it tells where a partition ends."""
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
-        own = {**_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
+        own = {**fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
         return _made(lambda: Consumer(own, logger=librdkafka))
 
     def admin(self) -> AdminClient:
@@ -87,7 +87,7 @@ class Access:
         return token.value, token.expires_at, token.principal, token.extensions
 
 
-def _tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
+def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
     """What suits a client that reads one partition after the other, unless [kafka.librdkafka] knows better. Pure."""
     return {
         # A fetch behind the log's end waits at the broker, and the next range's first fetch waits behind it.

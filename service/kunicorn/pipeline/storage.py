@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +31,14 @@ class Directory:
     """A place for files; made when the first is written. Carries no secret: the file system finds its own."""
 
     url: str
+
+    def __post_init__(self) -> None:
+        if not self.is_local and urlsplit(self.url).password is not None:
+            # It would stand in Spark's plans and in messages.
+            raise ConfigError(
+                f"{urlsplit(self.url).scheme}://… has a password in it: leave it out, rights are found in the "
+                f"environment; docs/pipeline.md says where"
+            )
 
     def __truediv__(self, name: str) -> Directory:
         return Directory(f"{self.url.rstrip('/')}/{name}")
@@ -115,3 +124,6 @@ def _told(url: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{url} cannot be used: {error}; see pipeline.directory") from error
+    except pa.ArrowNotImplementedError as error:
+        # Of Azure's accounts only those with a hierarchical namespace rename.
+        raise ConfigError(f"{url} cannot be used, as files are renamed there: {error}; name another place") from error

@@ -155,12 +155,8 @@ def _values(field: FieldInfo) -> str:
         of = "list of " if get_origin(field.annotation) is tuple else ""
         return of + ", ".join(f"`{value}`" for value in literals)
     parts = get_args(field.annotation)
-    kinds = [
-        field.annotation,
-        get_origin(field.annotation),
-        *parts,
-        *(part for each in parts for part in get_args(each)),
-    ]
+    within = [part for each in parts for part in get_args(each)]
+    kinds = [field.annotation, get_origin(field.annotation), *parts, *within, *map(get_origin, within)]
     kind = next((_TYPES[kind] for kind in kinds if kind in _TYPES), "text")
     return kind + "".join(f", {words} {limit}" for words, limit in _limits(field))
 

@@ -79,6 +79,9 @@ RETRY_TOPIC_RULES = (
 def retry_topic_problems(settings: Any) -> list[Problem]:
     """Everything that is wrong with them beside the other settings."""
     problems = []
+    level = settings.kafka.isolation_level
+    if settings.retry_topics and settings.producing.in_transactions and level != "read_committed":
+        problems.append(Problem("kafka.isolation_level", level, _ABORTED))
     for number, handler in enumerate(settings.every_handler):
         section = f"handlers[{number}]" if settings.handlers else "handler"
         for topic in retry_topics_of(handler, settings.group.id):
@@ -88,6 +91,12 @@ def retry_topic_problems(settings: Any) -> list[Problem]:
                 if broken(settings, topic.name)
             ]
     return problems
+
+
+_ABORTED = (
+    'with producing.delivery = "transactions" records get into retry topics by transactions, and those of aborted '
+    "ones would be handled, too; set it to read_committed, or remove retry_topic_delays_ms"
+)
 
 
 def _illegal(settings: Any, topic: str) -> bool:

@@ -14,7 +14,8 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 _LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}, "dead_letters": {"topic": "dead-letters"}}
 """Without a file."""
-_MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"]}}
+_MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"], "isolation_level": "read_committed"}}
+"""Nothing is aborted there that would not be read."""
 _NOT_OURS = frozenset({"kafka", "http", "log"})
 """Sections of the file that mean brokers and machines which a test does not have, or secrets that it must not need."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ import pytest
 from kunicorn.handling.deadletters import read
 from kunicorn.records import Record
 from kunicorn.retry_topics import delay_in_words
+from tests.system.members import MemberProcess
 from tests.system.outputs import committed_records
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
 from tests.system.workers.scene import Scene
@@ -104,6 +107,14 @@ def test_a_retry_topic_that_does_not_exist_ends_the_start(scene: SceneMaker) -> 
     assert said in member.output()
 
 
+def said(member: MemberProcess, *command: str) -> str:
+    """What a command prints, with the member's settings."""
+    arguments = [sys.executable, "-m", "kunicorn", *command, "--config", str(member.config)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, env=member.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.long
 def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_member(scene: SceneMaker) -> None:
     stage = scene(
@@ -124,6 +135,11 @@ def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_m
     assert f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="delay"}} 1.0' in member.get("/metrics")[1]
     assert member.get("/livez")[0] == 200
     assert member.stop(within=5) == 0, "nothing is waited for"
+    lag = said(member, "lag")
+    assert f"{retry} is a retry topic: its records wait 8s each" in lag
+    plan = said(member, "offsets", "reset", "--to-latest")
+    assert f"retry topics stay where they are unless --topic names them: {retry}" in plan
+    assert f"retries after 8s: {retry} (1 partition)" in said(member, "check")
     successor = stage.members.start()
     successor.wait(lambda: len(tries(stage)) == 3, "the retry", 20)
     assert tries(stage)[-1].at - tries(stage)[0].at >= 8.0
@@ -136,7 +152,8 @@ def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_m
 def test_nothing_is_lost_when_workers_are_killed_in_the_middle(
     scene: SceneMaker, handler: str, delivery: str | None
 ) -> None:
-    settings = {"producing": {"delivery": delivery}} if delivery else {}
+    committed = {"kafka": {"isolation_level": "read_committed"}}
+    settings = {"producing": {"delivery": delivery}, **committed} if delivery else {}
     stage = made(scene, handler, workers=2, settings=settings, env={"KUNICORN_HANDLER_MS": "2"})
     for partition in (0, 1):
         stage.send(partition, *(str(number % 3) for number in range(600)))

@@ -22,7 +22,7 @@ ORDERS_ANEW = UUID("00000000-0000-4000-8000-000000000002")
 NAMES = {ORDERS: "orders", ORDERS_ANEW: "orders"}
 NOT_AVAILABLE, NOT_COORDINATOR, LOADING, UNKNOWN_MEMBER, FENCED_INSTANCE = 15, 16, 14, 25, 82
 FENCED_EPOCH, UNRELEASED, STALE_EPOCH, UNSUPPORTED_VERSION = 110, 111, 113, 35
-SESSION = Timings().session_timeout
+SESSION, REBALANCE = Timings().session_timeout, Timings().rebalance_timeout
 
 
 def tps(*numbers: int) -> tuple[TopicPartition, ...]:
@@ -325,6 +325,54 @@ def test_membership_is_certain_from_the_send_time_of_the_last_good_heartbeat() -
     assert talk.order(ev.BeCertain).until == sent + SESSION
     talk.answer(error=LOADING)
     assert "BeCertain" not in talk.kinds()
+
+
+def drained_for(talk: Conversation, seconds: float) -> float:
+    """The workers take that long to let go, and every heartbeat is answered; until when membership is certain then."""
+    assert talk.order(ev.Revoke).partitions == tps(1)
+    until, end = 0.0, talk.now + seconds
+    while talk.now < end:
+        talk.answer()
+        until = talk.order(ev.BeCertain).until
+    return until
+
+
+def test_membership_is_not_certain_past_the_rebalance_timeout_of_what_is_to_be_let_go_of() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    found_nothing_to_take = talk.next_beat().sent_at
+    talk.answer()
+    talk.answer(owned(0), epoch=3)
+    assert drained_for(talk, 295) == found_nothing_to_take + REBALANCE
+
+
+def test_a_revocation_learnt_late_counts_from_the_last_heartbeat_that_found_nothing_to_take() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    found_nothing_to_take = talk.next_beat().sent_at
+    talk.answer()
+    for _ in range(30):  # the coordinator has them, and counts from the first; we hear nothing of it
+        beat, talk.beat = talk.next_beat(), None
+        talk.tell(ev.Unanswered(beat, "timed out"), after=3)
+        talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+        talk.tell(ev.CoordinatorFound())
+    talk.answer(owned(0), epoch=3)
+    assert talk.now > found_nothing_to_take + 90
+    assert drained_for(talk, 200) == found_nothing_to_take + REBALANCE
+
+
+def test_what_was_let_go_of_in_time_lets_membership_be_certain_again() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.answer()
+    talk.answer(owned(0), epoch=3)
+    drain = talk.order(ev.Revoke)
+    drained_for(talk, 280)
+    talk.tell(ev.Released(drain))
+    talk.answer()
+    beat = talk.next_beat()
+    talk.answer()
+    assert talk.order(ev.BeCertain).until == beat.sent_at + SESSION
 
 
 @pytest.mark.parametrize(("told", "counts"), [(None, SESSION), (2 * SESSION, SESSION), (SESSION / 3, SESSION / 3)])

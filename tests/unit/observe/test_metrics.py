@@ -92,6 +92,16 @@ def test_dead_letters_are_told_by_what_led_there_and_add_up_for_the_status() -> 
     assert metrics.totals["dead_letters"] == 4
 
 
+def test_records_put_into_retry_topics_are_told_by_delay() -> None:
+    metrics = Metrics()
+    metrics.add(deltas(retried_later={"5s": 2, "1m": 1}))
+    metrics.add(deltas(retried_later={"5s": 1}))
+    name, samples = "kunicorn_retry_topic_records_total", scraped(metrics, status())
+    assert value(samples, name, topic="orders", delay="5s") == 3
+    assert value(samples, name, topic="orders", delay="1m") == 1
+    assert metrics.totals["retry_topics"] == 4
+
+
 def test_workers_durations_become_a_cumulative_histogram() -> None:
     metrics = Metrics()
     metrics.add(deltas(seconds=0.5, calls=[0, 0, 3]))

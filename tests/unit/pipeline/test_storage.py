@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.runs import Runs
@@ -36,6 +38,28 @@ def test_what_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
     for url in (str(tmp_path / "file"), "nonsense://x/y"):
         with pytest.raises(ConfigError, match=url):
             Directory(url).write("x", b"")
+
+
+class Flat(LocalFileSystem):  # type: ignore[misc]
+    """Renames nothing, as Azure's accounts without a hierarchical namespace."""
+
+    def move(self, src: str, dest: str) -> None:
+        raise pa.ArrowNotImplementedError("The Azure FileSystem is flat")
+
+
+def test_a_store_that_renames_nothing_is_refused_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Directory, "_opened", lambda self: (Flat(), self.url))
+    with pytest.raises(ConfigError, match="as files are renamed there: The Azure FileSystem is flat"):
+        Directory(str(tmp_path)).write("x", b"one")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_with_a_password_is_refused_without_being_told() -> None:
+    with pytest.raises(ConfigError, match="s3://… has a password in it") as refused:
+        Directory("s3://key:geheim@bucket/runs")
+    assert "geheim" not in str(refused.value)
 
 
 def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ exceptions = ["builtins.KeyError"]
         (DELAYS + 'ordering = "key"\nconcurrency = 4\n', 'set beside ordering = "key"'),
         (DELAYS + '[[handler.failures]]\nexceptions = ["builtins.OSError"]\nretry_topic_delays_ms = [1]\n',
          "one of the failures' rules has delays of its own"),
+        (DELAYS + '[producing]\ndelivery = "transactions"\n', "and those of aborted ones would be handled, too"),
         (DELAYS + '[dead_letters]\ntopic = "orders.retry.1m"\n', "'orders.retry.1m' is the dead-letter topic, too"),
         (DELAYS + '[producing]\ndelivery = "at_least_once"\ntopic = "orders.retry.1m"\n', "is producing.topic, too"),
     ],

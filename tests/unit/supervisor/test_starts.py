@@ -136,3 +136,15 @@ async def test_a_start_by_time_is_the_first_record_that_is_not_older_or_else_the
     starts = await find(Log({}), {OLD: 1200, NEW: 5000, QUIET: EARLIEST})
     assert starts.given == {OLD: Position(300), NEW: Position(500), QUIET: Position(100)}
     assert not starts.chosen, "nothing is to be committed"
+
+
+RETRY = TopicPartition("shop.retry.5s", 0)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_retry_topic_starts_at_its_beginning_whatever_the_policy(policy: str) -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250), RETRY: NOTHING}), [OLD, RETRY], policy, {RETRY.topic})
+    assert starts.chosen == {RETRY: Position(100)}
+    assert not starts.open
+    lost = {OLD: Position(20), RETRY: Position(20)}
+    assert (await recover(Log({}), lost, policy, {RETRY.topic})).chosen[RETRY] == Position(100)

@@ -11,6 +11,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handling.addresses import retries
 from kunicorn.handling.deadletters import cause_of, read
 from kunicorn.outcomes import Retry
+from kunicorn.pipes.clock import wall_ms
 from kunicorn.records import Batch, Record
 from kunicorn.retry_topics import RetryTopic
 from kunicorn.testing import HandlerTest, record
@@ -126,3 +127,22 @@ def test_a_handler_that_keeps_its_offsets_itself_has_no_retry_topics() -> None:
 
     with pytest.raises(ConfigError, match=r"retry_topic_delays_ms is set, but .* keeps its offsets itself"):
         through_topics(Keeper).run(record("a"))
+
+
+def test_a_ripe_record_waits_for_no_fuller_batch_while_those_behind_it_wait_for_their_time() -> None:
+    handled: list[tuple[bytes | None, int]] = []
+
+    def handle(batch: Batch) -> None:
+        handled.extend((value, wall_ms()) for value in batch.values())
+
+    now = wall_ms()
+    test = through_topics(handle, mode="batch", batch_max_ms=500)
+    run = test.run(
+        record("ripe", topic="test.retry.10m", timestamp=now - 700_000),
+        record("later", topic="test.retry.10m", timestamp=now),
+    )
+    assert run.outcomes == ["done", "done"]
+    (ripe, at), (later, then) = handled
+    assert (ripe, later) == (b"ripe", b"later")
+    assert at - now < 60_000
+    assert then - now >= 600_000

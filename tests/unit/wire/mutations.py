@@ -68,9 +68,13 @@ def mutations(api: Api, count: int, rng: Random) -> Iterator[tuple[int, bytes]]:
         if number % (5 * len(versions)) == 0:
             samples = {each: response_frame(0, sample(RESPONSES[api, each], rng)) for each in versions}
         version = versions[number % len(versions)]
-        spoilt = bytearray(samples[version])
-        if len(spoilt) > _HEADER:
-            for _ in range(rng.choice((1, 1, 2))):
-                if len(spoilt) > _HEADER:
-                    rng.choice(_KINDS)(spoilt, rng)
-        yield version, bytes(spoilt)
+        yield version, spoilt(samples[version], rng)
+
+
+def spoilt(frame: bytes, rng: Random) -> bytes:
+    """The frame (without its length) spoilt in one way or two; its header stays."""
+    spoiling = bytearray(frame)
+    for _ in range(rng.choice((1, 1, 2))):
+        if len(spoiling) > _HEADER:
+            rng.choice(_KINDS)(spoiling, rng)
+    return bytes(spoiling)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, Message
 
 from kunicorn.pipes.clock import wall_ms
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import FetcherStart, FetcherStopped, FromWorker
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.delays import Delays, Wait, ripe
+from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
-from tests.unit.worker.test_fetcher import LATER, P0, Table
+from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.meter import Meter
+from tests.unit.worker.test_fetcher import LATER, P0, NoTopics, Table
 
 RETRY = TopicPartition("shop.retry.5s", 0)
 NS_PER_MS = 1_000_000
@@ -110,3 +115,67 @@ def test_a_record_that_failed_meanwhile_waits_for_its_next_try_and_not_for_its_t
     delays.take_up(LATER)
     (parked,), _ = table.fetcher.parked()
     assert parked.waits_for == "retry"
+
+
+class Several:
+    """A table with several records in hand, of the retry topic."""
+
+    def __init__(self) -> None:
+        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
+        self.ledger = Ledger.create(64)
+        self.ledger.lease_ns = 2**62
+        self.reports: list[FromWorker] = []
+        lanes = Lanes("none", 4)
+        self.flights = Flights(
+            self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, lanes, ahead_bytes=1_000_000
+        )
+        self.flights.delays = {RETRY.topic: 5_000}
+        self.delays = Delays(self.flights)
+        self.flights.start([FetcherStart(2, 2, *RETRY, 0, -1)])
+        self.flights.begin_turn(0)
+
+    def fetched(self, *messages: Message) -> None:
+        """As the runner does with what the client gives out."""
+        ready, wait = self.delays.split(RETRY, list(messages))
+        self.flights.feed(RETRY, 0, ready)
+        if wait is not None:
+            self.delays.put_off(RETRY, wait, 0)
+
+
+@pytest.fixture
+def several() -> Iterator[Several]:
+    made = Several()
+    yield made
+    made.consumer.close()
+    made.ledger.close()
+
+
+def test_with_several_in_hand_those_that_are_ripe_are_handled_and_the_rest_is_fetched_again(several: Several) -> None:
+    now = wall_ms()
+    messages = sent(now - 9_000, now - 9_000, now)
+    several.fetched(*messages)
+    first, second = several.flights.start_next(), several.flights.start_next()
+    assert first is not None
+    assert second is not None
+    assert several.flights.start_next() is None, "the third one waits for its time"
+    assert several.flights.parked()[1] == {"delay": 1}
+    several.flights.finish(second)
+    several.delays.take_up(LATER)
+    several.flights.begin_turn(LATER)
+    several.fetched(*messages)
+    assert several.flights.start_next() is None, "what is in hand, or done, is not handled again"
+    several.flights.finish(first)
+    assert several.ledger.read(2, 2).consumed.offset == 2
+
+
+def test_with_several_in_hand_a_stop_waits_for_what_is_in_hand_and_not_for_what_waits(several: Several) -> None:
+    now = wall_ms()
+    several.fetched(*sent(now - 9_000, now))
+    flight = several.flights.start_next()
+    assert flight is not None
+    several.flights.stop([2], lost=False)
+    assert several.reports == []
+    several.flights.finish(flight)
+    (stopped,) = several.reports
+    assert isinstance(stopped, FetcherStopped)
+    assert stopped.partitions[0].offset == 1
