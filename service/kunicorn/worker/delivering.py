@@ -13,6 +13,7 @@ from itertools import islice
 
 from confluent_kafka import Consumer
 
+from kunicorn.handling.outputs import size_of
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import FromWorker, Parked
@@ -99,8 +100,8 @@ class DeliveringFlights(Flights):
         handed.left(flight)
         flight.refusal = None
         self._under_way[flight.number] = flight
-        nbytes = sum(output.size for output in flight.outputs)
-        self._outbox.put(Entry(flight, flight.offset, flight.offset + 1, flight.outputs, flight.is_letter), 1, nbytes)
+        entry = Entry(flight, flight.offset, flight.offset + 1, flight.outputs, flight.is_letter)
+        self._outbox.put(entry, 1, size_of(flight.outputs))
         if handed.grant.state is GrantState.STOPPING:
             self._outbox.hurry()
         return True

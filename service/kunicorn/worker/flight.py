@@ -67,9 +67,14 @@ class Flight:
         """The record while it waits, and nothing once that is over."""
         return (self.message,) if self.stage is Stage.WAITING and not self.track.closed else ()
 
-    def takes_output_at(self, offset: int) -> bool:
+    @property
+    def takes_all_outputs(self) -> bool:
         """See `outbox.Origin`."""
         return self.refusal is None and not self.track.discarded
+
+    def takes_output_at(self, offset: int) -> bool:
+        """See `outbox.Origin`."""
+        return self.takes_all_outputs
 
     def handled(self, following: int) -> None:
         """See `outbox.Origin`: its stage says so."""

@@ -127,6 +127,11 @@ class Grant:
         """See `outbox.Origin`."""
         self.handled_to = max(self.handled_to, following)
 
+    @property
+    def takes_all_outputs(self) -> bool:
+        """Whether there is nothing to leave out."""
+        return not self.discarded and self.refused_at == NO_OFFSET
+
     def takes_output_at(self, offset: int) -> bool:
         """Whether what that record leaves is to be delivered."""
         return not self.discarded and (self.refused_at == NO_OFFSET or offset < self.refused_at)
