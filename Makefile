@@ -19,7 +19,7 @@ JOBS ?= 2
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
 .PHONY: bench bench-growth bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-pipeline bench-decoding bench-differential bench-sharing
+.PHONY: bench-pipeline bench-decoding bench-differential bench-features bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -112,8 +112,8 @@ bench-concurrency: venv  ## several records in hand, in about a minute
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
 
-bench-producing: venv  ## what transactions cost beside at least once, in about two minutes
-	$(BIN)/python -m bench.producing
+bench-producing: venv  ## what transactions cost beside at least once, in about three minutes
+	$(BIN)/python -m bench.producing --write
 
 bench-sharing: venv  ## one hot partition in eight, shared by number and by load, in about three minutes
 	$(BIN)/python -m bench.sharing --write
@@ -135,6 +135,9 @@ bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's ow
 
 bench-decoding: venv  ## what decoding adds to a record, in half a minute
 	$(BIN)/python -m bench.decoding --write
+
+bench-features: venv  ## what each feature adds to a record, in half a minute
+	$(BIN)/python -m bench.features --write
 
 bench-differential: venv  ## ours beside confluent-kafka's members through the same faults, three times, in about 25 minutes
 	$(BIN)/python -m bench.differential --write

@@ -25,10 +25,21 @@ def copy(record: Record) -> Send:
 
 def copy_with_work(record: Record) -> Send:
     """Likewise, after 100 µs of Python, such as parsing what is in it takes."""
-    until = time.perf_counter_ns() + 100_000
+    compute(100_000)
+    return Send(value=record.value, key=record.key)
+
+
+def copy_with_little_work(record: Record) -> Send:
+    """Likewise, after 20 µs."""
+    compute(20_000)
+    return Send(value=record.value, key=record.key)
+
+
+def compute(nanoseconds: int) -> None:
+    """Keep the interpreter busy."""
+    until = time.perf_counter_ns() + nanoseconds
     while time.perf_counter_ns() < until:
         pass
-    return Send(value=record.value, key=record.key)
 
 
 def count_batch(records: Batch) -> None:

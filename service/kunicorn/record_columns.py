@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka import Message
 
-from kunicorn.records import Record
+from kunicorn.records import Record, milliseconds_of
 
 RECORD_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
@@ -31,9 +31,9 @@ SCHEMA = pa.schema(
 
 def records_batch(messages: Sequence[Message]) -> pa.RecordBatch:
     """The messages' columns, made one column at a time: a Python object a record is what limits the rate."""
-    times = [message.timestamp() for message in messages]
     # librdkafka counts the types of a timestamp from 0 (none), Kafka from −1 (`TimestampType.java`).
-    micros = [None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds * 1000 for kind, milliseconds in times]
+    kinds = [message.timestamp()[0] - 1 for message in messages]
+    micros = [None if milliseconds is None else milliseconds * 1000 for milliseconds in map(milliseconds_of, messages)]
     columns = [
         pa.array(map(Message.key, messages), pa.binary()),
         pa.array(map(Message.value, messages), pa.binary()),
@@ -41,7 +41,7 @@ def records_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         pa.array(map(Message.partition, messages), pa.int32()),
         pa.array(map(Message.offset, messages), pa.int64()),
         pa.array(micros, pa.int64()).cast(SCHEMA.field("timestamp").type),
-        pa.array([kind - 1 for kind, _ in times], pa.int32()),
+        pa.array(kinds, pa.int32()),
         _headers(messages),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

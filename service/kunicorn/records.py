@@ -52,8 +52,7 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     @property
     def timestamp(self) -> int | None:
         """Milliseconds since the Unix epoch, set by the producer or by the broker; None where the record has none."""
-        kind, milliseconds = self.message.timestamp()
-        return None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
+        return milliseconds_of(self.message)
 
     @property
     def key(self) -> bytes | None:
@@ -145,8 +144,7 @@ class Batch(Sequence[Record]):
 
     def timestamps(self) -> list[int | None]:
         """Milliseconds since the Unix epoch; None where a record carries no time."""
-        times = map(Message.timestamp, self._messages)
-        return [None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds for kind, milliseconds in times]
+        return [milliseconds_of(message) for message in self._messages]
 
     def headers(self) -> list[list[tuple[str, bytes | None]]]:
         """Each record's headers, as `Record.headers` has them."""
@@ -220,6 +218,13 @@ class DecodedBatch(Batch):
             return DecodedBatch(self._messages[index], self._data[index], self._key_data[index])
         message = self._messages[index]
         return DecodedRecord(message.value(), message, self._data[index], self._key_data[index])
+
+
+def milliseconds_of(message: Message) -> int | None:
+    """Its timestamp. A producer that names none leaves −1 in a log of CreateTime (`RecordBatch.NO_TIMESTAMP`):
+    that is no time either."""
+    kind, milliseconds = message.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE or milliseconds < 0 else milliseconds
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:

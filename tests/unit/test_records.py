@@ -32,6 +32,12 @@ def test_what_is_missing_is_none_or_empty() -> None:
     assert (record.key, record.value, record.timestamp, record.leader_epoch, record.headers) == (None,) * 4 + ([],)
 
 
+def test_a_timestamp_of_minus_one_in_a_log_of_create_time_is_none() -> None:
+    record = Record.of(Message(topic="orders", partition=0, offset=0, timestamp=(TIMESTAMP_CREATE_TIME, -1)))
+    assert (record.timestamp, Batch([record.message]).timestamps()) == (None, [None])
+    assert Batch([record.message]).to_arrow().column("timestamp").to_pylist() == [None]
+
+
 def test_a_record_shows_where_it_is_from_and_never_its_value() -> None:
     assert repr(Record.of(Message(topic="orders", partition=3, offset=7, value=b"secret"))) == "<Record orders-3@7>"
 

@@ -66,7 +66,7 @@ def _form(order: Order) -> Callable[[Handler, HandlerOrder], Calls]:
 
     def dropping(handler: Handler, its: HandlerOrder) -> Calls:
         refuse_two_committers(handler, order.delivery)
-        return calls_sending(handler, its, order.output_topic, lambda outputs: None, lambda first, following: None)
+        return calls_sending(handler, its, order.output_topic, lambda first, following, outputs: None)
 
     return dropping
 

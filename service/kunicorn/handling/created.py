@@ -7,6 +7,7 @@ is imported where tracing is off.
 
 from __future__ import annotations
 
+import msgspec
 from opentelemetry import propagate, trace
 from opentelemetry.propagators.textmap import Setter
 from opentelemetry.trace import SpanKind
@@ -14,9 +15,10 @@ from opentelemetry.trace import SpanKind
 from kunicorn import __version__
 from kunicorn.handling.outputs import Outgoing
 from kunicorn.handling.tracing import IN_HAND
+from kunicorn.producing import HeaderValue
 from kunicorn.records import Record
 
-Pairs = list[tuple[str, bytes | None]]
+Pairs = list[tuple[str, HeaderValue]]
 
 
 class _Pairs(Setter[Pairs]):
@@ -54,7 +56,7 @@ def with_context(output: Outgoing) -> Outgoing:
     with trace.use_span(span, end_on_exit=True):
         pairs: Pairs = [pair for pair in headers if pair[0].lower() not in fields]
         propagate.inject(pairs, setter=_PAIRS)
-    return output._replace(headers=pairs or None)
+    return msgspec.structs.replace(output, headers=pairs or None)
 
 
 def _copied(told: Pairs) -> bool:

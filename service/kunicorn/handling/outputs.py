@@ -7,35 +7,40 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from confluent_kafka import Message
 
 from kunicorn.decoding.forms import Form, Gathered
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler
-from kunicorn.handling.calls import Calls, arguments_of, calls_with
+from kunicorn.handling.calls import Calls, arguments_of, calls_with, following_offsets
 from kunicorn.outcomes import Done, Outcome
 from kunicorn.pipes.messages import HandlerOrder
-from kunicorn.producing import NotToBeSent, Send
+from kunicorn.producing import HeaderValue, NotToBeSent, Send
+from kunicorn.topics import NO_OFFSET
 
 
-class Outgoing(NamedTuple):
-    """One record as the client's `produce` takes it."""
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """One record as the client's `produce` takes it. A struct, as one is made for every record."""
 
     topic: str
     value: bytes | None
     key: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
+    headers: list[tuple[str, HeaderValue]] | None
     partition: int
     """−1: the client's partitioner chooses."""
     timestamp: int
     """0: now."""
 
-    @property
-    def size(self) -> int:
-        """Roughly what it takes while it waits."""
-        return _ROOM + len(self.value or b"") + len(self.key or b"")
+
+def size_of(outputs: Sequence[Outgoing]) -> int:
+    """Roughly what they take while they wait."""
+    size = _ROOM * len(outputs)
+    for output in outputs:
+        size += len(output.value or b"") + len(output.key or b"")
+    return size
 
 
 _ROOM = 200
@@ -46,12 +51,12 @@ _LARGEST_PARTITION = 2**31 - 1
 
 
 class Noted:
-    """A `Form` that tells whose argument the handler gets: a model does not know its record."""
+    """A `Form` that tells whose argument the handler has: a model does not know its record."""
 
-    def __init__(self, form: Form, note: Callable[[int, int], None]) -> None:
-        """`note` takes the first offset of a call, and the one to go on from behind it."""
+    def __init__(self, form: Form) -> None:
+        self.place: tuple[int | None, int] = (NO_OFFSET, NO_OFFSET)
+        """The first offset of the call, and the one to go on from behind it."""
         self._form = form
-        self._note = note
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
         """See `Form`."""
@@ -59,16 +64,16 @@ class Noted:
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
         """See `Form`."""
-        for message, argument in zip(messages, self._form.each(messages), strict=True):
-            offset = message.offset() or 0
-            self._note(offset, offset + 1)
+        places = zip(map(Message.offset, messages), following_offsets(messages), strict=True)
+        # The argument is asked for first: what cannot be decoded is not in anybody's hands.
+        for argument, self.place in zip(self._form.each(messages), places, strict=True):  # noqa: B020
             yield argument
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         """See `Form`."""
         gathered = self._form.batch(messages)
         if gathered.records:
-            self._note(messages[0].offset() or 0, (messages[gathered.records - 1].offset() or 0) + 1)
+            self.place = messages[0].offset(), (messages[gathered.records - 1].offset() or 0) + 1
         return gathered
 
     def blame(self, message: Message) -> None:
@@ -90,16 +95,21 @@ def calls_sending(
     handler: Handler,
     order: HandlerOrder,
     default_topic: str | None,
-    put: Callable[[list[Outgoing]], None],
-    note: Callable[[int, int], None],
+    put: Callable[[int, int, list[Outgoing]], None],
 ) -> Calls:
-    """The form for a handler whose outputs `put` gets, after `note` was told of which records they are.
+    """The form for a handler whose outputs `put` gets, with the offset of their record, or of the first of their
+    batch, and the one to go on from behind it.
 
     It has one record, or one batch, in hand at a time, be it `async def` or not. Raises like `calls_of`.
     """
-    form = Noted(arguments_of(handler, order.mode, order.decoding, order.tracing), note)
+    form = Noted(arguments_of(handler, order.mode, order.decoding, order.tracing))
+
+    def put_noted(outputs: list[Outgoing]) -> None:
+        first, following = form.place
+        put(first or 0, following, outputs)
+
     # Within the handler's span, where there is one: a generator's body runs when its outputs are taken out.
-    taking = sending(handler, default_topic, put if order.tracing is None else _traced(put))
+    taking = sending(handler, default_topic, put_noted if order.tracing is None else _traced(put_noted))
     return calls_with(replace(handler, call=form.adapted(taking.call)), form, order.mode)
 
 
@@ -124,6 +134,9 @@ def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Out
 
     def call(*arguments: Any) -> object:
         if (returned := handle(*arguments)) is None:
+            return None
+        if type(returned) is Send:  # By far the most usual, and cheap.
+            put([outgoing(returned, default_topic)])
             return None
         return take(*outputs_of(returned, default_topic))
 
@@ -172,15 +185,15 @@ def _item(item: object, default_topic: str | None, how: str) -> Outgoing:
 
 def outgoing(send: Send, default_topic: str | None) -> Outgoing:
     """The record as the client takes it. Raises `NotToBeSent`."""
-    topic = send.topic or default_topic
+    topic, value, key = send.topic or default_topic, send.value, send.key
     if topic is None:
         raise NotToBeSent("a Send without a topic: name one, or set [producing] topic")
     if not isinstance(topic, str):
         raise NotToBeSent(f"a Send whose topic is {type(topic).__name__}: it is a text")
     return Outgoing(
         topic,
-        _bytes(send.value, "value"),
-        _bytes(send.key, "key"),
+        value if type(value) is bytes else _bytes(value, "value"),
+        key if type(key) is bytes else _bytes(key, "key"),
         _headers(send.headers) if send.headers else None,
         _BY_KEY if send.partition is None else _number(send.partition, "partition", _LARGEST_PARTITION),
         _NOW if send.timestamp is None else _number(send.timestamp, "timestamp", 2**63 - 1),
@@ -197,7 +210,7 @@ def _bytes(given: object, what: str) -> bytes | None:
     raise NotToBeSent(f"a Send whose {what} is {type(given).__name__}: it is bytes, text (sent as UTF-8) or None")
 
 
-def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+def _headers(given: Any) -> list[tuple[str, HeaderValue]]:
     pairs = given.items() if isinstance(given, Mapping) else given
     try:
         every = [(name, value) for name, value in pairs]

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka import Message
 
 from kunicorn.clients import decoding_of
 from kunicorn.errors import ConfigError, ExitCode
@@ -44,6 +44,7 @@ from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import stopping
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
+from kunicorn.records import milliseconds_of
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 
@@ -127,8 +128,8 @@ class _Day:
 
 def day_of(message: Message) -> str:
     """The record's day in UTC, as directories of a lake are named."""
-    kind, milliseconds = message.timestamp()
-    return NO_DATE if kind == TIMESTAMP_NOT_AVAILABLE else _day(milliseconds // _DAY_MS)
+    milliseconds = milliseconds_of(message)
+    return NO_DATE if milliseconds is None else _day(milliseconds // _DAY_MS)
 
 
 _days: dict[int, str] = {}

@@ -73,17 +73,18 @@ class MemoryProducer:
         value: bytes | None = None,
         key: bytes | None = None,
         partition: int = -1,
+        callback: Delivered | None = None,
         on_delivery: Delivered | None = None,
         timestamp: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
-        """Take a record."""
+        """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client."""
         pairs = tuple(headers or ())
         where = None if partition < 0 else partition
         record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where)
         (self._sent if self._open is None else self._open).append(record)
-        if on_delivery is not None:
-            self._reports.append((on_delivery, Message(topic=topic, partition=where or 0, offset=len(self._sent))))
+        if (told := callback or on_delivery) is not None:
+            self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))
 
     def poll(self, timeout: float = 0.0) -> int:
         """Report what was taken as delivered; how much that was."""

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -27,16 +27,13 @@ _FULL_QUEUE_SECONDS = 0.05
 _BACKOFF_SECONDS, _BACKOFF_MAX_SECONDS = 0.1, 5.0
 
 
-class Parcel(NamedTuple):
-    """One output, and whose it is."""
-
-    entry: Entry
-    output: Outgoing
+Parcel = tuple[Entry, Outgoing]
+"""One output, and whose it is."""
 
 
 def parcels_of(entries: Iterable[Entry]) -> list[Parcel]:
     """Every output of these, in order."""
-    return [Parcel(entry, output) for entry in entries for output in entry.outputs]
+    return [(entry, output) for entry in entries for output in entry.outputs]
 
 
 def reached(entries: Iterable[Entry]) -> Mapping[int, int]:
@@ -49,34 +46,39 @@ def backoff(failures: int) -> float:
     return min(_BACKOFF_SECONDS * 2.0 ** min(failures, 10), _BACKOFF_MAX_SECONDS) * (0.5 + random.random() / 2)
 
 
-def put(producer: Producer, parcel: Parcel, failed: Callable[[Parcel, KafkaError], None]) -> None:
-    """Hand one output to the client; `failed` is told, now or from within `poll`, if it is not delivered. Blocks while
-    the client's queue is full."""
-    output = parcel.output
+def put(producer: Producer, parcels: Iterable[Parcel], failed: Callable[[Parcel, KafkaError], None]) -> None:
+    """Hand these outputs to the client; `failed` is told, now or from within `poll`, of each that is not delivered.
+    Blocks while the client's queue is full."""
+    produce = producer.produce
+    for parcel in parcels:
+        _, output = parcel
+        told = partial(_told, failed, parcel)
+        while True:
+            try:
+                # By position: named arguments take the client twice as long.
+                produce(
+                    output.topic,
+                    output.value,
+                    output.key,
+                    output.partition,
+                    told,
+                    None,
+                    output.timestamp,
+                    output.headers,
+                )
+            except BufferError:
+                producer.poll(_FULL_QUEUE_SECONDS)
+                continue
+            except KafkaException as error:
+                failed(parcel, error.args[0])
+            break
 
-    def told(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failed(parcel, error)
 
-    more: dict[str, Any] = {"headers": output.headers} if output.headers else {}
-    while True:
-        try:
-            producer.produce(
-                output.topic,
-                output.value,
-                output.key,
-                output.partition,
-                told,
-                timestamp=output.timestamp,
-                **more,
-            )
-        except BufferError:
-            producer.poll(_FULL_QUEUE_SECONDS)
-        except KafkaException as error:
-            failed(parcel, error.args[0])
-            return
-        else:
-            return
+def _told(
+    failed: Callable[[Parcel, KafkaError], None], parcel: Parcel, error: KafkaError | None, message: Message
+) -> None:
+    if error is not None:
+        failed(parcel, error)
 
 
 class Acknowledging:
@@ -98,7 +100,7 @@ class Acknowledging:
         while left:
             left = self._again(self._send(left), rewound)
             # One that was given up meanwhile need not arrive.
-            left = [parcel for parcel in left if parcel.entry.grant.takes_output_at(parcel.entry.offset)]
+            left = [(entry, output) for entry, output in left if entry.grant.takes_output_at(entry.offset)]
             if left:
                 tries += 1
                 time.sleep(backoff(tries))
@@ -115,8 +117,7 @@ class Acknowledging:
     def _send(self, parcels: Sequence[Parcel]) -> list[tuple[Parcel, KafkaError]]:
         """Produce them and wait for their fate; those that were not delivered."""
         self._failed = []
-        for parcel in parcels:
-            put(self._producer, parcel, self._note)
+        put(self._producer, parcels, self._note)
         while self._producer.flush(_FLUSH_SECONDS):
             pass
         return self._failed
@@ -132,7 +133,7 @@ class Acknowledging:
                 self._outbox.refuse(entry, why)
                 rewound[entry.grant.number] = entry.grant
             else:
-                left.append(Parcel(entry, output))
+                left.append((entry, output))
         if left:
             error = failed[-1][1]
             self._outbox.trouble = error.str()

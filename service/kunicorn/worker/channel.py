@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -15,7 +16,7 @@ _CHUNK = 1 << 18
 
 
 class SupervisorGone(PeerError):
-    """The pipe's other end is closed: nobody commits what this worker would handle from here on."""
+    """The pipe is no more, at its other end or here: nobody commits what this worker would handle from here on."""
 
 
 class Channel:
@@ -26,6 +27,7 @@ class Channel:
         self._splitter = FrameSplitter(ToWorker)
         self._received: deque[ToWorker] = deque()
         self._sending = threading.Lock()
+        self._inode = os.fstat(fd).st_ino
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
@@ -36,9 +38,20 @@ class Channel:
         """
         while not self._received:
             if not self._poll.poll(None if timeout is None else max(0.0, timeout * 1000)):
+                self._check_descriptor()
                 return None
             self._received.extend(self._splitter.feed(self._read()))
         return self._received.popleft()
+
+    def _check_descriptor(self) -> None:
+        # A handler that closes all descriptors closes this one, and the next socket of the client's gets its number:
+        # whoever polls that one hears nothing for ever.
+        try:
+            same = os.fstat(self._socket.fileno()).st_ino == self._inode
+        except OSError:
+            same = False
+        if not same:
+            raise SupervisorGone("the pipe to the supervisor was closed by other code in this process")
 
     def _read(self) -> bytes:
         try:

@@ -37,8 +37,8 @@ from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.tally import NOTHING_SENT
 
 _LEASE_RECHECK_SECONDS = 0.25
-_LONGEST_SLEEP_SECONDS = 3600.0
-"""`poll` takes milliseconds in a C int."""
+_LONGEST_SLEEP_SECONDS = 5.0
+"""After so long in silence the pipe is looked at: it may have been closed by the handler."""
 _PUT_OFF_TOLD = 50
 _STDERR = 2
 

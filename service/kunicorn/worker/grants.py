@@ -123,6 +123,11 @@ class Grant:
         """All that was handled is delivered; always so where nothing is sent."""
         return self.handled_to <= int(cells[self.at + CONSUMED])
 
+    @property
+    def takes_all_outputs(self) -> bool:
+        """Whether there is nothing to leave out."""
+        return not self.discarded and self.refused_at == NO_OFFSET
+
     def takes_output_at(self, offset: int) -> bool:
         """Whether what that record leaves is to be delivered."""
         return not self.discarded and (self.refused_at == NO_OFFSET or offset < self.refused_at)

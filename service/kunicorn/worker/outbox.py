@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from kunicorn.handling.outputs import Outgoing
 from kunicorn.worker.grants import Grant
 
@@ -23,7 +25,7 @@ _LATE_SECONDS = 10.0
 """From then on a batch that has not arrived is worth telling of."""
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """What one record (in batch mode: one call's records) leaves to be delivered."""
 
     grant: Grant
@@ -52,7 +54,9 @@ class Outbox:
     def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._now = now
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        """Taken for every record: as `with` of the lock itself it costs a fifth of what the condition's does."""
+        self._changed = threading.Condition(self._lock)
         self._entries: list[Entry] = []
         self._records = self._bytes = 0
         self._oldest = 0.0
@@ -68,17 +72,19 @@ class Outbox:
 
     def put(self, entry: Entry, records: int, nbytes: int) -> None:
         """One more record is handled. Never blocks; `room` says beforehand whether it should."""
-        with self._changed:
-            if not entry.grant.takes_output_at(entry.offset):
+        grant = entry.grant
+        with self._lock:
+            if not grant.takes_output_at(entry.offset):
                 return
-            entry.grant.handled_to = max(entry.grant.handled_to, entry.following)
-            if not self._entries:
-                self._oldest = self._now()
-            self._entries.append(entry)
-            was_due = self._full
+            grant.handled_to = max(grant.handled_to, entry.following)
             self._records += records
             self._bytes += nbytes
-            if len(self._entries) == 1 or (self._full and not was_due):
+            entries = self._entries
+            entries.append(entry)
+            if len(entries) == 1:
+                self._oldest = self._now()
+                self._changed.notify_all()
+            elif self._full:
                 self._changed.notify_all()
 
     def room(self) -> int:
@@ -126,9 +132,11 @@ class Outbox:
             self._taken_at, self.trouble = None, ""
             self._changed.notify_all()
 
-    def live(self, batch: Sequence[Entry]) -> list[Entry]:
+    def live(self, batch: Sequence[Entry]) -> Sequence[Entry]:
         """What of it is still to be delivered."""
-        with self._changed:
+        with self._lock:
+            if all(grant.takes_all_outputs for grant in {entry.grant for entry in batch}):
+                return batch
             return [entry for entry in batch if entry.grant.takes_output_at(entry.offset)]
 
     def refuse(self, entry: Entry, error: BaseException) -> None:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -21,16 +22,18 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.addresses import Address, dead_letters
 from kunicorn.handling.calls import Calls
 from kunicorn.handling.deadletters import Cause
-from kunicorn.handling.outputs import Outgoing, calls_sending, refuse_two_committers
+from kunicorn.handling.outputs import Outgoing, calls_sending, refuse_two_committers, size_of
 from kunicorn.pipes.messages import HandlerOrder
 from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
-from kunicorn.topics import NO_OFFSET
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.letters import Delivery, LetterProducer
 from kunicorn.worker.outbox import Entry, Outbox
 
 LARGEST_REPORT = 4096
+_SWITCH_SECONDS = 0.0005
+"""How long the handler keeps the interpreter from the sender, which needs it a few times for each batch: with Python's
+5 ms, transactions beside a handler that computes wait longer for it than for the brokers."""
 
 
 class Outputs:
@@ -43,7 +46,6 @@ class Outputs:
         self._outbox = outbox
         self._topic = topic
         self._delivery = delivery
-        self._offset = self._following = NO_OFFSET
 
     def room(self, seconds: float) -> int:
         """So many more records may be handled; waits so long for some."""
@@ -53,27 +55,20 @@ class Outputs:
         """How the handler is called: its outputs go into the outbox. Raises like `calls_of`, and `ConfigError`."""
         refuse_two_committers(handler, self._delivery)
         put = _refuse if handler.keeps_offsets else self._put_outputs
-        return calls_sending(handler, order, self._topic, put, self.note)
-
-    def note(self, offset: int, following: int) -> None:
-        """Which records the handler gets now."""
-        self._offset, self._following = offset, following
+        return calls_sending(handler, order, self._topic, put)
 
     def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
         """What becomes of these records, which were given up, goes the way of outputs."""
         first, last = Record.of(messages[0]).offset, Record.of(messages[-1]).offset
         assert self.grant is not None
-        self._put(Entry(self.grant, first, last + 1, outputs, is_letter=True))
+        self._outbox.put(Entry(self.grant, first, last + 1, outputs, is_letter=True), 0, size_of(outputs))
 
-    def _put_outputs(self, outputs: list[Outgoing]) -> None:
+    def _put_outputs(self, first: int, following: int, outputs: list[Outgoing]) -> None:
         assert self.grant is not None
-        self._put(Entry(self.grant, self._offset, self._following, outputs))
-
-    def _put(self, entry: Entry) -> None:
-        self._outbox.put(entry, 0, sum(output.size for output in entry.outputs))
+        self._outbox.put(Entry(self.grant, first, following, outputs), 0, size_of(outputs))
 
 
-def _refuse(outputs: list[Outgoing]) -> None:
+def _refuse(first: int, following: int, outputs: list[Outgoing]) -> None:
     """Its offset is stored when the handler returns: what a worker that dies then has not sent, nobody would send."""
     raise NotToBeSent(
         "a handler that keeps its offsets itself (load_offsets) returned records to send, which might be lost: leave "
@@ -150,6 +145,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         """The worker ends with it: without a sender nothing would ever be consumed."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             while True:
                 if batch := self._outbox.take():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from kunicorn.worker.outbox import Entry
@@ -18,6 +20,7 @@ class Tallied(NamedTuple):
     aborted: int
 
 
+_OUTPUTS, _TOPIC = attrgetter("outputs"), attrgetter("topic")
 NOTHING_SENT = Tallied({}, [], 0)
 
 
@@ -32,7 +35,7 @@ class Tally:
 
     def delivered(self, entries: Iterable[Entry]) -> None:
         """The brokers have all their outputs."""
-        counts = Counter(output.topic for entry in entries for output in entry.outputs)
+        counts = Counter(map(_TOPIC, chain.from_iterable(map(_OUTPUTS, entries))))
         with self._lock:
             self._sent.update(counts)
 

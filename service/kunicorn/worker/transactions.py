@@ -171,7 +171,7 @@ class Transactions:
         self._asked = False
         self._identity: CommitAs | None = None
         self._batch: Sequence[Entry] = ()
-        self._live: list[Entry] = []
+        self._live: Sequence[Entry] = ()
         self._failed: list[tuple[Parcel, KafkaError]] = []
         self._rewound: dict[int, Grant] = {}
         self._why = ""
@@ -248,8 +248,7 @@ class Transactions:
         return Result.OK
 
     def _produce(self) -> Result:
-        for parcel in parcels_of(self._live):
-            put(self._producer, parcel, self._note)
+        put(self._producer, parcels_of(self._live), self._note)
         return Result.ABORTABLE if self._refuse() else Result.OK
 
     def _send_offsets(self) -> Result:

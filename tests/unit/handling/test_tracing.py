@@ -136,7 +136,7 @@ def sent(handle: Callable[..., Any], *messages: Message, mode: str = "record") -
     """What a traced handler left to be sent."""
     outputs: list[Outgoing] = []
     order = HandlerOrder("x:y", mode, {}, 100, 1, 1, 1, decoding=JSON, tracing=Tracing("shop"))
-    calls = calls_sending(handler_of("x:y", handle), order, "totals", outputs.extend, lambda a, b: None)
+    calls = calls_sending(handler_of("x:y", handle), order, "totals", lambda _, __, made: outputs.extend(made))
     cells = memoryview(array("q", [messages[0].offset() or 0]))
     calls(messages, following_offsets(messages), cells, 0, [])
     calls.close()
@@ -204,7 +204,7 @@ def test_outputs_of_a_batch_are_made_within_its_span(spans: Callable[[], tuple[R
 def test_without_tracing_outputs_are_as_the_handler_made_them() -> None:
     outputs: list[Outgoing] = []
     order = HandlerOrder("x:y", "record", {}, 100, 1, 1, 1)
-    calls = calls_sending(handler_of("x:y", plain), order, "totals", outputs.extend, lambda a, b: None)
+    calls = calls_sending(handler_of("x:y", plain), order, "totals", lambda _, __, made: outputs.extend(made))
     one = message(7, headers=[PARENT])
     calls([one], following_offsets([one]), memoryview(array("q", [7])), 0, [])
     assert outputs == [Outgoing("totals", b"1", None, [("own", b"1")], -1, 0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -53,6 +54,15 @@ def test_the_end_of_the_pipe_is_told(pipe: Pipe) -> None:
         channel.receive()
     with pytest.raises(SupervisorGone):
         channel.send(Ready())
+
+
+def test_a_descriptor_that_was_closed_and_given_to_another_socket_is_the_pipes_end(pipe: Pipe) -> None:
+    _, channel = pipe
+    other, idle = socket.socketpair()
+    with other, idle:
+        os.dup2(idle.fileno(), channel._socket.fileno())
+        with pytest.raises(SupervisorGone, match="closed by other code"):
+            channel.receive(0.01)
 
 
 def test_nonsense_is_told(pipe: Pipe) -> None:

@@ -1,0 +1,173 @@
+"""What each feature adds to a record, in memory: what of a worker stands around its handler. `make bench-features`
+
+    python -m bench.features [--rounds N] [--write]
+
+No broker: CPU time of this thread, so that neighbours disturb little; of each the best of some rounds counts. What is
+switched off costs nothing, as the form of a call is chosen once, before the first record: the first row is all of it.
+What decoding costs by the kind of model is `bench.decoding`'s; concurrency as a whole `bench.concurrency`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Message, Producer
+from rich.console import Console
+from rich.table import Table
+
+from bench.decoding import RECORDS, messages, plain
+from bench.pages import write_section
+from bench.quick_handlers import copy
+from kunicorn.handlers import Handler
+from kunicorn.handling.calls import Calls, calls_of
+from kunicorn.handling.partial import OfOne
+from kunicorn.outcomes import BatchError
+from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+from kunicorn.records import Batch, Record
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.acknowledging import parcels_of, put
+from kunicorn.worker.batches import runs
+from kunicorn.worker.flight import Track
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.producing import Outputs
+
+TURNS = 10
+KEYS = 100
+_EVERYTHING = Limits(1 << 60, 1 << 60, 3600.0)
+_HEAD = """\
+`make bench-features`: CPU time of one thread around a handler that does nothing, best of some rounds on two shared
+cores. What is not switched on is not there: the form of a call is chosen before the first record.
+
+| switched on | ns a record |
+|---|--:|
+"""
+
+
+async def plain_async(record: Record) -> None: ...
+def batch(records: Batch) -> None: ...
+
+
+def half(records: Batch) -> None:
+    """One of the batch has failed."""
+    raise BatchError(done=len(records) // 2)
+
+
+def called(calls: Calls, some: Sequence[Message]) -> Callable[[], None]:
+    """One go over all records."""
+    following, cells = range(1, len(some) + 1), memoryview(array("q", [0]))
+
+    def go() -> None:
+        with suppress(OfOne):
+            calls(some, following, cells, 0, [])
+
+    return go
+
+
+def form(handle: Callable[..., Any], mode: str = "record", *, is_async: bool = False, **more: Any) -> Calls:
+    """How a worker calls it."""
+    return calls_of(Handler("bench", handle, is_async=is_async), mode, **more)
+
+
+class Sent:
+    """A handler whose outputs go into an outbox, and from there to a client that has no broker."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox(_EVERYTHING)
+        outputs = Outputs(self.outbox, "out", "at_least_once")
+        outputs.grant = Grant(1, TopicPartition("t", 0), 0, 0)
+        order = HandlerOrder("bench", "record", {}, 1, 1, 0, 0)
+        self.calls = outputs.calls(Handler("bench", copy, is_async=False), order)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": "127.0.0.1:1",
+                "log_level": 0,
+                "queue.buffering.max.messages": 10_000_000,
+                "delivery.report.only.error": True,
+            }
+        )
+
+    def handled(self, some: Sequence[Message]) -> Callable[[], None]:
+        """The runner's part, and a batch that is taken and thrown away."""
+        go = called(self.calls, some)
+
+        def handle() -> None:
+            go()
+            self.outbox.hurry()
+            self.outbox.take()
+
+        return handle
+
+    def delivered(self, some: Sequence[Message]) -> Callable[[], None]:
+        """The sender's part: the client's own is most of it."""
+        called(self.calls, some)()
+        self.outbox.hurry()
+        entries = self.outbox.take()
+        return lambda: put(self._producer, parcels_of(entries), lambda parcel, error: None)
+
+
+def by_key(some: Sequence[Message]) -> None:
+    """Everything through the lanes of a worker with several records in hand."""
+    lanes, track = Lanes("key", 16), Track(TopicPartition("t", 0), 1, 0)
+    for offset, message in enumerate(some):
+        lanes.arrive(track, offset, 0, b"%d" % (offset % KEYS), message, 100)
+    while (flight := lanes.start(0)) is not None:
+        lanes.finish(flight)
+
+
+def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name."""
+    sent = Sent()
+    return {
+        "nothing": called(form(plain), some),
+        "`async def`": called(form(plain_async, is_async=True), some),
+        '`value = "json"`': called(form(plain, decoding=Decoding(value="json")), some),
+        "`[tracing]`, with nobody who collects": called(form(plain, tracing=Tracing("g")), some),
+        '`mode = "batch"`': called(form(batch, "batch"), some),
+        "the same, every batch raising `BatchError`": called(form(half, "batch"), some),
+        "cutting what was fetched: one topic": lambda: list(runs(some, several_topics=False)),
+        "cutting what was fetched: `[[handlers]]`, two topics": lambda: list(runs(of_two_topics, several_topics=True)),
+        "`[producing]`: handler and outbox, one output each": sent.handled(some),
+        "`[producing]`: the sender, client included": sent.delivered(some),
+        '`ordering = "key"`: its lanes': lambda: by_key(some),
+    }
+
+
+def nanoseconds(call: Callable[[], Any]) -> float:
+    """CPU time a record, of one go."""
+    began = time.thread_time_ns()
+    for _ in range(TURNS):
+        call()
+    return (time.thread_time_ns() - began) / TURNS / RECORDS
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.features", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    options = parser.parse_args()
+    some = messages()
+    two = [Message(topic="tu"[at > RECORDS // 2], partition=0, offset=at, value=b"v") for at in range(RECORDS)]
+    every = features(some, two)
+    best = dict.fromkeys(every, float("inf"))
+    for _ in range(options.rounds):
+        for name, call in every.items():
+            best[name] = min(best[name], nanoseconds(call))
+    table = Table("switched on", "ns a record")
+    for name, took in best.items():
+        table.add_row(name.replace("[", r"\["), f"{took:.0f}")
+    Console(width=100).print(table)
+    if options.write:
+        lines = (f"| {name} | {took:.0f} |" for name, took in best.items())
+        write_section("What features cost", _HEAD + "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
