@@ -27,7 +27,7 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, calls_of
 from kunicorn.handling.partial import OfOne
 from kunicorn.outcomes import BatchError
-from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
 from kunicorn.records import Batch, Record
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.acknowledging import parcels_of, put

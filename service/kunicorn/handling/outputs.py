@@ -17,7 +17,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, arguments_of, calls_with, following_offsets
 from kunicorn.outcomes import Done, Outcome
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import HeaderValue, NotToBeSent, Send
 from kunicorn.topics import NO_OFFSET
 

@@ -11,7 +11,7 @@ from kunicorn.handling.calls import Calls, arguments_of, calls_for
 from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.outputs import gathering
 from kunicorn.outcomes import heed
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.worker.crew import Take
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.producing import Outputs

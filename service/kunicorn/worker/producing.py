@@ -24,7 +24,7 @@ from kunicorn.handling.calls import Calls
 from kunicorn.handling.deadletters import Cause
 from kunicorn.handling.outputs import Outgoing, calls_sending, leaves, outputs_of, refuse_two_committers, size_of
 from kunicorn.outcomes import heed
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
 from kunicorn.worker.crew import Take

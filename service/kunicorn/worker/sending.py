@@ -9,7 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
-from kunicorn.pipes.messages import FromWorker, ProducingTarget
+from kunicorn.pipes.messages import FromWorker
+from kunicorn.pipes.orders import ProducingTarget
 from kunicorn.worker.acknowledging import Acknowledging
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.login import Login

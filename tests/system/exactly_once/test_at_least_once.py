@@ -10,7 +10,8 @@ import pytest
 
 from kunicorn.handling.deadletters import read
 from kunicorn.pipes import marks
-from kunicorn.pipes.messages import DeadLetterTarget, Drain, Failed, FetcherStopped, ProducingTarget, StopFetcher
+from kunicorn.pipes.messages import Drain, Failed, FetcherStopped, StopFetcher
+from kunicorn.pipes.orders import DeadLetterTarget, ProducingTarget
 from kunicorn.pipes.producer import producer_properties
 from tests.kafka import KafkaCluster
 from tests.system.outputs import committed_outputs

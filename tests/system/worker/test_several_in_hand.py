@@ -11,16 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from kunicorn.pipes.marks import read, written
-from kunicorn.pipes.messages import (
-    Drain,
-    Failed,
-    FetcherStart,
-    FetcherStopped,
-    HandlerOrder,
-    StartFetcher,
-    TimedOut,
-    WorkerFailed,
-)
+from kunicorn.pipes.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from kunicorn.pipes.orders import HandlerOrder
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, WorkerProcess, configuration
 from tests.system.worker.traffic import seen

@@ -14,15 +14,8 @@ from confluent_kafka import KafkaError, Message
 
 from kunicorn.pipes import clock
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import (
-    Configure,
-    DeadLetterTarget,
-    FetcherStart,
-    FetcherStopped,
-    FromWorker,
-    HandlerOrder,
-    ProducingTarget,
-)
+from kunicorn.pipes.messages import Configure, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.pipes.orders import DeadLetterTarget, HandlerOrder, ProducingTarget
 from kunicorn.testing import record
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
 from kunicorn.testing.producer import MemoryProducer, SentRecord
