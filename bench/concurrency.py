@@ -3,8 +3,9 @@
     python -m bench.concurrency [--rounds N]
 
 One worker, one partition, ordering by key, handlers that wait 5 ms: with n records in hand no more than n / 5 ms can be
-handled. The goal is nine tenths of that, for threads and for asyncio tasks. Beside it stands what Python alone comes to
-in the same minute: as many threads, or tasks, that only wait. Where that misses the goal, so does any worker.
+handled. The goal is nine tenths of that, for threads and for asyncio tasks. They wait in two ways: they sleep, or ask a
+server that answers after 5 ms (`bench.answering`). Beside each stands what Python alone comes to in the same minute: as
+many threads, or tasks, that only wait. Where that misses the goal, so does any worker.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import uvloop
 from confluent_kafka import Producer
@@ -24,7 +28,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from bench.quick import start_worker
+from bench.answering import Ask, AskAsync, answering
+from bench.quick import cpu_ns, start_worker
 from bench.quick_handlers import WAIT_SECONDS
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import configuration
@@ -32,7 +37,31 @@ from tests.system.worker.rig import configuration
 KEYS = 5000
 SECONDS = 3.0
 GOAL = 0.9
-FORMS = {"threads": "bench.quick_handlers:wait", "tasks": "bench.quick_handlers:wait_async"}
+
+
+class Form(NamedTuple):
+    """How the handler waits."""
+
+    crew: str
+    waits: str
+    entrypoint: str
+
+
+FORMS = (
+    Form("threads", "sleeps", "bench.quick_handlers:wait"),
+    Form("threads", "asks", "bench.answering:ask"),
+    Form("tasks", "sleeps", "bench.quick_handlers:wait_async"),
+    Form("tasks", "asks", "bench.answering:ask_async"),
+)
+
+
+class Measured(NamedTuple):
+    """One run of a worker."""
+
+    records: float
+    """A second."""
+    cpu_us: float
+    """CPU time a record, of all the worker's threads."""
 
 
 def fill(bootstrap: str, topic: str, records: int) -> None:
@@ -46,31 +75,36 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
         raise SystemExit(f"{bootstrap} did not take the records for {topic} within a minute")
 
 
-def worker_rate(bootstrap: str, topic: str, entrypoint: str, in_hand: int, records: int) -> float:
-    """Records a second, from the first one handled on."""
-    configure = configuration(bootstrap, entrypoint, [topic], ordering="key", concurrency=in_hand, log_level="error")
+def worker_rate(bootstrap: str, topic: str, form: Form, in_hand: int, records: int, path: str) -> Measured:
+    """From the first record handled on."""
+    configure = configuration(
+        bootstrap, form.entrypoint, [topic], ordering="key", concurrency=in_hand, log_level="error"
+    )
+    if form.waits == "asks":
+        configure.handlers[0].options["path"] = path
     with ExitStack() as stack:
         worker = start_worker(stack, configure)
         worker.start(topic, {0: 0})
         while not (already := worker.slot(1).handled):
             time.sleep(0.001)
-        began = time.perf_counter()
+        began, used = time.perf_counter(), cpu_ns(worker.pid)
         while (handled := worker.slot(1).handled) < records:
             time.sleep(0.005)
-        return (handled - already) / (time.perf_counter() - began)
+        left = handled - already
+        return Measured(left / (time.perf_counter() - began), (cpu_ns(worker.pid) - used) / left / 1000)
 
 
-def threads_alone(in_hand: int) -> float:
+def threads_alone(in_hand: int, wait: Callable[[], None]) -> float:
     """Waits a second of so many threads."""
     counts = [0] * in_hand
     until = time.perf_counter() + 1.0
 
-    def wait(index: int) -> None:
+    def go_on(index: int) -> None:
         while time.perf_counter() < until:
-            time.sleep(WAIT_SECONDS)
+            wait()
             counts[index] += 1
 
-    threads = [threading.Thread(target=wait, args=(index,)) for index in range(in_hand)]
+    threads = [threading.Thread(target=go_on, args=(index,)) for index in range(in_hand)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -78,25 +112,33 @@ def threads_alone(in_hand: int) -> float:
     return float(sum(counts))
 
 
-def tasks_alone(in_hand: int) -> float:
+def tasks_alone(in_hand: int, wait: Callable[[], Awaitable[None]]) -> float:
     """Waits a second of so many tasks."""
     count = 0
 
-    async def wait(until: float) -> None:
+    async def go_on(until: float) -> None:
         nonlocal count
         while time.perf_counter() < until:
-            await asyncio.sleep(WAIT_SECONDS)
+            await wait()
             count += 1
 
     async def every() -> None:
         until = time.perf_counter() + 1.0
-        await asyncio.gather(*(wait(until) for _ in range(in_hand)))
+        await asyncio.gather(*(go_on(until) for _ in range(in_hand)))
 
     uvloop.run(every())
     return float(count)
 
 
-ALONE: dict[str, Callable[[int], float]] = {"threads": threads_alone, "tasks": tasks_alone}
+def alone(form: Form, in_hand: int, path: str) -> float:
+    """What Python alone comes to with as many that only wait."""
+    if form.crew == "threads":
+        ask = Ask()
+        ask.setup({"path": path})
+        return threads_alone(in_hand, ask if form.waits == "asks" else lambda: time.sleep(WAIT_SECONDS))
+    ask_async = AskAsync()
+    ask_async.setup({"path": path})
+    return tasks_alone(in_hand, ask_async if form.waits == "asks" else lambda: asyncio.sleep(WAIT_SECONDS))
 
 
 def main() -> int:
@@ -104,23 +146,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.concurrency", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    table = Table("in hand", "form", "records/s", "of n / 5 ms", "only waiting", "of that", "goal")
+    table = Table("in hand", "form", "records/s", "of n / 5 ms", "CPU µs a record", "only waiting", "of that", "goal")
     good = True
-    with KafkaCluster() as kafka:
-        for in_hand in (10, 100):
-            limit = in_hand / WAIT_SECONDS
-            records, topic = round(limit * SECONDS), f"bench-{in_hand}"
-            fill(kafka.bootstrap, topic, records)
-            for form, entrypoint in FORMS.items():
-                found, alone = [], []
-                for _ in range(options.rounds):
-                    alone.append(ALONE[form](in_hand))
-                    found.append(worker_rate(kafka.bootstrap, topic, entrypoint, in_hand, records))
-                rate, waiting = median(found), median(alone)
-                good &= rate >= GOAL * limit
-                ratios = f"{rate / limit:.2f}", f"{waiting:,.0f}", f"{rate / waiting:.2f}"
-                table.add_row(str(in_hand), form, f"{rate:,.0f}", *ratios, f"≥ {GOAL}")
-    Console(width=110).print(table)
+    with KafkaCluster() as kafka, tempfile.TemporaryDirectory() as directory:
+        path = str(Path(directory) / "answers")
+        with answering(path):
+            for in_hand in (10, 100):
+                limit = in_hand / WAIT_SECONDS
+                records, topic = round(limit * SECONDS), f"bench-{in_hand}"
+                fill(kafka.bootstrap, topic, records)
+                for form in FORMS:
+                    waited, found = [], []
+                    for _ in range(options.rounds):
+                        waited.append(alone(form, in_hand, path))
+                        found.append(worker_rate(kafka.bootstrap, topic, form, in_hand, records, path))
+                    rate, waiting = median(each.records for each in found), median(waited)
+                    good &= rate >= GOAL * limit
+                    table.add_row(
+                        str(in_hand),
+                        f"{form.crew}, {form.waits}",
+                        f"{rate:,.0f}",
+                        f"{rate / limit:.2f}",
+                        f"{median(each.cpu_us for each in found):.0f}",
+                        f"{waiting:,.0f}",
+                        f"{rate / waiting:.2f}",
+                        f"≥ {GOAL}",
+                    )
+    Console(width=120).print(table)
     return 0 if good else 1
 
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from bench.pages import write_section
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import calls_of
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from kunicorn.records import Batch, Record
 
 RECORDS = 1000

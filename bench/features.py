@@ -27,13 +27,14 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, calls_of
 from kunicorn.handling.partial import OfOne
 from kunicorn.outcomes import BatchError
-from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
 from kunicorn.records import Batch, Record
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.acknowledging import parcels_of, put
 from kunicorn.worker.batches import runs
 from kunicorn.worker.flight import Track
 from kunicorn.worker.grants import Grant
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.producing import Outputs
@@ -114,10 +115,11 @@ class Sent:
 
 def by_key(some: Sequence[Message]) -> None:
     """Everything through the lanes of a worker with several records in hand."""
-    lanes, track = Lanes("key", 16), Track(TopicPartition("t", 0), 1, 0)
+    lanes, hands = Lanes(), Hands("key", 16)
+    track = Track(TopicPartition("t", 0), 1, hands, 0)
     for offset, message in enumerate(some):
         lanes.arrive(track, offset, 0, b"%d" % (offset % KEYS), message, 100)
-    while (flight := lanes.start(0)) is not None:
+    while (flight := lanes.start(hands, 0)) is not None:
         lanes.finish(flight)
 
 

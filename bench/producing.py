@@ -23,7 +23,8 @@ from rich.table import Table
 
 from bench.pages import write_section
 from bench.quick import PARTITIONS, Rate, cpu_ns, create, fill, handled, start_worker
-from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, Configure, ProducingTarget
+from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, Configure
+from kunicorn.pipes.orders import ProducingTarget
 from kunicorn.pipes.producer import producer_properties
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import WorkerProcess, configuration

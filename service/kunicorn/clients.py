@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import (
+from kunicorn.pipes.messages import FetchToken
+from kunicorn.pipes.orders import (
     Batching,
     DeadLetterTarget,
     Decoding,
     FailureRule,
-    FetchToken,
     HandlerOrder,
     ProducingTarget,
     Tracing,

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos import page
+from tests.chaos.crowds import CROWDS, ONE
 from tests.chaos.faults import FAULTS
 from tests.chaos.group import BROKER_SETTINGS, LINKS
 from tests.chaos.run import Result, run
-from tests.chaos.schedule import WHOLE, Schedule, remember, remembered, schedule
+from tests.chaos.schedule import WHOLE, Schedule, crowded, remember, remembered, schedule
 from tests.kafka import ProxiedCluster
 
 
@@ -40,7 +41,7 @@ def main() -> int:
             else:
                 results.append(result)
     if options.write:
-        write(results, failed)
+        write([result for result in results if result.schedule.crowd == ONE], failed)
     return 1 if failed else 0
 
 
@@ -75,6 +76,7 @@ def planned(seed: int | None, only: list[str]) -> Iterator[Schedule]:
     yield from remembered()
     first = WHOLE * random.randrange(10_000)
     yield from (schedule(first + number, only) for number in range(WHOLE))
+    yield from (crowded(first + number, crowd) for number, crowd in enumerate(CROWDS) if crowd != ONE)
 
 
 def tell(line: str) -> None:

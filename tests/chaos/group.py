@@ -14,7 +14,8 @@ from typing import Any
 from kunicorn.handling.deadletters import read
 from kunicorn.pipes import clock
 from tests.chaos.calls import read_calls
-from tests.chaos.load import KEYS, Load
+from tests.chaos.crowds import CROWDS, ONE, Crowd
+from tests.chaos.load import Load
 from tests.kafka import Broker, ProxiedCluster
 from tests.system.members import MemberProcess, Members, group_settings, merged
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
@@ -22,9 +23,8 @@ from tests.system.workers import procfs
 from tests.waiting import wait_until
 
 MEMBERS, WORKERS, PARTITIONS = 3, 2, 12
-RATE = 20
-"""Records a second: a third of what all the workers manage, and no more than one member left alone does."""
 HANDLER_MS = 200
+"""With one record in hand all workers manage three times the load, and one member left alone just about does."""
 LINKS = tuple(f"link{number}" for number in range(MEMBERS + 1))
 """To the brokers, one for each member that may live at a time."""
 SESSION = 10.0
@@ -67,6 +67,7 @@ class Group:
     static: bool
     rng: random.Random
     directory: Path
+    crowd: Crowd = CROWDS[ONE]
     alive: list[MemberProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -74,9 +75,9 @@ class Group:
         self.kafka.create_topic(self.letters_topic, 1)
         self.directory.mkdir(parents=True)
         needed = group_settings(self.kafka.bootstrap, [self.topic], self.topic, workers=WORKERS)
-        settings = merged(needed, SETTINGS, {"group": PROTOCOLS[self.protocol]})
+        settings = merged(needed, SETTINGS, {"group": PROTOCOLS[self.protocol], "handler": self.crowd.handler})
         self.members = Members(self.directory, settings, {"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
-        self.load = Load(self.kafka.bootstrap, self.topic, RATE)
+        self.load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, self.crowd.keys)
         self._instances: dict[MemberProcess, str] = {}
         self._links: dict[MemberProcess, str] = {}
         for link in LINKS:
@@ -92,7 +93,7 @@ class Group:
     def send_poison(self, count: int) -> set[tuple[int, int]]:
         """So many records that kill whoever handles them; partition and offset of each, as the brokers confirmed."""
         before = frozenset(self.load.poison)
-        for customer in self.rng.sample(range(KEYS), count):
+        for customer in self.rng.sample(range(self.crowd.keys), count):
             self.load.send_poison(customer)
         wait_until(lambda: len(self.load.poison) == len(before) + count, f"{count} poisoned records in the log", 30)
         return self.load.poison - before
@@ -180,7 +181,7 @@ class Group:
         }
         for partition, offset in self.load.poison:
             done.setdefault(partition, set()).add(offset)
-        return all(end == 0 or end - 1 in done.get(partition, ()) for partition, end in ends.items())
+        return all(done.get(partition, set()).issuperset(range(end)) for partition, end in ends.items())
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

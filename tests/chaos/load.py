@@ -11,13 +11,11 @@ from confluent_kafka import KafkaError, Message, Producer
 from kunicorn.pipes import clock
 from tests.system.handlers.lethal import POISON
 
-KEYS = 1000
-
 
 class Load:
     """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once."""
 
-    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, rate: int, keys: int = 1000) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -29,6 +27,7 @@ class Load:
         )
         self._topic = topic
         self._rate = rate
+        self._keys = keys
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.appended: defaultdict[int, list[int]] = defaultdict(list)
@@ -43,7 +42,7 @@ class Load:
         self._thread.start()
 
     def send_poison(self, customer: int) -> None:
-        """A record of this customer (below `KEYS`) that kills whoever handles it, among the others and soon."""
+        """A record of this customer (below `keys`) that kills whoever handles it, among the others and soon."""
         self._poisoned_keys.append(_key(customer))
 
     def stop(self) -> None:
@@ -60,7 +59,7 @@ class Load:
         while not self._ended.wait(0.01):
             due = int((time.monotonic() - began) * self._rate)
             for number in range(sent, due):
-                self._producer.produce(self._topic, b"x" * 200, _key(number % KEYS), on_delivery=self._confirmed)
+                self._producer.produce(self._topic, b"x" * 200, _key(number % self._keys), on_delivery=self._confirmed)
             sent = max(sent, due)
             while self._poisoned_keys:
                 key = self._poisoned_keys.popleft()

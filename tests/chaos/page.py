@@ -15,6 +15,7 @@ from textwrap import fill
 import confluent_kafka
 
 import kunicorn
+from tests.chaos.crowds import CROWDS, ONE
 from tests.chaos.faults import FAULTS
 from tests.chaos.group import (
     COMMIT_INTERVAL,
@@ -23,7 +24,6 @@ from tests.chaos.group import (
     MEMBERS,
     PARTITIONS,
     PROTOCOLS,
-    RATE,
     SESSION,
     WORKERS,
 )
@@ -84,7 +84,8 @@ def _conditions(results: Sequence[Result]) -> Iterable[str]:
     )
     yield (
         f"Three brokers (replication factor 3, min.insync.replicas 2); {MEMBERS} members of {WORKERS} workers, more or "
-        f"fewer after scaling; {PARTITIONS} partitions, {RATE} keyed records a second, handlers of 0–{HANDLER_MS} ms; "
+        f"fewer after scaling; {PARTITIONS} partitions, {CROWDS[ONE].rate} keyed records a second, handlers of 0–"
+        f"{HANDLER_MS} ms, one record in hand; "
         f"session_timeout_ms {SESSION * 1000:.0f}, commit_interval_ms {COMMIT_INTERVAL * 1000:.0f}, "
         "heartbeat_interval_ms 1000, everything else as it comes."
     )

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.crowds import ONE
 from tests.chaos.faults import FAULTS, Kind
 from tests.chaos.group import PROTOCOLS
 
 SEEDS_THAT_FAILED = Path(__file__).parent / "seeds_that_failed.txt"
 WHOLE = 2 * len(PROTOCOLS)
 """So many seeds in a row, from a multiple of it on, put every protocol through every fault."""
+
+CROWD_FAULTS = ("kill-worker", "rolling-restart", "kill-supervisor", "kill-worker", "scale-out")
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,21 @@ class Schedule:
     protocol: str
     static: bool
     faults: tuple[str, ...]
+    crowd: str = ONE
+    """How many records its workers have in hand, in which order."""
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {'static' if self.static else 'dynamic'} members, {self.protocol}"
+        return (
+            f"seed {self.seed}: {'static' if self.static else 'dynamic'} members, {self.protocol}, {self.crowd} in hand"
+        )
 
 
-def schedule(seed: int, only: Sequence[str] = ()) -> Schedule:
+def crowded(seed: int, crowd: str) -> Schedule:
+    """A dynamic group whose workers have several records in hand, and what ends workers and moves partitions."""
+    return schedule(2 * seed, CROWD_FAULTS, crowd)
+
+
+def schedule(seed: int, only: Sequence[str] = (), crowd: str = ONE) -> Schedule:
     """The schedule of a seed; `only` keeps a subset of faults, or the list that a seed stood for when it failed.
 
     An even seed and the odd one after it deal all faults out between a dynamic and a static group.
@@ -40,15 +52,17 @@ def schedule(seed: int, only: Sequence[str] = ()) -> Schedule:
     half = (len(FAULTS) + 1) // 2 - len(dealt[Kind.DYNAMIC])
     mine = dealt[Kind.ANY][half:] + dealt[Kind.STATIC] if static else dealt[Kind.ANY][:half] + dealt[Kind.DYNAMIC]
     random.Random(seed).shuffle(mine)
-    return Schedule(seed, list(PROTOCOLS)[seed // 2 % len(PROTOCOLS)], static, tuple(only or mine))
+    return Schedule(seed, list(PROTOCOLS)[seed // 2 % len(PROTOCOLS)], static, tuple(only or mine), crowd)
 
 
 def remembered(path: Path = SEEDS_THAT_FAILED) -> list[Schedule]:
-    """Schedules that failed once: a line holds the seed and the faults it stood for, after # a remark."""
+    """Schedules that failed once: a line holds the seed, or seed:crowd, and the faults it stood for, after # a
+    remark."""
     if not path.exists():
         return []
     lines = (line.partition("#")[0].split() for line in path.read_text().splitlines())
-    return [schedule(int(seed), only) for seed, *only in filter(None, lines)]
+    read = ((*word.partition(":"), only) for word, *only in filter(None, lines))
+    return [schedule(int(seed), only, crowd or ONE) for seed, _, crowd, only in read]
 
 
 def remember(failed: Schedule, remark: str, path: Path = SEEDS_THAT_FAILED) -> None:
@@ -56,4 +70,5 @@ def remember(failed: Schedule, remark: str, path: Path = SEEDS_THAT_FAILED) -> N
     if failed in remembered(path):
         return
     with path.open("a") as file:
-        file.write(f"{failed.seed} {' '.join(failed.faults)}  # {remark.splitlines()[0][:100]}\n")
+        word = str(failed.seed) if failed.crowd == ONE else f"{failed.seed}:{failed.crowd}"
+        file.write(f"{word} {' '.join(failed.faults)}  # {remark.splitlines()[0][:100]}\n")

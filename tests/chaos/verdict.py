@@ -41,8 +41,11 @@ class Outcome:
     """The promises that did not hold."""
 
 
-def judge(steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Sequence[int]]) -> list[Outcome]:
-    """One outcome a step. What happens until the next step begins is the step's."""
+def judge(
+    steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Sequence[int]], in_hand: int = 1
+) -> list[Outcome]:
+    """One outcome a step. What happens until the next step begins is the step's. `in_hand`: most records that a worker
+    has in hand."""
     again, beside = repeats(calls), overlaps(calls)
     outcomes = []
     for number, step in enumerate(steps):
@@ -57,30 +60,34 @@ def judge(steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Seque
                 overlaps=len({each.inside for each in together}),
                 pauses=tuple(wait / NANOSECONDS for wait in waits),
                 rebalances=step.rebalances,
-                broken=(*_repeats_broken(step, mine), *_overlaps_broken(step, together), *_rebalances_broken(step)),
+                broken=(
+                    *_repeats_broken(step, mine, in_hand),
+                    *_overlaps_broken(step, together, in_hand),
+                    *_rebalances_broken(step),
+                ),
             )
         )
     return outcomes
 
 
-def _repeats_broken(step: Step, mine: Sequence[Repeat]) -> Iterator[str]:
-    complaints = _COMPLAINTS[FAULTS[step.fault].repeats](step.hurt, mine)
+def _repeats_broken(step: Step, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
+    complaints = _COMPLAINTS[FAULTS[step.fault].repeats](step.hurt, mine, in_hand)
     return (f"{step.fault}: {complaint}" for complaint in complaints)
 
 
-def _beyond_nothing(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+def _beyond_nothing(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
     if mine:
         yield f"{len(mine)} records were handled again, first {mine[0]}"
 
 
-def _beyond_in_hand(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
-    if len(mine) > len(hurt.killed):
+def _beyond_in_hand(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
+    if len(mine) > len(hurt.killed) * in_hand:
         yield f"{len(mine)} records were handled again for {len(hurt.killed)} killed workers: {mine}"
     if others := [each for each in mine if each.before.pid not in hurt.killed]:
         yield f"handled again, but not in hand of the killed: {others[0]}"
 
 
-def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
     if others := [each for each in mine if each.before.member != hurt.victim]:
         yield f"handled again, but not after {hurt.victim}: {others[0]}"
     committed = hurt.at - int((COMMIT_INTERVAL + LATE) * NANOSECONDS)
@@ -88,7 +95,7 @@ def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
         yield f"handled again although handled long before the last commit: {old[0]}"
 
 
-def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
+def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
     times = Counter((each.again.partition, each.again.offset) for each in mine)
     if others := sorted(times.keys() - hurt.poison):
         yield f"handled again, but no poison (partition, offset): {others[:5]}"
@@ -96,7 +103,7 @@ def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat]) -> Iterator[str]:
         yield f"poison was handled more than {DEATHS} times (partition, offset): {worse}"
 
 
-_COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat]], Iterator[str]]] = {
+_COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat], int], Iterator[str]]] = {
     Repeats.NOTHING: _beyond_nothing,
     Repeats.IN_HAND: _beyond_in_hand,
     Repeats.SINCE_COMMIT: _beyond_the_commit,
@@ -109,13 +116,13 @@ def _rebalances_broken(step: Step) -> Iterator[str]:
         yield f"{step.fault}: {step.rebalances} rebalances, and nobody had come or gone"
 
 
-def _overlaps_broken(step: Step, together: Sequence[Overlap]) -> Iterator[str]:
+def _overlaps_broken(step: Step, together: Sequence[Overlap], in_hand: int) -> Iterator[str]:
     inside = {each.inside for each in together}
     if not FAULTS[step.fault].overlaps:
         if inside:
             yield f"{step.fault}: two workers in one partition: {together[0]}"
         return
-    if len(inside) > WORKERS:
+    if len(inside) > WORKERS * in_hand:
         yield f"{step.fault}: {len(inside)} calls beside another worker's, more than {WORKERS} workers had in hand"
     if others := [each for each in together if each.inside.member != step.hurt.victim]:
         yield f"{step.fault}: two workers in one partition, and neither is the victim's: {others[0]}"

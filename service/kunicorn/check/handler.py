@@ -10,7 +10,7 @@ from kunicorn.check import children
 from kunicorn.check.findings import Finding
 from kunicorn.errors import ExitCode
 from kunicorn.handling.calls import AS_BYTES
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 
 _IMPORT = """
 import json, os, sys
@@ -21,7 +21,7 @@ from kunicorn.handling.calls import arguments_of
 from kunicorn.handling.exceptions import find
 from kunicorn.handlers import find as find_handler, handler_of
 from kunicorn.handling.outputs import refuse_two_committers
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 try:
     mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
     delivery = sys.argv[4] or None

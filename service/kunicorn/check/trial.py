@@ -11,7 +11,8 @@ from kunicorn.check.findings import Finding
 from kunicorn.check.handler import no_handler
 from kunicorn.clients import consumer_properties, handler_orders
 from kunicorn.errors import ConfigError, ExitCode, PeerError
-from kunicorn.pipes.messages import HandlerOrder, Token
+from kunicorn.pipes.messages import Token
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster

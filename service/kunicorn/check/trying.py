@@ -23,7 +23,7 @@ from kunicorn.handling.outputs import calls_sending, refuse_two_committers
 from kunicorn.handling.partial import OfOne
 from kunicorn.lifecycle import Worker
 from kunicorn.outcomes import Done, Outcome
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 
 _PATIENCE = 30.0
 """Seconds without a record."""

@@ -12,7 +12,7 @@ from kunicorn.decoding.forms import Decoded, Form, Modelled, Plain
 from kunicorn.decoding.models import Model, model_of
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import user_traceback
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 
 BYTES = "bytes"
 

@@ -8,6 +8,7 @@ taken, whatever happens to the process afterwards; nothing is flushed to the dis
 from __future__ import annotations
 
 import os
+import threading
 import zlib
 from array import array
 from collections.abc import Sequence
@@ -67,6 +68,7 @@ class AuditLog:
         self._member = member
         self._pid = 0
         self._files: dict[str, int] = {}
+        self._opening = threading.Lock()
 
     def begin(self, records: Sequence[AuditedRecord]) -> None:
         """The handler has these records in hand from now on."""
@@ -86,6 +88,11 @@ class AuditLog:
             os.write(self._file(topic), entries.tobytes())
 
     def _file(self, topic: str) -> int:
+        # A call's begin and end are looked for in one file: two of a handler's threads must not open one each.
+        with self._opening:
+            return self._opened(topic)
+
+    def _opened(self, topic: str) -> int:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._files = {}

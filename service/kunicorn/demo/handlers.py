@@ -19,6 +19,7 @@ from kunicorn.demo.audit import AuditedRecord, AuditLog
 
 @cache
 def _audit() -> AuditLog:
+    """Threads that come first together may each get one of their own: a call keeps the one that it began with."""
     return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ.get("KUNICORN_AUDIT_MEMBER", "member"))
 
 
@@ -34,14 +35,16 @@ def handle(record: AuditedRecord) -> None:
 
 def handle_batch(records: Sequence[AuditedRecord]) -> None:
     """Handle a batch; it takes as long as one record."""
-    _audit().begin(records)
+    audit = _audit()
+    audit.begin(records)
     if longest := _most_seconds():
         time.sleep(random.uniform(0, longest))
-    _audit().end(records)
+    audit.end(records)
 
 
 async def handle_async(record: AuditedRecord) -> None:
     """Handle one record as a coroutine."""
-    _audit().begin([record])
+    audit = _audit()
+    audit.begin([record])
     await asyncio.sleep(random.uniform(0, _most_seconds()))
-    _audit().end([record])
+    audit.end([record])

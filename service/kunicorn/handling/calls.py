@@ -24,7 +24,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.handling.partial import OfOne, settle
 from kunicorn.outcomes import BatchError, heed
-from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
 
 AS_BYTES = Decoding()
 

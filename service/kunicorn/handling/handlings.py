@@ -12,7 +12,7 @@ from kunicorn.handling.calls import Hooked
 from kunicorn.handling.policies import policies_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy, describe
 from kunicorn.lifecycle import Worker
-from kunicorn.pipes.messages import Batching, HandlerOrder
+from kunicorn.pipes.orders import Batching, HandlerOrder
 from kunicorn.routing import route
 
 C = TypeVar("C", bound=Hooked)

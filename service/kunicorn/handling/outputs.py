@@ -17,7 +17,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, arguments_of, calls_with, following_offsets
 from kunicorn.outcomes import Done, Outcome
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import HeaderValue, NotToBeSent, Send
 from kunicorn.topics import NO_OFFSET
 
@@ -128,7 +128,7 @@ def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Out
     handle = handler.call
 
     def take(outputs: list[Outgoing], said: object) -> object:
-        if outputs and (isinstance(said, Done) or not isinstance(said, Outcome)):
+        if outputs and leaves(said):
             put(outputs)
         return said
 
@@ -149,6 +149,23 @@ def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Out
     if not handler.is_async:
         return replace(handler, call=call)
     return replace(handler, call=call_yielding if handler.yields else call_async)
+
+
+def leaves(said: object) -> bool:
+    """Whether outputs beside that are sent: a record that is to be skipped or tried again leaves nothing."""
+    return isinstance(said, Done) or not isinstance(said, Outcome)
+
+
+def gathering(handler: Handler) -> Handler:
+    """The handler such that what it yields one by one, on a loop, is returned at once."""
+    if not handler.yields or not handler.is_async:
+        return handler
+    handle = handler.call
+
+    async def call(record: Any) -> object:
+        return [each async for each in handle(record)]
+
+    return replace(handler, call=call)
 
 
 def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoing], object]:

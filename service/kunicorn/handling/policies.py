@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kunicorn.handling.exceptions import find
 from kunicorn.handling.retry import End, Policies, RetryPolicy
-from kunicorn.pipes.messages import FailureRule
+from kunicorn.pipes.orders import FailureRule
 from kunicorn.retry_topics import RetryTopic
 
 

@@ -29,7 +29,7 @@ from kunicorn.decoding.decoders import Decoder, Part
 from kunicorn.decoding.forms import decoded_columns
 from kunicorn.decoding.undecodable import NotDecodableYet, Undecodable
 from kunicorn.errors import ConfigError, ServiceError
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from kunicorn.record_columns import SCHEMA, records_batch
 from kunicorn.settings import Settings
 

@@ -60,9 +60,9 @@ _RULES: Sequence[tuple[Callable[[Any], Iterator[str]], str]] = (
 )
 
 
-_ONE_AT_A_TIME = (
-    "several handlers of a worker have one record (or batch) in hand at a time; remove concurrency and ordering, or "
-    "run this handler in a service and group of its own"
+_BATCHES_ALONE = (
+    "batches come one at a time, with nothing beside them, but another handler has ordering or concurrency set; remove "
+    "these, or run this handler in a service and group of its own"
 )
 
 
@@ -73,10 +73,11 @@ def handlers_problems(settings: Any) -> list[Problem]:
     problems = [
         Problem("handlers", NO_VALUE, text.format(topic=topic)) for broken, text in _RULES for topic in broken(settings)
     ]
+    several = any(each.asks_for_several for each in settings.handlers)
     problems += [
-        Problem(f"handlers[{number}].concurrency", NO_VALUE, _ONE_AT_A_TIME)
+        Problem(f"handlers[{number}].mode", NO_VALUE, _BATCHES_ALONE)
         for number, each in enumerate(settings.handlers)
-        if len(settings.handlers) > 1 and (each.ordering != "partition" or each.concurrency not in (None, 1))
+        if several and each.mode == "batch"
     ]
     if not _only_one_form(settings):
         text = "given beside [[handlers]]; remove one of them: [handler] is for a single one"

@@ -141,6 +141,11 @@ class HandlerSettings(Section):
     )
 
     @property
+    def asks_for_several(self) -> bool:
+        """Whether a worker is to have several of its records in hand; unset, that depends on the handler."""
+        return self.ordering != "partition" or self.concurrency not in (None, 1)
+
+    @property
     def makes_dead_letters(self) -> bool:
         """Whether some failure ends in the dead-letter topic."""
         return "dead_letter" in {self.on_failure, self.on_undecodable, *(rule.on_failure for rule in self.failures)}

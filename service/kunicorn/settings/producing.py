@@ -99,15 +99,10 @@ PRODUCING_RULES = (
     ),
     Rule(
         "producing.delivery",
-        lambda s: s.producing.delivery is None or all(each.ordering == "partition" for each in s.every_handler),
-        'set beside a handler.ordering other than "partition": outputs keep their partition\'s order; remove one of '
-        "them",
-    ),
-    Rule(
-        "producing.delivery",
-        lambda s: s.producing.delivery is None or all(each.concurrency in (None, 1) for each in s.every_handler),
-        "set beside a handler.concurrency above 1: where outputs are sent a worker has one record (or "
-        "batch) in hand; remove one of them, and have more workers or batches",
+        lambda s: not s.producing.in_transactions or not any(each.asks_for_several for each in s.every_handler),
+        "transactions commit one offset for a partition, which says nothing of records done beyond it: beside a "
+        'handler.ordering other than "partition", or a handler.concurrency above 1, their outputs could be there '
+        'twice; use delivery = "at_least_once", or remove both and have more workers',
     ),
     Rule(
         "producing.delivery",

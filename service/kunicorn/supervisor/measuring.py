@@ -16,6 +16,7 @@ from kunicorn.supervisor.partition import Partition
 from kunicorn.topics import NO_OFFSET, TopicPartition
 
 _FADING = 0.5
+_NOTHING = 0.001
 _LONG = 1.0
 """Seconds: whose record is in hand for longer would drain for an unknown time, and stays."""
 
@@ -53,48 +54,53 @@ class Measures:
     def __init__(self, now: float, delayed: Collection[str] = ()) -> None:
         """`delayed`: topics whose lag is not to be caught up with, since records wait there until they are due."""
         self._looked_at = now
+        self._elapsed = 0.0
         self._delayed = frozenset(delayed)
         self._measured: dict[TopicPartition, Measured] = {}
 
-    def look(self, table: Mapping[TopicPartition, Partition], now: float) -> None:
-        """Look at all ledgers."""
-        elapsed, self._looked_at = now - self._looked_at, now
-        self._measured = {tp: self._measured.get(tp, Measured()) for tp in table}
-        for tp, partition in table.items():
-            self._look(partition, self._measured[tp], now, elapsed)
+    def begin(self, table: Collection[TopicPartition], now: float) -> None:
+        """A look begins; what has left is forgotten."""
+        self._elapsed, self._looked_at = now - self._looked_at, now
+        self._measured = {tp: self._measured.get(tp) or Measured() for tp in table}
+
+    def look(self, partitions: Iterable[Partition], now: float) -> None:
+        """Look at these in their ledgers."""
+        for partition in partitions:
+            if (measured := self._measured.get(partition.tp)) is not None:
+                self._look(partition, measured, now)
 
     def loads(self, table: Mapping[TopicPartition, Partition], parked: Collection[int], now: float) -> list[Load]:
-        """Of everything that a worker has, by the last look and by what is known of the logs' ends. `parked`: grants of
-        which a record waits."""
-        costs = _costs(self._measured)
-        loads = [
-            Load(
-                tp=tp,
-                worker=partition.worker.number,
-                busy=self._measured[tp].rate,
-                lag=_lag(partition) if tp.topic not in self._delayed else None,
-                cost=_cost(self._measured[tp], costs.get(tp.topic, 0.0)),
-                movable=_movable(partition, parked, now),
-            )
-            for tp, partition in table.items()
-            if partition.worker is not None and tp in self._measured
-        ]
-        for load in loads:
-            table[load.tp].demand = load.demand
+        """Of all that take something of a worker, by the last look and by what is known of the logs' ends. `parked`:
+        grants of which a record waits."""
+        costs, loads = _costs(self._measured), []
+        for tp, partition in table.items():
+            partition.demand = 0.0
+            measured, worker = self._measured.get(tp), partition.worker
+            lag = _lag(partition) if tp.topic not in self._delayed else None
+            if measured is None or worker is None or not (measured.busy or lag):
+                continue
+            cost = _cost(measured, costs.get(tp.topic, 0.0))
+            load = Load(tp, worker.number, measured.rate, lag, cost, _movable(partition, parked, now))
+            partition.demand = load.demand
+            loads.append(load)
         return loads
 
-    def _look(self, partition: Partition, measured: Measured, now: float, elapsed: float) -> None:
+    @property
+    def idle(self) -> bool:
+        """Nobody has taken anything for some looks."""
+        return all(measured.rate < _NOTHING for measured in self._measured.values())
+
+    def _look(self, partition: Partition, measured: Measured, now: float) -> None:
         partition.look()
         worker, reading = partition.worker, partition.reading
         if worker is None or not reading.started:
-            partition.demand = 0.0
-            measured.look(0, 0.0, 0, elapsed)
+            measured.look(0, 0.0, 0, self._elapsed)
             return
         busy = worker.ledger.busy_ns(partition.slot) / clock.NANOSECONDS
         if reading.in_hand != NO_OFFSET and not worker.ledger.marked:
             # A long call would count for nothing until it ends, and then for a whole interval or several.
             busy += max(0.0, now - reading.hand_since_ns / clock.NANOSECONDS)
-        measured.look(partition.grant, busy, reading.handled, elapsed)
+        measured.look(partition.grant, busy, reading.handled, self._elapsed)
 
 
 def _costs(measured: Mapping[TopicPartition, Measured]) -> dict[str, float]:

@@ -14,10 +14,8 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.handling.outputs import Outgoing
-from kunicorn.worker.grants import Grant
-from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.outbox import Entry, Outbox, Settles
 from kunicorn.worker.refusals import refusal
-from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.tally import Tally
 
 log = logging.getLogger("kunicorn.worker")
@@ -37,8 +35,8 @@ def parcels_of(entries: Iterable[Entry]) -> list[Parcel]:
 
 
 def reached(entries: Iterable[Entry]) -> Mapping[int, int]:
-    """How far each grant is once these are delivered, by the grant's number."""
-    return {entry.grant.number: entry.following for entry in entries}
+    """How far each origin is once these are delivered, by its number."""
+    return {entry.origin.number: entry.following for entry in entries}
 
 
 def backoff(failures: int) -> float:
@@ -84,7 +82,7 @@ def _told(
 class Acknowledging:
     """A `Carrier`. Caller: the sender's thread."""
 
-    def __init__(self, make: Callable[[], Producer], outbox: Outbox, fetcher: SettlingFetcher, tally: Tally) -> None:
+    def __init__(self, make: Callable[[], Producer], outbox: Outbox, fetcher: Settles, tally: Tally) -> None:
         """`make` makes the producer, and a new one after a fatal error."""
         self._make = make
         self._producer = make()
@@ -96,11 +94,11 @@ class Acknowledging:
     def deliver(self, batch: Sequence[Entry]) -> None:
         """See `Carrier`."""
         left, tries = parcels_of(batch), 0
-        rewound: dict[int, Grant] = {}
+        rewound: set[int] = set()
         while left:
             left = self._again(self._send(left), rewound)
             # One that was given up meanwhile need not arrive.
-            left = [(entry, output) for entry, output in left if entry.grant.takes_output_at(entry.offset)]
+            left = [(entry, output) for entry, output in left if entry.origin.takes_output_at(entry.offset)]
             if left:
                 tries += 1
                 time.sleep(backoff(tries))
@@ -108,7 +106,7 @@ class Acknowledging:
         self._tally.delivered(delivered)
         self._fetcher.settle(reached(delivered))
         if rewound:
-            self._fetcher.rewind(rewound.values())
+            self._fetcher.rewind(rewound)
 
     def serve(self) -> None:
         """See `Carrier`: keep the client's login fresh."""
@@ -125,13 +123,13 @@ class Acknowledging:
     def _note(self, parcel: Parcel, error: KafkaError) -> None:
         self._failed.append((parcel, error))
 
-    def _again(self, failed: Sequence[tuple[Parcel, KafkaError]], rewound: dict[int, Grant]) -> list[Parcel]:
+    def _again(self, failed: Sequence[tuple[Parcel, KafkaError]], rewound: set[int]) -> list[Parcel]:
         """What is worth another try. An idempotent producer does nothing any more after a fatal error."""
         left = []
         for (entry, output), error in failed:
             if (why := refusal(entry, output, error)) is not None:
                 self._outbox.refuse(entry, why)
-                rewound[entry.grant.number] = entry.grant
+                rewound.add(entry.origin.number)
             else:
                 left.append((entry, output))
         if left:

@@ -12,8 +12,8 @@ from kunicorn.worker.lanes import Lanes
 
 
 class Ahead:
-    """Ordinarily the client is just not asked for more. Where nothing that is kept may start, one slow key for example
-    fills it all, that would hold up every other partition."""
+    """Ordinarily the client is just not asked for more. Where nothing that is kept may start for some handler's free
+    hands, one slow key for example fills it all, that would hold up every other partition."""
 
     def __init__(self, lanes: Lanes, most_bytes: int) -> None:
         self._lanes = lanes
@@ -28,7 +28,7 @@ class Ahead:
     def set_aside(self, handed: Mapping[int, Handed]) -> Grant | None:
         """Keep the partition that has the most only in part, if that is needed: the client is to give out no more of
         it, and the rest is fetched again when that is done."""
-        if not (self.full and self._lanes.starved):
+        if not self.full or not any(self._lanes.starved(each.track.hands) for each in handed.values()):
             return None
         queued = [each for each in handed.values() if each.track.bytes and each.grant.state is GrantState.FETCHING]
         if not queued:

@@ -10,6 +10,8 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping
+from functools import partial
 from operator import methodcaller
 
 from confluent_kafka import Consumer, Message
@@ -22,13 +24,16 @@ from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import runs
 from kunicorn.worker.crew import Crew, Work
 from kunicorn.worker.delays import Delays
+from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.faults import meet_errors
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
+from kunicorn.worker.producing import Outputs
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -46,21 +51,26 @@ class ConcurrentRunner:
         consumer: Consumer,
         flights: Flights,
         ledger: Ledger,
-        crew: Crew,
+        crews: Mapping[Hands, Crew],
         lifecycle: Lifecycle,
         failures: Failures[Flight],
         login: Login,
+        outputs: Outputs | None = None,
     ) -> None:
-        """Caller: the main thread, as `run`."""
+        """`crews`: who calls each handler, by its hands. `outputs`: what handlers return is sent.
+
+        Caller: the main thread, as `run`.
+        """
         self.progress = 0
         self.paused_by_lease = False
         self._consumer = consumer
         self._flights = flights
         self._ledger = ledger
-        self._crew = crew
+        self._crews = crews
         self._lifecycle = lifecycle
         self._failures = failures
         self._login = login
+        self._outputs = outputs
         self._delays = Delays(flights)
         self._failed: deque[tuple[Flight, BaseException]] = deque()
         self._stirred = threading.Event()
@@ -71,7 +81,10 @@ class ConcurrentRunner:
 
     def run(self) -> None:
         """Go on until everything is drained. Caller: the main thread; blocks."""
-        self._crew.begin(Work(self._flights.start_next, lambda: self._flights.startable, self._finish, self._fail))
+        for hands, crew in self._crews.items():
+            crew.begin(self._work(hands))
+        if isinstance(self._flights, DeliveringFlights):
+            self._flights.delivered, self._flights.refused = self._wake, self._fail
         while not self._flights.drained:
             self.progress += 1
             now = now_ns()
@@ -87,12 +100,12 @@ class ConcurrentRunner:
             self._flights.balance()
             self._flights.begin_turn(now)
             self._fetch(now)
-            self._crew.wake()
+            self._wake()
 
     def time_out(self, grant: int, offset: int) -> None:
         """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
         if (flight := self._flights.find(grant, offset)) is not None:
-            self._crew.interrupt(flight, HandlerTimeout())
+            self._crews[flight.track.hands].interrupt(flight, HandlerTimeout())
 
     def on_interruption(self) -> None:
         """Have `DrainDeadline` raised in the calls whose partition is to be given up. Caller: the signal handler, which
@@ -101,11 +114,21 @@ class ConcurrentRunner:
 
     # -- crew --------------------------------------------------------------------------------------------------------
 
-    def _finish(self, flight: Flight) -> Flight | None:
-        following = self._flights.finish(flight)
-        if self._waits_for_room and not self._flights.full:
-            self._stirred.set()
-        return following
+    def _work(self, hands: Hands) -> Work:
+        """What the crew of these hands asks and tells."""
+        table = self._flights
+
+        def finish(flight: Flight) -> Flight | None:
+            following = table.finish(flight)
+            if self._waits_for_room and not table.full:
+                self._stirred.set()
+            return following
+
+        return Work(partial(table.start_next, hands), partial(table.startable, hands), finish, self._fail)
+
+    def _wake(self) -> None:
+        for crew in self._crews.values():
+            crew.wake()
 
     def _fail(self, flight: Flight, error: BaseException) -> None:
         self._failed.append((flight, error))
@@ -146,6 +169,8 @@ class ConcurrentRunner:
     def _meet_failures(self, now: int) -> None:
         while self._failed:
             flight, error = self._failed.popleft()
+            if self._outputs is not None:
+                self._outputs.flight = flight
             if flight.poison:
                 self._failures.meet_poison(flight, [flight.message], now)
             elif isinstance(error, DrainDeadline):
@@ -153,14 +178,16 @@ class ConcurrentRunner:
             else:
                 if isinstance(error, HandlerTimeout):
                     error = timed_out(error)
-                attempt = Attempt(flight, [flight.message], flight.offset + 1, 0, now - flight.since_ns)
+                # One that is refused has failed without a call: its handler returned, and was counted then.
+                calls, took = (0, 0) if error is flight.refusal else (1, now - flight.since_ns)
+                attempt = Attempt(flight, [flight.message], flight.offset + 1, 0, took, calls)
                 self._failures.meet(attempt, error, now)
 
     def _interrupt_what_is_to_end(self) -> None:
         if self._deadline:
             self._deadline = False
             for flight in self._flights.to_be_given_up():
-                self._crew.interrupt(flight, DrainDeadline())
+                self._crews[flight.track.hands].interrupt(flight, DrainDeadline())
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

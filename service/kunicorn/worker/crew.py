@@ -14,6 +14,9 @@ from typing import Any, NoReturn, Protocol
 from kunicorn.errors import ExitCode
 from kunicorn.worker.flight import Flight
 
+Take = Callable[[Flight, Any], None]
+"""What is done with what the handler returned for a record. Raises the outcome that it may be, and `NotToBeSent`."""
+
 
 class Poisoned(Exception):
     """The record killed workers and is kept from the handler."""

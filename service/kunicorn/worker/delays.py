@@ -17,7 +17,7 @@ from typing import NamedTuple
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from kunicorn.pipes.clock import wall_ms
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.table import GrantTable

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kunicorn.handling.outputs import Outgoing
 from kunicorn.topics import NO_EPOCH, TopicPartition
+from kunicorn.worker.hands import Hands
 
 
 class Stage(Enum):
@@ -18,6 +20,8 @@ class Stage(Enum):
     QUEUED = "queued"
     #: In a handler's hands.
     RUNNING = "running"
+    #: Handled; its outputs are on their way.
+    SENDING = "sending"
     #: Failed: waits for its next try, or for its dead letter.
     WAITING = "waiting"
     #: Not kept in memory, to be fetched again.
@@ -47,6 +51,11 @@ class Flight:
     poison_deaths: int = 0
     waits_for: str = ""
     why: str = ""
+    outputs: Sequence[Outgoing] = ()
+    """What its handler returned, or the dead letter in place of that, until it is delivered."""
+    is_letter: bool = False
+    refusal: BaseException | None = None
+    """Why the brokers will not take its outputs."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -57,6 +66,22 @@ class Flight:
     def held(self) -> tuple[Any, ...]:
         """The record while it waits, and nothing once that is over."""
         return (self.message,) if self.stage is Stage.WAITING and not self.track.closed else ()
+
+    @property
+    def takes_all_outputs(self) -> bool:
+        """See `outbox.Origin`."""
+        return self.refusal is None and not self.track.discarded
+
+    def takes_output_at(self, offset: int) -> bool:
+        """See `outbox.Origin`."""
+        return self.takes_all_outputs
+
+    def handled(self, following: int) -> None:
+        """See `outbox.Origin`: its stage says so."""
+
+    def refuse(self, offset: int, following: int, error: BaseException) -> None:
+        """See `outbox.Origin`: it alone has failed by that."""
+        self.refusal = error
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +102,8 @@ class Track:
 
     tp: TopicPartition
     grant: int
+    hands: Hands
+    """Of the handler that has its records."""
     consumed: int
     epoch: int = NO_EPOCH
     """Of the last record below `consumed`."""
@@ -85,6 +112,8 @@ class Track:
     suspects: frozenset[int] = frozenset()
     closed: bool = False
     """Nothing of it is started any more."""
+    discarded: bool = False
+    """It is lost: nothing that it has left is to be delivered."""
     following: int = 0
     """Beyond every offset that has arrived."""
     order: deque[Flight] = field(default_factory=deque)
@@ -93,8 +122,9 @@ class Track:
     """The oldest first."""
     waiting: set[Flight] = field(default_factory=set)
     lanes: dict[object, Lane] = field(default_factory=dict)
-    beyond: list[Lane] = field(default_factory=list)
-    """Lanes whose next record lies beyond the window."""
+    sending: set[Flight] = field(default_factory=set)
+    beyond: list[tuple[int, int, Lane]] = field(default_factory=list)
+    """Heap of lanes whose next record lies beyond the window, each by that record's offset and number."""
     dropped: deque[Flight] = field(default_factory=deque)
     bytes: int = 0
     """Of what is queued."""
@@ -111,3 +141,16 @@ def done_ahead(track: Track) -> Iterator[int]:
 def oldest(track: Track) -> Flight | None:
     """What a handler has had in hand for the longest."""
     return next(iter(track.running), None)
+
+
+def in_hand_at(track: Track, offset: int) -> Flight | None:
+    """The record of that offset, if a handler has it in hand."""
+    return next((flight for flight in track.running if flight.offset == offset), None)
+
+
+_MESSAGE_BYTES = 600
+
+
+def kept_bytes(key: bytes | None, value: bytes | None) -> int:
+    """What a record takes in memory while it is queued: key, value, and so much that the message has around them."""
+    return _MESSAGE_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))

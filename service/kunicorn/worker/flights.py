@@ -2,13 +2,11 @@
 
 Called by three kinds of threads: the runner feeds it and deals with what failed, the crew starts and finishes records,
 the control thread opens and stops grants. All of it happens under the fetcher's lock, and none of it blocks but for the
-client's own calls between turns.
-A grant that is to end is reported when the last of its records has left the handlers' hands.
+client's own calls between turns. A grant that ends is reported when its last record has left the handlers' hands.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import (
     Failed,
@@ -32,16 +30,17 @@ from kunicorn.pipes.messages import (
 from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.ahead import Ahead
 from kunicorn.worker.faults import refused
-from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
+from kunicorn.worker.flight import Flight, Track, in_hand_at, kept_bytes
 from kunicorn.worker.grants import Attempt, Grant, GrantState
-from kunicorn.worker.handed import Handed
+from kunicorn.worker.handed import Handed, longest_in_hand, waiting
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import PARKED_TOLD, GrantTable
+from kunicorn.worker.table import GrantTable
 
-_MESSAGE_BYTES = 600
-"""What a message takes here besides key and value."""
+_FED_AT_ONCE = 50
+"""So many records are taken in before whoever has handled one gets its turn at the table."""
 
 
 class Flights(GrantTable):
@@ -54,14 +53,15 @@ class Flights(GrantTable):
         ledger: Ledger,
         meter: Meter,
         report: Callable[[FromWorker], None],
-        lanes: Lanes,
+        hands_of: Callable[[str], Hands],
         ahead_bytes: int,
     ) -> None:
-        """`ahead_bytes`: so much is kept in memory for when there is a free hand."""
+        """`hands_of`: by topic, its handler's. `ahead_bytes`: so much is kept in memory for when a hand is free."""
         super().__init__(consumer, known_topics, ledger, meter, report)
         ledger.use_marks()
-        self._lanes = lanes
-        self._ahead = Ahead(lanes, ahead_bytes)
+        self._hands_of = hands_of
+        self._lanes = Lanes()
+        self._ahead = Ahead(self._lanes, ahead_bytes)
         self._handed: dict[int, Handed] = {}
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -69,12 +69,7 @@ class Flights(GrantTable):
     def in_hand(self, now: int) -> InHand | None:
         """See `GrantTable`: the record that is in hand for the longest, and how many there are in all."""
         with self._lock:
-            held = [flight for handed in self._handed.values() if (flight := oldest(handed.track)) is not None]
-            if not held:
-                return None
-            first = min(held, key=lambda flight: flight.since_ns)
-            age = max(0.0, (now - first.since_ns) / NANOSECONDS)
-            return InHand(first.tp.topic, first.tp.partition, first.offset, self._lanes.in_flight, age)
+            return longest_in_hand(self._handed.values(), self._lanes.in_flight, now)
 
     def in_flight(self) -> int:
         """See `GrantTable`."""
@@ -83,23 +78,13 @@ class Flights(GrantTable):
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
         """See `GrantTable`: partitions of which at least one record waits."""
         with self._lock:
-            waiting = [
-                (number, flight)
-                for number, handed in self._handed.items()
-                if (flight := next(iter(handed.track.waiting), None)) is not None
-            ]
-            told = [Parked(number, flight.waits_for, flight.why) for number, flight in waiting]
-            known = {number for number, _ in waiting}
-            put_off = (grant for grant in self._grants.values() if grant.state is GrantState.PUT_OFF)
-            told += [Parked(g.number, g.waits_for, g.why) for g in put_off if g.number not in known]
-            return told[:PARKED_TOLD], dict(Counter(each.waits_for for each in told))
+            return waiting(self._handed)
 
     def find(self, number: int, offset: int) -> Flight | None:
         """The record of that grant, if a handler has it in hand."""
         with self._lock:
             handed = self._handed.get(number)
-            running = handed.track.running if handed is not None else ()
-            return next((flight for flight in running if flight.offset == offset), None)
+            return None if handed is None else in_hand_at(handed.track, offset)
 
     # -- runner ------------------------------------------------------------------------------------------------------
 
@@ -110,6 +95,10 @@ class Flights(GrantTable):
 
     def feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """These were fetched. What is not ours any more is dropped."""
+        for first in range(0, len(messages), _FED_AT_ONCE):
+            self._feed(tp, epoch, messages[first : first + _FED_AT_ONCE])
+
+    def _feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         with self._lock:
             grant = self._by_partition.get(tp)
             if grant is None or grant.state is not GrantState.FETCHING:
@@ -117,8 +106,8 @@ class Flights(GrantTable):
             handed = self._handed[grant.number]
             lanes, track = self._lanes, handed.track
             for message in messages:
-                offset, key, value = message.offset(), message.key(), message.value()
-                size = _MESSAGE_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))
+                offset, key = message.offset(), message.key()
+                size = kept_bytes(key, message.value())
                 flight = lanes.arrive(track, NO_OFFSET if offset is None else offset, epoch, key, message, size)
                 if flight is not None and handed.poison is not None and handed.poison[0] == flight.offset:
                     _, flight.poison, flight.poison_deaths = handed.poison
@@ -139,24 +128,24 @@ class Flights(GrantTable):
 
     # -- crew --------------------------------------------------------------------------------------------------------
 
-    def start_next(self) -> Flight | None:
+    def start_next(self, hands: Hands) -> Flight | None:
         """Put the next record in hand; None if there is none, or membership is not certain."""
         with self._lock:
-            return self._start(now_ns())
+            return self._start(hands, now_ns())
 
-    @property
-    def startable(self) -> bool:
+    def startable(self, hands: Hands) -> bool:
         """Whether there is something for another free hand. Not locked: whoever is wrong looks once too often."""
-        return self._lanes.startable
+        return self._lanes.startable(hands)
 
     def finish(self, flight: Flight) -> Flight | None:
         """The handler is done with it; the next record for the hand that is free by that."""
         with self._lock:
             now = now_ns()
-            self._meter.finished(flight.track.tp.topic, 1, now - flight.since_ns, 1)
-            self._took(flight, now - flight.since_ns)
+            took = now - flight.since_ns
+            self._meter.finished(flight.tp.topic, 1, took, 1)
+            self._handed[flight.track.grant].took(took)
             self._finish(flight)
-            return self._start(now)
+            return self._start(flight.track.hands, now)
 
     # -- what failed -------------------------------------------------------------------------------------------------
 
@@ -217,9 +206,8 @@ class Flights(GrantTable):
         self._ledger.done(start.slot).clear()
         self._ledger.in_hand(start.slot).clear()
         grant = super()._open(start)
-        track = Track(grant.tp, grant.number, start.offset, start.leader_epoch)
-        track.done_before = set(marks.read(start.offset, start.done))
-        track.suspects = frozenset(start.suspects)
+        track = Track(grant.tp, grant.number, self._hands_of(start.topic), start.offset, start.leader_epoch)
+        track.done_before, track.suspects = set(marks.read(start.offset, start.done)), frozenset(start.suspects)
         handed = self._handed[grant.number] = Handed(grant, track, self._ledger, start.slot)
         if start.poison:
             offset = start.offset if start.poison_offset == NO_OFFSET else start.poison_offset
@@ -228,18 +216,16 @@ class Flights(GrantTable):
 
     def _busy(self, grant: Grant) -> bool:
         """See `GrantTable`. What is stopped starts nothing from here on."""
-        track = self._handed[grant.number].track
-        self._lanes.close(track)
-        return bool(track.running)
+        handed = self._handed[grant.number]
+        self._lanes.close(handed.track)
+        return handed.busy
 
     def _forget(self, grant: Grant) -> None:
         self._lanes.close(self._handed.pop(grant.number).track)
         super()._forget(grant)
 
     def _final(self, grant: Grant) -> Stopped:
-        track = self._handed[grant.number].track
-        done = marks.written(track.consumed, frozenset(done_ahead(track)))
-        return msgspec.structs.replace(super()._final(grant), done=done)
+        return msgspec.structs.replace(super()._final(grant), done=self._handed[grant.number].done_text)
 
     def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
         """What is in hand of it is waited for."""
@@ -263,13 +249,17 @@ class Flights(GrantTable):
         handed.left(flight)
         return not self._conclude(handed)
 
-    def _start(self, now: int) -> Flight | None:
-        if now > self._ledger.lease_ns or (flight := self._lanes.start(now)) is None:
+    def _start(self, hands: Hands, now: int) -> Flight | None:
+        if now > self._ledger.lease_ns or (flight := self._lanes.start(hands, now)) is None:
             return None
         self._handed[flight.track.grant].taken(flight)
         return flight
 
     def _finish(self, flight: Flight) -> bool:
+        """It has been handled; False if that was its grant's end."""
+        return self._done(flight)
+
+    def _done(self, flight: Flight) -> bool:
         handed = self._handed[flight.track.grant]
         handed.done(flight, moved=self._lanes.finish(flight))
         return not self._conclude(handed)
@@ -277,7 +267,7 @@ class Flights(GrantTable):
     def _conclude(self, handed: Handed) -> bool:
         """Report a grant that is to end once nothing of it is in hand."""
         grant = handed.grant
-        if grant.state is not GrantState.STOPPING or handed.track.running:
+        if grant.state is not GrantState.STOPPING or handed.busy:
             return False
         final = self._final(grant)
         self._forget(grant)
@@ -288,12 +278,8 @@ class Flights(GrantTable):
             self._report(Failed(grant.number, kind, final.offset, final.leader_epoch, error, final.done))
         return True
 
-    def _took(self, flight: Flight, nanoseconds: int) -> None:
-        """A call of the handler did; of all that the worker does at a time it is one part."""
-        self._handed[flight.track.grant].took(nanoseconds // self._lanes.concurrency)
-
     def _count_failure(self, attempt: Attempt[Flight], *, retried: bool, failed: bool = True) -> None:
-        self._took(attempt.grant, attempt.nanoseconds)
+        self._handed[attempt.grant.track.grant].took(attempt.nanoseconds)
         self._meter.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
             self._meter.failed(attempt.grant.tp.topic, retried=retried)

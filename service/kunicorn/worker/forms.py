@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, arguments_of, calls_for
 from kunicorn.handling.concurrency import concurrency_of
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.handling.outputs import gathering
+from kunicorn.outcomes import heed
+from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.worker.crew import Take
+from kunicorn.worker.flight import Flight
 from kunicorn.worker.producing import Outputs
 from kunicorn.worker.tasks import Tasks
 from kunicorn.worker.threads import Threads
@@ -15,15 +21,17 @@ from kunicorn.worker.threads import Threads
 Form = Calls | Threads | Tasks
 
 
-def form_in_worker(*, several_handlers: bool, outputs: Outputs | None) -> Callable[[Handler, HandlerOrder], Form]:
-    """How each handler is called; what that gives raises `ConfigError` and `HandlerLoadError`.
+def form_in_worker(orders: Sequence[HandlerOrder], outputs: Outputs | None) -> Callable[[Handler, HandlerOrder], Form]:
+    """How each of the handlers is called; what that gives raises `ConfigError` and `HandlerLoadError`.
 
-    Several handlers have one record (or batch) in hand at a time between them, and so has one whose outputs are sent:
-    the settings say so.
+    Several handlers, and those whose outputs are sent, have one record (or batch) in hand at a time between them where
+    the settings ask for nothing else.
     """
+    if any(order.asks_for_several for order in orders):
+        return lambda handler, order: _crew(handler, order, outputs)
     if outputs is not None:
         return outputs.calls
-    return calls_for if several_handlers else _form_of_one
+    return calls_for if len(orders) > 1 else _form_of_one
 
 
 def concurrency(handler: Handler, order: HandlerOrder) -> int:
@@ -32,9 +40,17 @@ def concurrency(handler: Handler, order: HandlerOrder) -> int:
 
 
 def _form_of_one(handler: Handler, order: HandlerOrder) -> Form:
+    return calls_for(handler, order) if concurrency(handler, order) == 1 else _crew(handler, order, None)
+
+
+def _crew(handler: Handler, order: HandlerOrder, outputs: Outputs | None) -> Threads | Tasks:
     most = concurrency(handler, order)
-    if most == 1:
-        return calls_for(handler, order)
     form = arguments_of(handler, order.mode, order.decoding, order.tracing)
-    handle = form.adapted(handler.call)
-    return Tasks(handle, form) if handler.is_async else Threads(handle, form, most)
+    adapted = replace(handler, call=form.adapted(handler.call))
+    take: Take = _heed if outputs is None else outputs.take(handler)
+    handle = adapted.call if outputs is None else gathering(adapted).call
+    return Tasks(handle, form, take) if handler.is_async else Threads(handle, form, most, take)
+
+
+def _heed(flight: Flight, returned: Any) -> None:
+    heed(returned)

@@ -123,6 +123,10 @@ class Grant:
         """All that was handled is delivered; always so where nothing is sent."""
         return self.handled_to <= int(cells[self.at + CONSUMED])
 
+    def handled(self, following: int) -> None:
+        """See `outbox.Origin`."""
+        self.handled_to = max(self.handled_to, following)
+
     @property
     def takes_all_outputs(self) -> bool:
         """Whether there is nothing to leave out."""

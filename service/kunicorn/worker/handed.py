@@ -6,6 +6,11 @@ handled again, never passed over (see `pipes.marks`).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from kunicorn.pipes import marks
+from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.pipes.ledger import (
     CONSUMED,
     HAND_COUNT,
@@ -16,10 +21,11 @@ from kunicorn.pipes.ledger import (
     TIMESTAMP,
     Ledger,
 )
-from kunicorn.pipes.messages import FailureKind
+from kunicorn.pipes.messages import FailureKind, InHand, Parked
 from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
-from kunicorn.worker.flight import Flight, Track
-from kunicorn.worker.grants import Grant
+from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
+from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.table import PARKED_TOLD
 
 
 class Handed:
@@ -34,6 +40,16 @@ class Handed:
         """Why the grant ends by itself, once nothing of it is in hand."""
         self._cells = ledger.cells
         self._done, self._in_hand = ledger.done(slot), ledger.in_hand(slot)
+
+    @property
+    def busy(self) -> bool:
+        """Something of it is in hand, or on its way to the brokers."""
+        return bool(self.track.running or self.track.sending)
+
+    @property
+    def done_text(self) -> str:
+        """What is done beyond the consumed offset, as it is told."""
+        return marks.written(self.track.consumed, frozenset(done_ahead(self.track)))
 
     def taken(self, flight: Flight) -> None:
         """A handler has it in hand."""
@@ -64,8 +80,8 @@ class Handed:
         self.left(flight)
 
     def took(self, nanoseconds: int) -> None:
-        """So much of what the worker can do was for this partition."""
-        self._cells[self.grant.busy_at] += nanoseconds
+        """A call of the handler did; of all that its hands do at a time it is one part."""
+        self._cells[self.grant.busy_at] += nanoseconds // self.track.hands.most
 
     def store(self) -> None:
         """The consumed offset, where it has moved."""
@@ -78,3 +94,24 @@ class Handed:
         if track.epoch != NO_EPOCH:
             cells[at + LEADER_EPOCH] = track.epoch
         cells[at + CONSUMED] = track.consumed
+
+
+def longest_in_hand(handed: Iterable[Handed], in_flight: int, now: int) -> InHand | None:
+    """What is said of the record that is in hand for the longest; `in_flight`: how many are in all."""
+    held = [flight for each in handed if (flight := oldest(each.track)) is not None]
+    if not held:
+        return None
+    first = min(held, key=lambda flight: flight.since_ns)
+    age = max(0.0, (now - first.since_ns) / NANOSECONDS)
+    return InHand(first.tp.topic, first.tp.partition, first.offset, in_flight, age)
+
+
+def waiting(handed: Mapping[int, Handed]) -> tuple[list[Parked], dict[str, int]]:
+    """Some of the partitions of which a record waits, and how many there are in all, by what they wait for."""
+    told = []
+    for number, each in handed.items():
+        if (flight := next(iter(each.track.waiting), None)) is not None:
+            told.append(Parked(number, flight.waits_for, flight.why))
+        elif each.grant.state is GrantState.PUT_OFF:
+            told.append(Parked(number, each.grant.waits_for, each.grant.why))
+    return told[:PARKED_TOLD], dict(Counter(each.waits_for for each in told))

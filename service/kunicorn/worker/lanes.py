@@ -11,49 +11,35 @@ record in a handler's hands at most; one that failed and waits keeps its place, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from kunicorn.pipes.marks import WINDOW
 from kunicorn.worker.flight import Flight, Lane, Stage, Track
-
-LaneKey = Callable[[int, bytes | None], object]
-
-LANE_KEYS: dict[str, LaneKey] = {
-    "partition": lambda offset, key: None,
-    # Without a key there is no order to keep: Kafka itself spreads such records over the partitions as it likes.
-    "key": lambda offset, key: offset if key is None else key,
-    "none": lambda offset, key: offset,
-}
-"""By ordering: what records of one lane have in common, by offset and key."""
+from kunicorn.worker.hands import Hands
 
 
 class Lanes:
     """All partitions of a worker. Not locked: every caller holds the table's lock."""
 
-    def __init__(self, ordering: str, concurrency: int) -> None:
-        """At most `concurrency` records are in hand at a time, over all partitions."""
+    def __init__(self) -> None:
         self.in_flight = 0
+        """In all hands together."""
         self.bytes = 0
         """Of all that is queued."""
-        self.concurrency = concurrency
-        self._key_of = LANE_KEYS[ordering]
-        self._ready: deque[Lane] = deque()
         self._suspected: deque[Lane] = deque()
         self._alone: Flight | None = None
         self._numbers = count(1)
 
-    @property
-    def startable(self) -> bool:
+    def startable(self, hands: Hands) -> bool:
         """Whether `start` may find another one."""
-        return bool(self._ready or self._suspected) and self._alone is None and self.in_flight < self.concurrency
+        return bool(hands.ready or self._suspected) and self._alone is None and hands.busy < hands.most
 
-    @property
-    def starved(self) -> bool:
+    def starved(self, hands: Hands) -> bool:
         """A hand is free and nothing that is queued may start."""
-        free = self._alone is None and self.in_flight < self.concurrency
-        return free and not self._ready and not self._suspected
+        free = self._alone is None and hands.busy < hands.most
+        return free and not hands.ready and not self._suspected
 
     # -- arriving ----------------------------------------------------------------------------------------------------
 
@@ -62,7 +48,8 @@ class Lanes:
     ) -> Flight | None:
         """A record was fetched; its offset is above all that arrived before, unless it is fetched again. None: it is
         done already, or known."""
-        self._note_gone(track, offset)
+        if track.dropped:
+            self._note_gone(track, offset)
         if offset < track.following:
             if not track.dropped or track.dropped[0].offset != offset:
                 return None
@@ -71,7 +58,7 @@ class Lanes:
             self._enqueue(flight)
             return flight
         track.following = offset + 1
-        lane_key = self._key_of(offset, key)
+        lane_key = track.hands.lane_key(offset, key)
         lane = track.lanes.get(lane_key) or Lane(track, lane_key)
         flight = Flight(next(self._numbers), track, lane, offset, epoch, size, message)
         if not track.order:
@@ -83,7 +70,6 @@ class Lanes:
             flight.stage, flight.message = Stage.DONE, None
             self._settle(track)
             return None
-        track.lanes[lane_key] = lane
         self._enqueue(flight)
         return flight
 
@@ -115,19 +101,20 @@ class Lanes:
         if lane.ready:
             return
         lane.ready = True
+        ready = lane.track.hands.ready
         if first:
-            self._ready.appendleft(lane)
+            ready.appendleft(lane)
         else:
-            self._ready.append(lane)
+            ready.append(lane)
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
-    def start(self, now: int) -> Flight | None:
-        """The next record for a free hand, if there is one."""
-        if self._alone is not None or self.in_flight >= self.concurrency:
+    def start(self, hands: Hands, now: int) -> Flight | None:
+        """The next record for a free hand of these, if there is one."""
+        if self._alone is not None or hands.busy >= hands.most:
             return None
-        while self._ready and not self._suspected:
-            lane = self._ready.popleft()
+        while hands.ready and not self._suspected:
+            lane = hands.ready.popleft()
             lane.ready = False
             if (flight := self._first(lane)) is None:
                 continue
@@ -136,7 +123,7 @@ class Lanes:
                 self._suspected.append(lane)
             else:
                 return self._run(flight, now)
-        while self._suspected and not self.in_flight:
+        while self._suspected and self._suspected[0].track.hands is hands and not self.in_flight:
             lane = self._suspected.popleft()
             lane.ready = False
             if (flight := self._first(lane)) is not None:
@@ -156,7 +143,7 @@ class Lanes:
         if flight.stage is not Stage.QUEUED:
             return None
         if flight.offset >= track.consumed + WINDOW:
-            track.beyond.append(lane)
+            heappush(track.beyond, (flight.offset, flight.number, lane))
             return None
         return flight
 
@@ -167,7 +154,9 @@ class Lanes:
     def _run(self, flight: Flight, now: int) -> Flight:
         self._unqueue(flight)
         flight.stage, flight.since_ns = Stage.RUNNING, now
-        flight.track.running[flight] = None
+        track = flight.track
+        track.running[flight] = None
+        track.hands.busy += 1
         self.in_flight += 1
         return flight
 
@@ -178,8 +167,12 @@ class Lanes:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def finish(self, flight: Flight) -> bool:
-        """The running record is done with; whether its partition's consumed offset has moved."""
-        self._put_down(flight)
+        """The record, which is running or whose outputs are delivered, is done with; whether its partition's consumed
+        offset has moved."""
+        if flight.stage is Stage.SENDING:
+            flight.track.sending.discard(flight)
+        else:
+            self._put_down(flight)
         flight.stage, flight.message = Stage.DONE, None
         lane = flight.lane
         lane.queue.popleft()
@@ -188,6 +181,13 @@ class Lanes:
         else:
             self._remove(lane)
         return self._settle(flight.track)
+
+    def send(self, flight: Flight) -> None:
+        """The handler has returned from the running record, which is done when its outputs are delivered: until then
+        its lane waits, and the hand is free."""
+        self._put_down(flight)
+        flight.stage = Stage.SENDING
+        flight.track.sending.add(flight)
 
     def wait(self, flight: Flight, waits_for: str, why: str) -> None:
         """The running record failed, and its lane waits with it."""
@@ -208,14 +208,20 @@ class Lanes:
             self._make_ready(flight.lane, first=True)
 
     def take_up(self, flight: Flight, now: int) -> None:
-        """A waiting record is about to be ended by somebody other than the handler."""
-        flight.track.waiting.discard(flight)
+        """A record that waits, for its next try or its delivery, is about to be ended by somebody other than the
+        handler."""
+        track = flight.track
+        track.waiting.discard(flight)
+        track.sending.discard(flight)
         flight.stage, flight.since_ns = Stage.RUNNING, now
-        flight.track.running[flight] = None
+        track.running[flight] = None
+        track.hands.busy += 1
         self.in_flight += 1
 
     def _put_down(self, flight: Flight) -> None:
-        del flight.track.running[flight]
+        track = flight.track
+        del track.running[flight]
+        track.hands.busy -= 1
         self.in_flight -= 1
         if self._alone is flight:
             self._alone = None
@@ -231,9 +237,9 @@ class Lanes:
             track.consumed, track.epoch = flight.offset + 1, flight.epoch
         if order:
             track.consumed = order[0].offset
-        for lane in track.beyond:
-            self._make_ready(lane)
-        track.beyond.clear()
+        # Only those that may start now: each that may not would come back with every record that ends.
+        while track.beyond and track.beyond[0][0] < track.consumed + WINDOW:
+            self._make_ready(heappop(track.beyond)[2])
         return True
 
     # -- making room -------------------------------------------------------------------------------------------------
@@ -260,9 +266,10 @@ class Lanes:
         track.bytes = 0
         track.waiting.clear()
         track.dropped.clear()
-        for lane in (*self._ready, *self._suspected):
+        ready = track.hands.ready
+        for lane in (*ready, *self._suspected):
             if lane.track is track:
                 lane.ready = False
-        self._ready = deque(lane for lane in self._ready if lane.track is not track)
+        track.hands.ready = deque(lane for lane in ready if lane.track is not track)
         self._suspected = deque(lane for lane in self._suspected if lane.track is not track)
         track.beyond.clear()

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.handling.addresses import Address, dead_letters
 from kunicorn.handling.deadletters import Cause, Letter
-from kunicorn.pipes.messages import DeadLetterTarget
+from kunicorn.pipes.orders import DeadLetterTarget
 from kunicorn.records import Record
 from kunicorn.worker.login import Login
 

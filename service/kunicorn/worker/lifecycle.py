@@ -14,17 +14,16 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
-
-import msgspec
 
 from kunicorn.handlers import DrainDeadline
 from kunicorn.handling.handlings import Handling, Handlings
 from kunicorn.handling.retry import describe
 from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
-from kunicorn.topics import NO_EPOCH, TopicPartition
+from kunicorn.topics import TopicPartition
+from kunicorn.worker.kept import kept_offsets, placed_at
+from kunicorn.worker.passage import Coming, Going
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -48,32 +47,6 @@ class Fetching(Protocol):
         """Make the runner look around before its next record."""
 
 
-@dataclass(slots=True)
-class _Coming:
-    """A partition whose handler has not taken it on yet."""
-
-    start: FetcherStart
-    again_at: int = 0
-    tries: int = 0
-    why: str = ""
-
-    @property
-    def tp(self) -> TopicPartition:
-        """Which one it is."""
-        return TopicPartition(self.start.topic, self.start.partition)
-
-
-@dataclass(frozen=True, slots=True)
-class _Going:
-    """A report that waits for the handler's last word."""
-
-    handling: Handling[Any]
-    tp: TopicPartition
-    offset: int
-    lost: bool
-    report: Stopped | Failed
-
-
 class Lifecycle:
     """`send` sends one message to the supervisor; `fetcher` is set before anything is called."""
 
@@ -85,16 +58,16 @@ class Lifecycle:
         self._send = send
         self._lock = threading.Lock()
         """Never held while the fetcher or a handler is called: the fetcher reports under a lock of its own."""
-        self._coming: dict[int, _Coming] = {}
+        self._coming: dict[int, Coming] = {}
         """By grant: to be offered to their handlers."""
-        self._offered: dict[int, _Coming] = {}
+        self._offered: dict[int, Coming] = {}
         """Their handler is being told of them at this moment."""
         self._recalled: set[int] = set()
         """Those of them that are to be let go of again."""
         self._told: dict[int, tuple[Handling[Any], TopicPartition]] = {}
         """Grants whose handler wants to know of their end."""
         self._lost: set[int] = set()
-        self._going: list[_Going] = []
+        self._going: list[Going] = []
         self._again_at = 0
         self._failures: Counter[str] = Counter()
         self._hook = ""
@@ -116,7 +89,7 @@ class Lifecycle:
                 if handler.on_assigned is None and not handler.keeps_offsets:
                     at_once.append(start)
                 else:
-                    self._coming[start.grant] = _Coming(start)
+                    self._coming[start.grant] = Coming(start)
                     self._look_around()
         if at_once:
             self.fetcher.start(at_once)
@@ -224,7 +197,7 @@ class Lifecycle:
             if coming := [each for each in due if self._handlings.of(each.start.topic) is handling]:
                 self._offer(handling, coming)
 
-    def _offer(self, handling: Handling[Any], coming: Sequence[_Coming]) -> None:
+    def _offer(self, handling: Handling[Any], coming: Sequence[Coming]) -> None:
         """Let the handler take these on, all of them or none."""
         try:
             starts = self._placed(handling, [each.start for each in coming])
@@ -252,7 +225,7 @@ class Lifecycle:
         self._hook = "load_offsets"
         asked = [TopicPartition(s.topic, s.partition) for s in starts if not s.reset]
         kept = kept_offsets(handling.calls.run(load(asked)), asked) if asked else {}
-        placed = [_at(start, kept.get(TopicPartition(start.topic, start.partition))) for start in starts]
+        placed = [placed_at(start, kept.get(TopicPartition(start.topic, start.partition))) for start in starts]
         every = {TopicPartition(s.topic, s.partition): s.offset for s in placed if s.offset >= 0}
         chosen = {tp: offset for tp, offset in every.items() if tp not in kept}
         if store is not None and chosen:
@@ -260,7 +233,7 @@ class Lifecycle:
             handling.calls.run(store(chosen))
         return placed
 
-    def _put_off(self, handling: Handling[Any], coming: Sequence[_Coming], error: BaseException) -> None:
+    def _put_off(self, handling: Handling[Any], coming: Sequence[Coming], error: BaseException) -> None:
         text = describe(error)
         recalled = self._settled(coming)
         with self._lock:
@@ -278,7 +251,7 @@ class Lifecycle:
             f"They are not fetched until it returns; it is called again."
         )
 
-    def _settled(self, coming: Sequence[_Coming]) -> set[int]:
+    def _settled(self, coming: Sequence[Coming]) -> set[int]:
         """Their handler has had its say; those that are to be let go of again."""
         grants = {each.start.grant for each in coming}
         with self._lock:
@@ -300,7 +273,7 @@ class Lifecycle:
                 return False
             if (handling.handler.on_lost if lost else handling.handler.on_revoked) is None:
                 return False
-            self._going.append(_Going(handling, tp, report.offset, lost, report))
+            self._going.append(Going(handling, tp, report.offset, lost, report))
             self._look_around()
             return True
 
@@ -309,7 +282,7 @@ class Lifecycle:
         self.waiting = True
         self.fetcher.interrupt()
 
-    def _untouched(self, coming: Sequence[_Coming]) -> None:
+    def _untouched(self, coming: Sequence[Coming]) -> None:
         """Report those that no handler was told of."""
         if not coming:
             return
@@ -320,30 +293,6 @@ class Lifecycle:
         self._send(
             FetcherStopped([Stopped(each.start.grant, each.start.offset, each.start.leader_epoch) for each in coming])
         )
-
-
-def kept_offsets(returned: Any, asked: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """What `load_offsets` said of the partitions it was asked for. Raises `TypeError` or `ValueError`."""
-    if not isinstance(returned, Mapping):
-        raise TypeError(f"load_offsets returned {type(returned).__name__}; return a dict from partition to next offset")
-    kept: dict[TopicPartition, int] = {}
-    for tp in asked:
-        offset = returned.get(tp)
-        if offset is None:
-            continue
-        if not isinstance(offset, int) or isinstance(offset, bool):
-            raise TypeError(f"load_offsets gave {tp} a {type(offset).__name__}; an offset is an int, or None")
-        if offset < 0:
-            raise ValueError(f"load_offsets gave {tp} the offset {offset}; leave out a partition that has none")
-        kept[tp] = offset
-    return kept
-
-
-def _at(start: FetcherStart, offset: int | None) -> FetcherStart:
-    if offset is None or offset == start.offset:
-        return start
-    # The epoch belongs to the other offset.
-    return msgspec.structs.replace(start, offset=offset, leader_epoch=NO_EPOCH)
 
 
 def _shown(partitions: Iterable[TopicPartition]) -> str:

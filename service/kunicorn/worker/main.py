@@ -36,12 +36,13 @@ from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.delays import delays_of
+from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.forms import concurrency, form_in_worker
 from kunicorn.worker.grants import Grant
-from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.letters import LetterProducer
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
@@ -178,14 +179,24 @@ def assemble(
     lifecycle = Lifecycle(handlings, report)
     policies = lambda topic: handlings.of(topic).policies_in(topic)  # noqa: E731
     delays = delays_of(configure.handlers)
-    if isinstance(crew := handlings.every[0].calls, Threads | Tasks):
-        order = configure.handlers[0]
-        lanes = Lanes(order.ordering, concurrency(handlings.every[0].handler, order))
-        flights = Flights(consumer, topics, ledger, Meter(), lifecycle.report, lanes, configure.ahead_bytes)
+    if isinstance(handlings.every[0].calls, Threads | Tasks):
+        table = (consumer, topics, ledger, Meter(), lifecycle.report)
+        hands = {
+            each: Hands(order.ordering, concurrency(each.handler, order))
+            for each, order in zip(handlings.every, configure.handlers, strict=True)
+        }
+        hands_of = lambda topic: hands[handlings.of(topic)]  # noqa: E731
+        if sending is not None:
+            flights: Flights = DeliveringFlights(*table, hands_of, configure.ahead_bytes, sending.outbox)
+        else:
+            flights = Flights(*table, hands_of, configure.ahead_bytes)
         lifecycle.fetcher, flights.delays = flights, delays
+        if sending is not None and isinstance(flights, DeliveringFlights):
+            _start_sending(sending, flights, login, report)
+        crews = {hands[each]: each.calls for each in handlings.every}
         failed = Failures(flights, policies, letters)
-        several = ConcurrentRunner(consumer, flights, ledger, crew, lifecycle, failed, login)
-        return Assembled(handlings, lifecycle, flights, several, login, statistics)
+        several = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login, outputs)
+        return Assembled(handlings, lifecycle, flights, several, login, statistics, sending)
     fetcher: Fetcher
     if sending is not None:
         fetcher = settling = makers.settling(consumer, topics, ledger, Meter(), lifecycle.report, sending.outbox)
@@ -210,7 +221,7 @@ def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers
 
 
 def _start_sending(
-    sending: Sending, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]
+    sending: Sending, fetcher: SettlingFetcher | DeliveringFlights, login: Login, tell: Callable[[FromWorker], None]
 ) -> None:
     """Raises `CannotServe`. Blocks until no transaction of a predecessor is open any more."""
     try:
@@ -222,7 +233,7 @@ def _start_sending(
 def _handlings(configure: Configure, made: Callable[[Handler], Handler], outputs: Outputs | None) -> Handlings[Any]:
     """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
     worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
-    form = form_in_worker(several_handlers=len(configure.handlers) > 1, outputs=outputs)
+    form = form_in_worker(configure.handlers, outputs)
     try:
         return Handlings.set_up(configure.handlers, worker, form, made, yields=outputs is not None)
     except HandlerLoadError as error:

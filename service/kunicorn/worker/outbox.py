@@ -12,23 +12,53 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from kunicorn.handling.outputs import Outgoing
-from kunicorn.worker.grants import Grant
 
 _IDLE_SECONDS = 1.0
 _LATE_SECONDS = 10.0
 """From then on a batch that has not arrived is worth telling of."""
 
 
+class Origin(Protocol):
+    """Whose outputs they are: a grant's, or one record's where several are in hand. Under the outbox's lock."""
+
+    @property
+    def number(self) -> int:
+        """Which one it is: of those of its kind in the worker no other has it."""
+
+    @property
+    def takes_all_outputs(self) -> bool:
+        """Whether there is nothing to leave out."""
+
+    def takes_output_at(self, offset: int) -> bool:
+        """Whether what that record leaves is still to be delivered."""
+
+    def handled(self, following: int) -> None:
+        """What comes before that offset is handled."""
+
+    def refuse(self, offset: int, following: int, error: BaseException) -> None:
+        """The brokers will not take what the records from `offset` up to `following` leave."""
+
+
+class Settles(Protocol):
+    """The table that is told what became of entries, by their origins' numbers. Caller: the sender's thread."""
+
+    def settle(self, reached: Mapping[int, int]) -> None:
+        """Everything of these before that offset is delivered."""
+
+    def rewind(self, numbers: Iterable[int]) -> None:
+        """Some of these is refused."""
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """What one record (in batch mode: one call's records) leaves to be delivered."""
 
-    grant: Grant
+    origin: Origin
     offset: int
     """Of the first record."""
     following: int
@@ -72,11 +102,11 @@ class Outbox:
 
     def put(self, entry: Entry, records: int, nbytes: int) -> None:
         """One more record is handled. Never blocks; `room` says beforehand whether it should."""
-        grant = entry.grant
+        origin = entry.origin
         with self._lock:
-            if not grant.takes_output_at(entry.offset):
+            if not origin.takes_output_at(entry.offset):
                 return
-            grant.handled_to = max(grant.handled_to, entry.following)
+            origin.handled(entry.following)
             self._records += records
             self._bytes += nbytes
             entries = self._entries
@@ -135,16 +165,16 @@ class Outbox:
     def live(self, batch: Sequence[Entry]) -> Sequence[Entry]:
         """What of it is still to be delivered."""
         with self._lock:
-            if all(grant.takes_all_outputs for grant in {entry.grant for entry in batch}):
+            if all(origin.takes_all_outputs for origin in {entry.origin for entry in batch}):
                 return batch
-            return [entry for entry in batch if entry.grant.takes_output_at(entry.offset)]
+            return [entry for entry in batch if entry.origin.takes_output_at(entry.offset)]
 
     def refuse(self, entry: Entry, error: BaseException) -> None:
         """The brokers will never take these outputs: the record has failed, and whatever came behind it in its
         partition is not to be delivered before it."""
         with self._changed:
-            entry.grant.refuse(entry.offset, entry.following, error)
-            self._entries = [each for each in self._entries if each.grant.takes_output_at(each.offset)]
+            entry.origin.refuse(entry.offset, entry.following, error)
+            self._entries = [each for each in self._entries if each.origin.takes_output_at(each.offset)]
             self._changed.notify_all()
 
     # -- control thread ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import Message
 
@@ -22,10 +22,13 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.addresses import Address, dead_letters
 from kunicorn.handling.calls import Calls
 from kunicorn.handling.deadletters import Cause
-from kunicorn.handling.outputs import Outgoing, calls_sending, refuse_two_committers, size_of
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.handling.outputs import Outgoing, calls_sending, leaves, outputs_of, refuse_two_committers, size_of
+from kunicorn.outcomes import heed
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
+from kunicorn.worker.crew import Take
+from kunicorn.worker.flight import Flight
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.letters import Delivery, LetterProducer
 from kunicorn.worker.outbox import Entry, Outbox
@@ -43,6 +46,8 @@ class Outputs:
         """`topic`: where a Send goes that names none. `delivery` is that of [producing]."""
         self.grant: Grant | None = None
         """Whose records the handler has."""
+        self.flight: Flight | None = None
+        """Where several are in hand: the record that failed and is being dealt with."""
         self._outbox = outbox
         self._topic = topic
         self._delivery = delivery
@@ -57,8 +62,24 @@ class Outputs:
         put = _refuse if handler.keeps_offsets else self._put_outputs
         return calls_sending(handler, order, self._topic, put)
 
+    def take(self, handler: Handler) -> Take:
+        """What is done with what it returns where several are in hand: outputs stay with their record. Any thread."""
+
+        def keep(flight: Flight, returned: Any) -> None:
+            outputs, said = outputs_of(returned, self._topic)
+            if outputs and handler.keeps_offsets:
+                _refuse(flight.offset, flight.offset + 1, outputs)
+            if leaves(said):
+                flight.outputs, flight.is_letter = outputs, False
+            heed(said)
+
+        return keep
+
     def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
         """What becomes of these records, which were given up, goes the way of outputs."""
+        if self.flight is not None:
+            self.flight.outputs, self.flight.is_letter = outputs, True
+            return
         first, last = Record.of(messages[0]).offset, Record.of(messages[-1]).offset
         assert self.grant is not None
         self._outbox.put(Entry(self.grant, first, last + 1, outputs, is_letter=True), 0, size_of(outputs))

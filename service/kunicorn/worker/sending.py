@@ -9,8 +9,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kunicorn.complaints import librdkafka, log_client_error
-from kunicorn.pipes.messages import FromWorker, ProducingTarget
+from kunicorn.pipes.messages import FromWorker
+from kunicorn.pipes.orders import ProducingTarget
 from kunicorn.worker.acknowledging import Acknowledging
+from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.login import Login
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.producing import Carrier, Outputs, Sender, Startable
@@ -42,7 +44,9 @@ class Sending:
         self._make = make
         self._sender = sender
 
-    def start(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> None:
+    def start(
+        self, fetcher: SettlingFetcher | DeliveringFlights, login: Login, tell: Callable[[FromWorker], None]
+    ) -> None:
         """Make the producer and begin to send.
 
         Raises `KafkaException` (or what the client says of properties that it refuses). With transactions it blocks
@@ -50,10 +54,13 @@ class Sending:
         """
         self._sender(self.outbox, self._carrier(fetcher, login, tell)).start()
 
-    def _carrier(self, fetcher: SettlingFetcher, login: Login, tell: Callable[[FromWorker], None]) -> Carrier:
+    def _carrier(
+        self, fetcher: SettlingFetcher | DeliveringFlights, login: Login, tell: Callable[[FromWorker], None]
+    ) -> Carrier:
         target = self._target
         if target.delivery != "transactions":
             return Acknowledging(lambda: self._acknowledged(login), self.outbox, fetcher, self.tally)
+        assert isinstance(fetcher, SettlingFetcher), "the settings refuse transactions beside several in hand"
         whole = target.client["transactional.id"]
         producers = [self._producer(login, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
         login.use(*producers)

@@ -54,19 +54,20 @@ class SettlingFetcher(Fetcher):
                     self._cells[at] = max(self._cells[at], following)
                     self._close_if_settled(grant)
 
-    def rewind(self, grants: Iterable[Grant]) -> None:
+    def rewind(self, numbers: Iterable[int]) -> None:
         """Their refused record is the next to be delivered now: have it, and what is behind it, fetched again."""
         with self._lock:
-            for grant in grants:
-                if grant.number in self._grants:
+            for number in numbers:
+                if (grant := self._grants.get(number)) is not None:
                     grant.handled_to, grant.rewinds = self._cells[grant.at + CONSUMED], True
                     self._rewinding.append(grant)
                     self._close_if_settled(grant)
         self.interrupt()
 
-    def place(self, grant: Grant, offset: int) -> ClientPartition:
-        """As it is committed in a transaction."""
-        return grant.place(self._cells, offset)
+    def place(self, entry: Entry) -> ClientPartition:
+        """How far its partition is with this entry, as it is committed in a transaction."""
+        assert isinstance(entry.origin, Grant)
+        return entry.origin.place(self._cells, entry.following)
 
     # -- control thread ------------------------------------------------------------------------------------------------
 

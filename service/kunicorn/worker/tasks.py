@@ -15,8 +15,7 @@ import uvloop
 
 from kunicorn.decoding.forms import Form, argument_of
 from kunicorn.handling.calls import awaited
-from kunicorn.outcomes import heed
-from kunicorn.worker.crew import Poisoned, Work, die, raise_in
+from kunicorn.worker.crew import Poisoned, Take, Work, die, raise_in
 from kunicorn.worker.flight import Flight
 
 _CLOSING_SECONDS = 1.0
@@ -27,9 +26,10 @@ _IN_A_ROW = 50
 class Tasks:
     """See `Crew`."""
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, take: Take) -> None:
         self._handle = handle
         self._form = form
+        self._take = take
         self._work: Work
         self._loop = uvloop.new_event_loop()
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
@@ -129,7 +129,7 @@ class Tasks:
         if flight.poison:
             return Poisoned()
         try:
-            heed(await self._handle(argument_of(self._form, flight.message)))
+            self._take(flight, await self._handle(argument_of(self._form, flight.message)))
         except asyncio.CancelledError as error:
             task.uncancel()
             return self._interruptions.get(flight, error)

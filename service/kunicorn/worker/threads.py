@@ -8,18 +8,18 @@ from typing import Any
 
 from kunicorn.decoding.forms import Form, argument_of
 from kunicorn.handling.calls import OwnLoop
-from kunicorn.outcomes import heed
-from kunicorn.worker.crew import Poisoned, Work, die, raise_in
+from kunicorn.worker.crew import Poisoned, Take, Work, die, raise_in
 from kunicorn.worker.flight import Flight
 
 
 class Threads:
     """See `Crew`."""
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form, most: int) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, most: int, take: Take) -> None:
         self._handle = handle
         self._form = form
         self._most = most
+        self._take = take
         self._work: Work
         self._stirred = threading.Condition()
         self._started = 0
@@ -102,7 +102,7 @@ class Threads:
         try:
             try:
                 self._calling[flight] = threading.get_ident()
-                heed(self._handle(argument_of(self._form, flight.message)))
+                self._take(flight, self._handle(argument_of(self._form, flight.message)))
             finally:
                 with self._interrupting:
                     self._calling.pop(flight, None)

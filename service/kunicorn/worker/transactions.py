@@ -25,7 +25,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, FromWorker
 from kunicorn.worker.acknowledging import Parcel, backoff, parcels_of, put, reached
-from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Outbox
 from kunicorn.worker.producing import Fenced
 from kunicorn.worker.refusals import refusal
@@ -173,7 +172,7 @@ class Transactions:
         self._batch: Sequence[Entry] = ()
         self._live: Sequence[Entry] = ()
         self._failed: list[tuple[Parcel, KafkaError]] = []
-        self._rewound: dict[int, Grant] = {}
+        self._rewound: set[int] = set()
         self._why = ""
         self._steps: Mapping[Step, Callable[[], Result]] = {
             Step.ASK: self._ask,
@@ -188,7 +187,7 @@ class Transactions:
         """See `Carrier`."""
         began, aborted = time.monotonic(), 0
         self._producer = next(self._turns)
-        self._batch, self._rewound, step = batch, {}, Step.ASK
+        self._batch, self._rewound, step = batch, set(), Step.ASK
         while step not in (Step.DONE, Step.FENCED):
             result = self._attempt(step)
             if step is Step.ABORT and result is Result.OK:
@@ -210,7 +209,7 @@ class Transactions:
             self._tally.delivered(self._live)
         self._fetcher.settle(reached(self._live))
         if self._rewound:
-            self._fetcher.rewind(self._rewound.values())
+            self._fetcher.rewind(self._rewound)
 
     def serve(self) -> None:
         """See `Carrier`: keep the client's login fresh."""
@@ -256,8 +255,8 @@ class Transactions:
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
         assert self._identity is not None
-        following = {entry.grant.number: entry for entry in self._live}
-        offsets = [self._fetcher.place(entry.grant, entry.following) for entry in following.values()]
+        last = {entry.origin.number: entry for entry in self._live}
+        offsets = [self._fetcher.place(entry) for entry in last.values()]
         self._producer.send_offsets_to_transaction(offsets, group_metadata(self._group, self._identity), _CALL_SECONDS)
         return Result.OK
 
@@ -280,7 +279,7 @@ class Transactions:
         for (entry, output), error in self._failed:
             if (why := refusal(entry, output, error)) is not None:
                 self._outbox.refuse(entry, why)
-                self._rewound[entry.grant.number] = entry.grant
+                self._rewound.add(entry.origin.number)
                 self._why, refused = str(why), True
         return refused
 

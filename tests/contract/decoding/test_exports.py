@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kunicorn.pipeline.lake_columns import Form, LakeColumns, NotExportable
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from tests.contract.decoding.test_registry import SCHEMAS, ShopOrder, avro, framed, message, properties, schemas
 
 __all__ = ["ShopOrder", "properties", "schemas"]

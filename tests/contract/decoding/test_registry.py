@@ -21,7 +21,7 @@ from kunicorn.decoding.decoders import Part, one
 from kunicorn.decoding.registry import _kept
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handling.retry import Policies, RetryPolicy, TryAgain
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from tests.fakes.schema_registry import registry
 
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "by", "type": "string"}]}

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.crowds import CROWDS, ONE
 from tests.chaos.faults import FAULTS, Kind
 from tests.chaos.group import BROKER_SETTINGS, LINKS, PROTOCOLS
 from tests.chaos.run import run
-from tests.chaos.schedule import Schedule, remembered, schedule
+from tests.chaos.schedule import Schedule, crowded, remembered, schedule
 from tests.kafka import ProxiedCluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -40,6 +41,11 @@ def test_every_promise_holds_in_a_fresh_schedule(kafka: ProxiedCluster, protocol
     seed = 2 * (len(PROTOCOLS) * random.randrange(10_000) + number)
     common = [name for name in schedule(seed).faults if FAULTS[name].kind is Kind.ANY and name not in ALWAYS]
     hold(kafka, schedule(seed, [*common[:FAULTS_EACH], *ALWAYS]), tmp_path)
+
+
+@pytest.mark.parametrize("crowd", [crowd for crowd in CROWDS if crowd != ONE])
+def test_every_promise_holds_with_several_records_in_hand(kafka: ProxiedCluster, crowd: str, tmp_path: Path) -> None:
+    hold(kafka, crowded(random.randrange(10_000), crowd), tmp_path)
 
 
 @pytest.mark.parametrize("what", remembered(), ids=str)

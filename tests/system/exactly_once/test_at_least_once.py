@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kunicorn.handling.deadletters import read
-from kunicorn.pipes.messages import DeadLetterTarget, Drain, Failed, FetcherStopped, ProducingTarget, StopFetcher
+from kunicorn.pipes import marks
+from kunicorn.pipes.messages import Drain, Failed, FetcherStopped, StopFetcher
+from kunicorn.pipes.orders import DeadLetterTarget, ProducingTarget
 from kunicorn.pipes.producer import producer_properties
 from tests.kafka import KafkaCluster
 from tests.system.outputs import committed_outputs
@@ -29,6 +32,9 @@ def picky(record):
     if record.value == b"nowhere":
         return Send("there-is-no-such-topic", b"x")
     return Send(value=f"{record.partition}:{record.offset}")
+
+async def copy_async(record):
+    yield Send(value=f"{record.partition}:{record.offset}", key=record.key)
 
 def whole(batch):
     for record in batch:
@@ -127,3 +133,38 @@ def test_of_a_batch_only_the_record_whose_output_is_refused_fails(
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     assert read(headers_of(letter)).offset == 1
     assert set(committed_outputs(kafka.bootstrap, f"{topic}.out", 1)) == {"0:0", "0:2"}
+
+
+@pytest.mark.parametrize("handler", ["copy", "copy_async"])
+def test_with_several_in_hand_outputs_of_a_key_keep_its_order_and_what_is_consumed_is_there(
+    start: Start, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    sender = producer(kafka.bootstrap)
+    for number in range(600):
+        sender.produce(topic, b"v", f"k{number % 60}")
+    assert sender.flush(20) == 0
+    worker = start(handler, ordering="key", concurrency=20)
+    worker.consumed(1, 300, within=20)
+    worker.tell(StopFetcher([1], None))
+    (stopped,) = worker.expect(FetcherStopped).partitions
+    done = {*range(stopped.offset), *marks.read(stopped.offset, stopped.done)}
+    outputs = consumed(kafka.bootstrap, f"{topic}.out", len(done))
+    assert {int((each.value() or b"").split(b":")[1]) for each in outputs} == done
+    by_key: dict[bytes, list[int]] = defaultdict(list)
+    for each in outputs:
+        by_key[each.key() or b""].append(int((each.value() or b"").split(b":")[1]))
+    assert all(offsets == sorted(offsets) for offsets in by_key.values())
+    worker.tell(Drain(0.0))
+    assert worker.exit_status() == 0
+
+
+def test_with_several_in_hand_a_refused_output_is_its_records_failure_alone(
+    start: Start, kafka: KafkaCluster, topic: str
+) -> None:
+    send(kafka, topic, b"fine", b"fine", b"large", b"fine", b"fine")
+    worker = start("picky", ordering="none", concurrency=3, retry_attempts=2, on_failure="dead_letter")
+    worker.consumed(1, 5, within=20)
+    (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
+    told = read(headers_of(letter))
+    assert (told.offset, told.cause.attempts, told.cause.type) == (2, 2, "kunicorn.worker.refusals.NotDelivered")
+    assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1) == {f"0:{offset}": 1 for offset in (0, 1, 3, 4)}

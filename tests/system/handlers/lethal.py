@@ -24,3 +24,11 @@ def handle(record: Record) -> None:
         _audit().begin([record])
         os._exit(9)
     audited.handle(record)
+
+
+async def handle_async(record: Record) -> None:
+    """Likewise, beside others."""
+    if record.value == POISON:
+        _audit().begin([record])
+        os._exit(9)
+    await audited.handle_async(record)

@@ -25,7 +25,6 @@ from kunicorn.pipes.messages import (
     Forked,
     FromTemplate,
     FromWorker,
-    HandlerOrder,
     Ping,
     Pong,
     Preload,
@@ -36,6 +35,7 @@ from kunicorn.pipes.messages import (
     ToWorker,
     WorkerFailed,
 )
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.supervisor.processes import become_subreaper
 from kunicorn.topics import NO_EPOCH
 from tests.waiting import wait_until

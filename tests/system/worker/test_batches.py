@@ -10,15 +10,8 @@ from confluent_kafka import Message
 
 from kunicorn.handling.deadletters import read
 from kunicorn.pipes.client import letter_properties
-from kunicorn.pipes.messages import (
-    Batching,
-    DeadLetterTarget,
-    Decoding,
-    Failed,
-    FetcherStart,
-    FetcherStopped,
-    StartFetcher,
-)
+from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, StartFetcher
+from kunicorn.pipes.orders import Batching, DeadLetterTarget, Decoding
 from tests.kafka import KafkaCluster
 from tests.system.producing import consumed, headers_of
 from tests.system.worker.rig import Rig, WorkerProcess

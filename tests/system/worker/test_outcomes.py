@@ -10,16 +10,8 @@ from confluent_kafka import Message, Producer
 
 from kunicorn.handling.deadletters import read
 from kunicorn.pipes.client import letter_properties
-from kunicorn.pipes.messages import (
-    DeadLetterTarget,
-    Failed,
-    FailureRule,
-    FetcherStart,
-    FetcherStopped,
-    StartFetcher,
-    TimedOut,
-    WorkerFailed,
-)
+from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from kunicorn.pipes.orders import DeadLetterTarget, FailureRule
 from tests.kafka import KafkaCluster
 from tests.system.producing import consumed, headers_of
 from tests.system.worker.outcomes_handlers import HANDLERS

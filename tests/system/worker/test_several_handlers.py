@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kunicorn.pipes.messages import Failed, FetcherStart, HandlerOrder, StartFetcher
+from kunicorn.pipes.messages import Failed, FetcherStart, StartFetcher
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.topics import NO_EPOCH
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from kunicorn.pipes.marks import read, written
 from kunicorn.pipes.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from kunicorn.pipes.orders import HandlerOrder
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, WorkerProcess, configuration
 from tests.system.worker.traffic import seen
@@ -62,6 +63,15 @@ async def obey_async(record):
     finally:
         note("end" if record.value != b"wait" or (HERE / "go").exists() else "left", record)
 '''
+CROWDS = """
+
+by_key = obey
+in_no_order = obey_async
+
+
+async def one_by_one(record):
+    await obey_async(record)
+"""
 BOTH = pytest.mark.parametrize("handler", ["obey", "obey_async"])
 
 
@@ -78,6 +88,14 @@ def send(kafka: KafkaCluster, topic: str, *records: tuple[str | None, str]) -> N
     for key, value in records:
         producer.produce(topic, value.encode(), key, partition=0)
     assert producer.flush(30) == 0
+
+
+def crowd(entrypoint: str, topic: str, ordering: str = "partition", concurrency: int | None = None) -> HandlerOrder:
+    """One of several handlers; without retries."""
+    place = f"handlers_under_test:{entrypoint}"
+    return HandlerOrder(
+        place, "record", {}, 100, 1, 20, 100, ordering=ordering, concurrency=concurrency, topics=[topic]
+    )
 
 
 def told(directory: Path, word: str) -> list[int]:
@@ -267,3 +285,24 @@ def test_a_worker_with_one_record_in_hand_passes_over_what_one_with_several_had_
     worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, done=written(0, {1, 2, 5}))]))
     worker.consumed(1, 6)
     assert told(processes.directory, "begin") == [0, 3, 4]
+
+
+def test_several_handlers_each_have_their_own_order_and_hands(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    names = [f"{kind}-{topic}" for kind in ("key", "none", "one")]
+    for name in names:
+        kafka.create_topic(name, 1)
+        send(kafka, name, *((f"k{n % 2}", "wait") for n in range(6)))
+    processes.module(HANDLERS + CROWDS)
+    orders = [
+        crowd("by_key", names[0], ordering="key", concurrency=4),
+        crowd("in_no_order", names[1], ordering="none", concurrency=3),
+        crowd("one_by_one", names[2]),
+    ]
+    worker = processes.worker("by_key", kafka.bootstrap, names, handlers=orders)
+    worker.tell(StartFetcher([FetcherStart(n, n, name, 0, 0, -1) for n, name in enumerate(names, start=1)]))
+    wait_until(lambda: worker.ping().in_flight == 6, "two keys, three of any, and one")
+    assert sorted(told(processes.directory, "begin")) == [0, 0, 0, 1, 1, 2]
+    (processes.directory / "go").touch()
+    for grant in (1, 2, 3):
+        worker.consumed(grant, 6)
+    assert len(told(processes.directory, "end")) == 18

@@ -12,7 +12,7 @@ from kunicorn.decoding.choosing import decoder_of, form_of
 from kunicorn.decoding.decoders import OfMessage, Part, one
 from kunicorn.decoding.forms import Decoded, decoded_columns
 from kunicorn.errors import HandlerLoadError
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 
 PLACE = "orders-3@7: its value is no "
 

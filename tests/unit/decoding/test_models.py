@@ -18,7 +18,7 @@ from kunicorn.decoding.choosing import form_of
 from kunicorn.decoding.forms import Form, Plain
 from kunicorn.decoding.models import model_of
 from kunicorn.errors import HandlerLoadError
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from kunicorn.records import Batch, Record
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.calls import calls_of, following_offsets
 from kunicorn.handling.partial import OfOne
 from kunicorn.outcomes import BatchError
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from kunicorn.records import Batch, Record
 
 JSON = Decoding(value="json")

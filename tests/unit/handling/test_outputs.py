@@ -14,7 +14,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler, handler_of
 from kunicorn.handling.outputs import Outgoing, outgoing, outputs_of, sending
 from kunicorn.outcomes import Done, Skip, heed
-from kunicorn.pipes.messages import HandlerOrder
+from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import NotToBeSent, Send
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.producing import Outputs

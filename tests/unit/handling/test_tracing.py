@@ -22,7 +22,7 @@ from kunicorn.handlers import Handler, handler_of
 from kunicorn.handling.calls import calls_of, following_offsets
 from kunicorn.handling.outputs import Outgoing, calls_sending
 from kunicorn.outcomes import Skip
-from kunicorn.pipes.messages import Decoding, HandlerOrder, Tracing
+from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
 from kunicorn.producing import Send
 from kunicorn.records import Batch, Record
 

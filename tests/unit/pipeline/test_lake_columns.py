@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.pipeline.lake_columns import Form, NotExportable, form_asked
-from kunicorn.pipes.messages import Decoding
+from kunicorn.pipes.orders import Decoding
 from kunicorn.settings import Settings
 from kunicorn.settings.loading import load_tables
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.marks import RING_BYTES, WINDOW, Marks, read, written
+from kunicorn.topics import Position
 
 FIRSTS = st.integers(0, 1 << 50)
 DISTANCES = st.sets(st.integers(0, WINDOW - 1), max_size=200)
@@ -59,4 +60,17 @@ def test_slots_do_not_share_bits() -> None:
     assert not ledger.done(1).from_offset(0)
     assert not ledger.in_hand(2).from_offset(0)
     assert ledger.slots == 3
+    ledger.close()
+
+
+def test_the_time_that_a_slots_records_took_shares_no_word_with_slots_or_bits() -> None:
+    ledger = Ledger.create(3)
+    for slot in range(3):
+        ledger.open_slot(slot, 7 + slot, Position(slot))
+        ledger.done(slot).mark(slot)
+        ledger.cells[ledger.busy_index(slot)] = -1
+    assert [ledger.read(slot, 7 + slot).consumed.offset for slot in range(3)] == [0, 1, 2]
+    assert [set(ledger.done(slot).from_offset(0)) for slot in range(3)] == [{0}, {1}, {2}]
+    ledger.open_slot(1, 99, Position(5))
+    assert [ledger.busy_ns(slot) for slot in range(3)] == [-1, 0, -1]
     ledger.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kunicorn.clients import handler_orders
-from kunicorn.pipes.messages import Batching, Decoding
+from kunicorn.pipes.orders import Batching, Decoding
 from kunicorn.settings import shown
 from kunicorn.settings.security import without_secrets
 from tests.unit.settings.files import LEAST, loaded, problems

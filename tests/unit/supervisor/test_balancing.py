@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import LogOffset
 from kunicorn.pipes import clock
 from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED
-from kunicorn.pipes.messages import Parked, Pong
+from kunicorn.pipes.messages import InHand, Parked, Pong
 from kunicorn.settings import WorkerSettings
 from kunicorn.supervisor.balancing import Balancer
-from kunicorn.supervisor.partition import Poison
+from kunicorn.supervisor.partition import Partition, Poison
 from kunicorn.supervisor.place import Place
 from kunicorn.topics import TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedPool, PlayedWorker, Stage
@@ -52,6 +53,7 @@ class Sharing:
         self.pool = WatchedPool(self.stage.pool.workers)
         untyped: Any = self.pool
         self.stage.pool = self.stage.fetchers.pool = untyped
+        self.handled = 0
         self.stage.give(*range(8))
         for worker in self.pool.workers.values():
             self.answer(worker)
@@ -69,7 +71,8 @@ class Sharing:
 
     def answer(self, worker: PlayedWorker, **evidence: Any) -> None:
         """Its latest Pong."""
-        worker.pong = Pong(0, 0, 0, None, 0, False, [], 0, **evidence)
+        self.handled += 1
+        worker.pong = Pong(0, 0, self.handled, None, 0, False, [], 0, **evidence)
 
     def run(self) -> None:
         asyncio.run(self.balancer.look(self.now))
@@ -84,6 +87,8 @@ class Sharing:
     def handle(self, number: int, records: int, seconds: float, lag: int = 0) -> None:
         """So many records were handled, in so much time; so many more are in the log."""
         partition = self.partition(number)
+        if (pong := partition.worker.pong) is not None:
+            partition.worker.pong = msgspec.structs.replace(pong, handled=pong.handled + records)
         cells, at = partition.worker.ledger.cells, partition.worker.ledger.index(partition.slot)
         cells[at + CONSUMED] += records
         cells[at + HANDLED] += records
@@ -271,6 +276,8 @@ def test_a_call_that_takes_long_counts_while_it_lasts(sharing: Sharing) -> None:
     cells, at = partition.worker.ledger.cells, partition.worker.ledger.index(partition.slot)
     cells[at + HAND_COUNT], cells[at + HAND_OFFSET] = 1, 100
     cells[at + HAND_SINCE] = int(sharing.now * clock.NANOSECONDS)
+    sharing.answer(partition.worker)
+    partition.worker.pong = msgspec.structs.replace(partition.worker.pong, in_hand=InHand("orders", 0, 100, 1, 0.1))
     for _ in range(3):
         sharing.look()
         assert partition.demand == pytest.approx(1.0, abs=0.4)
@@ -285,3 +292,15 @@ def test_a_new_grant_begins_to_count_at_nothing(sharing: Sharing) -> None:
     before = sharing.partition(0).demand
     sharing.look()
     assert 0.0 <= sharing.partition(2).demand <= before
+
+
+def test_an_idle_service_is_not_looked_through(sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    sharing.heat()
+    for _ in range(16):
+        sharing.look()
+    monkeypatch.setattr(Partition, "look", lambda self: pytest.fail("nobody has told of any work"))
+    sharing.look()
+    monkeypatch.undo()
+    sharing.handle(0, 1000, 0.5)
+    sharing.look()
+    assert sharing.partition(0).demand > 0.1, "and the idle time counts for nothing"

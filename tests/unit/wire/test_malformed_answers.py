@@ -91,6 +91,13 @@ def test_a_count_of_billions_is_refused_before_anything_is_reserved_for_it(
         decode_response(api, version, frame)
 
 
+@pytest.mark.parametrize("count", [-2, -(2**31)])
+def test_a_negative_count_is_refused_as_what_it_is(count: int) -> None:
+    frame = b"\0\0\0\1" + b"\0\0\0\0" + count.to_bytes(4, "big", signed=True) + bytes(40)
+    with pytest.raises(ProtocolError, match=f"Metadata v7 .* cannot be read: .* an array of {count} items"):
+        decode_response(Api.METADATA, 7, frame)
+
+
 def test_no_members_subscription_can_make_the_leader_reserve_memory_for_billions() -> None:
     topics = b"\0\3" + b"\x7f\xff\xff\xff"
     assert decode_subscription("range", "m", topics).topics == ()

@@ -14,7 +14,7 @@ from kunicorn.topics import TopicPartition
 from kunicorn.worker.delays import Delays, Wait, ripe
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
-from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics, Table
 
@@ -125,9 +125,15 @@ class Several:
         self.ledger = Ledger.create(64)
         self.ledger.lease_ns = 2**62
         self.reports: list[FromWorker] = []
-        lanes = Lanes("none", 4)
+        self.hands = Hands("none", 4)
         self.flights = Flights(
-            self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, lanes, ahead_bytes=1_000_000
+            self.consumer,
+            NoTopics(),
+            self.ledger,
+            Meter(),
+            self.reports.append,
+            lambda topic: self.hands,
+            ahead_bytes=1_000_000,
         )
         self.flights.delays = {RETRY.topic: 5_000}
         self.delays = Delays(self.flights)
@@ -154,16 +160,16 @@ def test_with_several_in_hand_those_that_are_ripe_are_handled_and_the_rest_is_fe
     now = wall_ms()
     messages = sent(now - 9_000, now - 9_000, now)
     several.fetched(*messages)
-    first, second = several.flights.start_next(), several.flights.start_next()
+    first, second = several.flights.start_next(several.hands), several.flights.start_next(several.hands)
     assert first is not None
     assert second is not None
-    assert several.flights.start_next() is None, "the third one waits for its time"
+    assert several.flights.start_next(several.hands) is None, "the third one waits for its time"
     assert several.flights.parked()[1] == {"delay": 1}
     several.flights.finish(second)
     several.delays.take_up(LATER)
     several.flights.begin_turn(LATER)
     several.fetched(*messages)
-    assert several.flights.start_next() is None, "what is in hand, or done, is not handled again"
+    assert several.flights.start_next(several.hands) is None, "what is in hand, or done, is not handled again"
     several.flights.finish(first)
     assert several.ledger.read(2, 2).consumed.offset == 2
 
@@ -171,7 +177,7 @@ def test_with_several_in_hand_those_that_are_ripe_are_handled_and_the_rest_is_fe
 def test_with_several_in_hand_a_stop_waits_for_what_is_in_hand_and_not_for_what_waits(several: Several) -> None:
     now = wall_ms()
     several.fetched(*sent(now - 9_000, now))
-    flight = several.flights.start_next()
+    flight = several.flights.start_next(several.hands)
     assert flight is not None
     several.flights.stop([2], lost=False)
     assert several.reports == []

@@ -276,3 +276,17 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     fetcher.begin_turn(LATER)
     assert ledger.read(1, 1).consumed.offset == 3, "the client is at 5, but 3 and 4 were dropped"
     ledger.close()
+
+
+def test_what_records_take_is_told_under_their_grant_and_a_new_one_begins_at_nothing(table: Table) -> None:
+    table.fetch(P0, 1)
+    grant = table.take(P0)
+    table.fetcher.release(grant, 1, 700, 1)
+    grant = table.take(P0, 1)
+    table.fetcher.park(Attempt(grant, [Message(topic="t", partition=0, offset=1)], 2, nanoseconds=300), "retry", "")
+    assert table.ledger.busy_ns(1) == 1000, "a failed call took its time, too"
+    table.fetcher.stop([1])
+    table.ledger.done(1).mark(0)
+    table.start(P0, 1)
+    assert table.ledger.busy_ns(1) == 0
+    assert table.ledger.busy_ns(2) == 0

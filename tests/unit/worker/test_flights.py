@@ -10,7 +10,7 @@ from kunicorn.testing import record
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
 from kunicorn.testing.records import message_of, placed
 from kunicorn.worker.flights import Flights
-from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics
 
@@ -19,10 +19,28 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     behind = placed([record("a", offset=3), record("b")], "t")
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, behind)), lambda seconds: None)
     ledger = Ledger.create(4)
-    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, Lanes("key", 4), 1_000_000)
+    hands = Hands("key", 4)
+    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, lambda topic: hands, 1_000_000)
     flights.start([FetcherStart(1, 1, *P0, 3, -1, stop=3)])
     flights.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 2
     flights.begin_turn(LATER)
     assert ledger.read(1, 1).consumed.offset == 3, "the client is at 5, but nothing of that was handled"
+    ledger.close()
+
+
+def test_a_record_among_several_counts_for_its_part_of_what_the_worker_does_at_a_time() -> None:
+    consumer: Any = MemoryConsumer(MemoryLog(map(message_of, placed([record("a", offset=0)], "t"))), lambda _: None)
+    ledger = Ledger.create(4)
+    ledger.lease_ns = 2**62
+    hands = Hands("key", 4)
+    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, lambda topic: hands, 1_000_000)
+    flights.start([FetcherStart(1, 1, *P0, 0, -1)])
+    flights.begin_turn(0)
+    flights.feed(P0, 0, consumer.consume(5, 0))
+    flight = flights.start_next(hands)
+    assert flight is not None
+    flight.since_ns -= 4_000_000_000
+    flights.finish(flight)
+    assert 1_000_000_000 <= ledger.busy_ns(1) < 1_500_000_000
     ledger.close()

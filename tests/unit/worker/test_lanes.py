@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from kunicorn.pipes.marks import WINDOW
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.flight import Flight, Stage, Track, done_ahead
+from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
 
 TP = TopicPartition("t", 0)
 NS = iter(range(1, 1 << 60))
 
 
-def track(start: int = 0, number: int = 0, **more: Any) -> Track:
-    return Track(TopicPartition("t", number), number, start, **more)
+def track(hands: Hands, start: int = 0, number: int = 0, **more: Any) -> Track:
+    return Track(TopicPartition("t", number), number, hands, start, **more)
 
 
 def arrive(lanes: Lanes, to: Track, *keys: str | None, first: int = 0) -> None:
@@ -27,9 +28,10 @@ def arrive(lanes: Lanes, to: Track, *keys: str | None, first: int = 0) -> None:
         lanes.arrive(to, offset, 0, None if key is None else key.encode(), f"record {offset}", 1)
 
 
-def started(lanes: Lanes) -> list[Flight]:
+def started(lanes: Lanes, of: Track) -> list[Flight]:
+    """What starts for the hands that handle this one."""
     found = []
-    while (flight := lanes.start(next(NS))) is not None:
+    while (flight := lanes.start(of.hands, next(NS))) is not None:
         found.append(flight)
     return found
 
@@ -44,107 +46,147 @@ def offsets(flights: list[Flight]) -> list[int]:
 def test_what_starts_at_once_is_the_first_of_each_lane_and_no_key_is_no_order(
     ordering: str, expected: list[int]
 ) -> None:
-    lanes, one = Lanes(ordering, 100), track()
+    lanes, one = Lanes(), track(Hands(ordering, 100))
     arrive(lanes, one, "a", "b", "a", None, None)
-    assert offsets(started(lanes)) == expected
+    assert offsets(started(lanes, one)) == expected
 
 
 def test_no_more_start_than_hands_are_free() -> None:
-    lanes, one = Lanes("none", 2), track()
+    lanes, one = Lanes(), track(Hands("none", 2))
     arrive(lanes, one, *"abcd")
-    first, second = started(lanes)
+    first, second = started(lanes, one)
     lanes.finish(second)
-    assert offsets(started(lanes)) == [2]
+    assert offsets(started(lanes, one)) == [2]
     lanes.finish(first)
     assert one.consumed == 2
 
 
 def test_a_record_that_waits_holds_up_its_key_and_nothing_else() -> None:
-    lanes, one = Lanes("key", 100), track()
+    lanes, one = Lanes(), track(Hands("key", 100))
     arrive(lanes, one, "a", "b", "a", "b")
-    a, b = started(lanes)
+    a, b = started(lanes, one)
     lanes.wait(a, "retry", "why")
     lanes.finish(b)
-    (b,) = started(lanes)
+    (b,) = started(lanes, one)
     lanes.finish(b)
     assert (one.consumed, sorted(done_ahead(one))) == (0, [1, 3])
     lanes.queue_again(a)
-    (again,) = started(lanes)
+    (again,) = started(lanes, one)
     assert again is a
     lanes.finish(a)
     assert one.consumed == 2
 
 
 def test_nothing_starts_a_window_beyond_the_lowest_unfinished_record() -> None:
-    lanes, one = Lanes("none", 2), track()
+    lanes, one = Lanes(), track(Hands("none", 2))
     for offset in (0, WINDOW - 1, WINDOW):
         lanes.arrive(one, offset, 0, None, "", 1)
-    first, last = started(lanes)
+    first, last = started(lanes, one)
     lanes.finish(last)
-    assert started(lanes) == []
+    assert started(lanes, one) == []
     lanes.finish(first)
-    assert offsets(started(lanes)) == [WINDOW]
+    assert offsets(started(lanes, one)) == [WINDOW]
+
+
+def test_where_all_keys_wait_for_the_window_each_record_that_ends_lets_one_start_and_touches_no_other() -> None:
+    lanes, one = Lanes(), track(Hands("none", 2))
+    arrive(lanes, one, *[None] * (3 * WINDOW))
+    first = lanes.start(one.hands, next(NS))
+    assert first is not None
+    while (flight := lanes.start(one.hands, next(NS))) is not None:
+        lanes.finish(flight)
+    assert len(one.beyond) == 2 * WINDOW
+    lanes.finish(first)
+    (next_one, _) = started(lanes, one)
+    lanes.finish(next_one)
+    assert len(one.hands.ready) == WINDOW - 1, "what may start by that, and nothing beyond"
+
+
+def test_each_handlers_hands_take_their_own_records_in_their_own_order() -> None:
+    lanes, one, other = Lanes(), track(Hands("partition", 5)), track(Hands("none", 2), number=1)
+    arrive(lanes, one, *"aab")
+    arrive(lanes, other, *"aab")
+    assert offsets(started(lanes, one)) == [0]
+    assert offsets(started(lanes, other)) == [0, 1]
+    assert lanes.in_flight == 3
+
+
+def test_a_suspect_has_nothing_beside_it_from_any_handler() -> None:
+    lanes, one, other = Lanes(), track(Hands("none", 2), suspects=frozenset({0})), track(Hands("none", 2), number=1)
+    arrive(lanes, one, "a")
+    arrive(lanes, other, "a", "b", "c")
+    first, second = started(lanes, other)
+    assert started(lanes, one) == []
+    lanes.finish(first)
+    assert started(lanes, other) == [], "nothing new before the suspect had its turn"
+    lanes.finish(second)
+    assert started(lanes, other) == []
+    (suspect,) = started(lanes, one)
+    assert started(lanes, other) == []
+    lanes.finish(suspect)
+    assert offsets(started(lanes, other)) == [2]
 
 
 def test_a_gap_larger_than_the_window_is_nothing_unfinished() -> None:
-    lanes, one = Lanes("key", 2), track()
+    lanes, one = Lanes(), track(Hands("key", 2))
     lanes.arrive(one, 10 * WINDOW, 0, b"a", "", 1)
     assert one.consumed == 10 * WINDOW
-    assert offsets(started(lanes)) == [10 * WINDOW]
+    assert offsets(started(lanes, one)) == [10 * WINDOW]
 
 
 def test_a_suspect_is_handled_with_nothing_beside_it() -> None:
-    lanes, one = Lanes("none", 10), track(suspects=frozenset({1}))
+    lanes, one = Lanes(), track(Hands("none", 10), suspects=frozenset({1}))
     arrive(lanes, one, *"abcd")
-    (first,) = started(lanes)
+    (first,) = started(lanes, one)
     lanes.finish(first)
-    (suspect,) = started(lanes)
+    (suspect,) = started(lanes, one)
     assert suspect.offset == 1
     lanes.finish(suspect)
-    assert offsets(started(lanes)) == [2, 3]
+    assert offsets(started(lanes, one)) == [2, 3]
 
 
 def test_what_was_done_before_is_passed_over() -> None:
-    lanes, one = Lanes("key", 10), track(done_before={1, 2, 5})
+    lanes, one = Lanes(), track(Hands("key", 10), done_before={1, 2, 5})
     arrive(lanes, one, *"aaaa")
-    (first,) = started(lanes)
+    (first,) = started(lanes, one)
     lanes.finish(first)
     assert one.consumed == 3
-    assert offsets(started(lanes)) == [3]
+    assert offsets(started(lanes, one)) == [3]
     assert sorted(done_ahead(one)) == [5], "told to the successor, though it was never fetched here"
 
 
 def test_dropped_records_are_unfinished_until_they_are_fetched_again_or_gone() -> None:
-    lanes, one = Lanes("partition", 10), track()
+    lanes, one = Lanes(), track(Hands("partition", 10))
     arrive(lanes, one, *"abcdef")
-    (first,) = started(lanes)
+    (first,) = started(lanes, one)
     again = lanes.shed(one, 2)
     assert again is not None
     assert again.offset == 3
     lanes.finish(first)
     for _ in range(2):
-        (flight,) = started(lanes)
+        (flight,) = started(lanes, one)
         lanes.finish(flight)
     assert one.consumed == 3
-    assert started(lanes) == []
+    assert started(lanes, one) == []
     # 3 comes again, 4 was compacted away meanwhile, 5 comes again.
     assert lanes.arrive(one, 3, 0, b"d", "", 1) is not None
     assert lanes.arrive(one, 5, 0, b"f", "", 1) is not None
     for _ in range(2):
-        (flight,) = started(lanes)
+        (flight,) = started(lanes, one)
         lanes.finish(flight)
     assert one.consumed == 6
     assert lanes.bytes == 0
 
 
 def test_a_closed_partition_starts_nothing_and_what_runs_still_counts() -> None:
-    lanes, one, other = Lanes("key", 2), track(), track(number=1)
+    hands = Hands("key", 2)
+    lanes, one, other = Lanes(), track(hands), track(hands, number=1)
     arrive(lanes, one, *"aab")
-    (first, second) = started(lanes)
+    (first, second) = started(lanes, one)
     lanes.close(one)
     arrive(lanes, other, "a")
     lanes.finish(first)
-    assert [flight.tp.partition for flight in started(lanes)] == [1]
+    assert [flight.tp.partition for flight in started(lanes, one)] == [1]
     assert one.consumed == 1
     lanes.finish(second)
     assert list(done_ahead(one)) == [2]
@@ -162,10 +204,11 @@ class Played:
 
     def begin(self, consumed: int, done: set[int]) -> None:
         """A worker takes over."""
-        self.lanes = Lanes(self.ordering, self.concurrency)
-        self.track = track(consumed, done_before=done)
+        self.lanes = Lanes()
+        self.track = track(Hands(self.ordering, self.concurrency), consumed, done_before=done)
         self.running: list[Flight] = []
         self.waiting: list[Flight] = []
+        self.sending: list[Flight] = []
         self.next = consumed
 
     def arrive(self) -> None:
@@ -175,11 +218,12 @@ class Played:
             self.next += 1
 
     def start(self) -> None:
-        if (flight := self.lanes.start(next(NS))) is None:
+        if (flight := self.lanes.start(self.track.hands, next(NS))) is None:
             return
         assert flight.offset not in self.finished, "handled twice"
         lane = self.lane_of(flight.offset)
-        assert lane not in {self.lane_of(each.offset) for each in self.running}, "two of a lane at a time"
+        held = (*self.running, *self.sending)
+        assert lane not in {self.lane_of(each.offset) for each in held}, "two of a lane at a time"
         before = [o for o in range(flight.offset) if self.lane_of(o) == lane]
         assert self.finished.issuperset(before), "invariant 4: out of order"
         self.running.append(flight)
@@ -190,6 +234,27 @@ class Played:
             flight = self.running.pop(index % len(self.running))
             self.finished.add(flight.offset)
             self.lanes.finish(flight)
+
+    def send(self, index: int) -> None:
+        """The handler has returned, with outputs."""
+        if self.running:
+            flight = self.running.pop(index % len(self.running))
+            self.lanes.send(flight)
+            self.sending.append(flight)
+
+    def deliver(self, index: int) -> None:
+        if self.sending:
+            flight = self.sending.pop(index % len(self.sending))
+            self.finished.add(flight.offset)
+            self.lanes.finish(flight)
+
+    def refuse(self, index: int) -> None:
+        """The brokers take no output of it: it has failed."""
+        if self.sending:
+            flight = self.sending.pop(index % len(self.sending))
+            self.lanes.take_up(flight, next(NS))
+            self.lanes.wait(flight, "retry", "")
+            self.waiting.append(flight)
 
     def fail(self, index: int) -> None:
         if self.running:
@@ -233,12 +298,16 @@ class Played:
             self.arrive()
             self.start()
             self.finish(0)
+            self.deliver(0)
         assert self.track.consumed == len(self.keys), "something is never handled"
         assert self.lanes.bytes == 0
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["arrive", "start", "finish", "fail", "again", "shed", "crash"]), st.integers(0, 50)),
+    st.tuples(
+        st.sampled_from(["arrive", "start", "finish", "fail", "again", "shed", "crash", "send", "deliver", "refuse"]),
+        st.integers(0, 50),
+    ),
     max_size=120,
 )
 WEIGHTS = {"arrive": 4, "start": 4}
@@ -264,9 +333,9 @@ def test_invariants_1_and_4_hold_whatever_ends_fails_is_dropped_or_killed(
 
 
 def test_a_record_that_failed_is_no_longer_held_once_its_partition_is_closed() -> None:
-    lanes, one = Lanes("key", 1), track()
+    lanes, one = Lanes(), track(Hands("key", 1))
     arrive(lanes, one, "a")
-    (flight,) = started(lanes)
+    (flight,) = started(lanes, one)
     lanes.wait(flight, "retry", "")
     assert flight.held
     lanes.close(one)

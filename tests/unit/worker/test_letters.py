@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Message
 
 from kunicorn.handling.addresses import dead_letters
 from kunicorn.handling.deadletters import Cause
-from kunicorn.pipes.messages import DeadLetterTarget
+from kunicorn.pipes.orders import DeadLetterTarget
 from kunicorn.worker.letters import Delivery, LetterProducer
 from kunicorn.worker.login import Login
 

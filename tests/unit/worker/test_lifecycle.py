@@ -14,7 +14,8 @@ from kunicorn.handling.handlings import Handling, Handlings
 from kunicorn.handling.retry import Policies, RetryPolicy
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.lifecycle import Lifecycle, kept_offsets
+from kunicorn.worker.kept import kept_offsets
+from kunicorn.worker.lifecycle import Lifecycle
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LATER = 1 << 62

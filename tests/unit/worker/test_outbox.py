@@ -80,7 +80,7 @@ def test_of_a_lost_partition_nothing_goes_out() -> None:
         box.put(each, 1, 0)
     batch = box.take()
     lost.discarded = True
-    assert [each.grant for each in box.live(batch)] == [kept]
+    assert [each.origin for each in box.live(batch)] == [kept]
     box.put(entry(lost, 1), 1, 0)
     assert lost.handled_to == 1, "what comes later is not even kept"
 
@@ -93,10 +93,10 @@ def test_behind_a_refused_record_nothing_of_its_partition_goes_out_and_what_is_b
     box.put(entry(one, 3), 1, 0)
     error = ValueError("too large")
     box.refuse(batch[1], error)
-    assert [(each.grant.number, each.offset) for each in box.live(batch)] == [(1, 0), (2, 0)]
+    assert [(each.origin.number, each.offset) for each in box.live(batch)] == [(1, 0), (2, 0)]
     assert (one.refusal, one.refused_before) == (error, 1)
     box.put(entry(other, 1), 1, 0)
-    assert [each.grant for each in box.take()] == [other]
+    assert [each.origin for each in box.take()] == [other]
 
 
 def test_of_a_refused_batch_nobody_knows_the_record_so_they_are_handled_one_by_one() -> None:

@@ -103,7 +103,7 @@ def test_a_refused_record_is_fetched_again_once_everything_before_it_is_delivere
     grant.refuse(3, 4, ValueError("too large"))
     assert sending.fetcher.take(P0, 5, 1, 0, 0) is None, "what is behind it would be handled for nothing"
     sending.settling.settle({1: 3})
-    sending.settling.rewind([grant])
+    sending.settling.rewind([grant.number])
     sending.fetcher.begin_turn(0)
     assert sending.assigned() == [("t", 0, 3)]
     assert sending.fetcher.singly == {P0: 4}

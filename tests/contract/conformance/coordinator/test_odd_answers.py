@@ -1,0 +1,132 @@
+"""Answers that are odd in one way each, through connection and driver: none costs a member its place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from inspect import isawaitable
+from typing import Any
+
+import pytest
+
+from kunicorn.wire.versions import Api
+from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage, both_protocols, play
+from tests.fakes.driver import until
+from tests.unit.wire.broker import Asked, Reply
+from tests.unit.wire.messages import response_frame
+
+Odd = Callable[[bytes], bytes]
+_ERROR = slice(9, 11)
+"""Of a heartbeat's answer in either protocol: behind the correlation id, the header's tags and the throttle time."""
+
+READABLE: dict[str, Odd] = {
+    "a tag that nobody knows": lambda frame: frame[:-1] + b"\x01\x63\x02zz",
+    "bytes behind it": lambda frame: frame + b"more",
+    "an error that nobody knows": lambda frame: frame[:9] + (999).to_bytes(2, "big") + frame[_ERROR.stop :],
+}
+UNREADABLE: dict[str, Odd] = {
+    "the next request's answer first": lambda frame: (
+        (int.from_bytes(frame[:4], "big") + 1).to_bytes(4, "big") + frame[4:]
+    ),
+    "a count of billions": lambda frame: frame[:9] + b"\xff\xff\xff\xff\x0f",
+    "nothing behind the header": lambda frame: frame[:5],
+}
+
+
+def odd(stage: Stage, make: Odd) -> Callable[[Asked], Awaitable[Reply]]:
+    """What the broker says by itself, made odd."""
+
+    async def scripted(asked: Asked) -> Reply:
+        return make(response_frame(asked.correlation_id, await truth(stage, asked)))
+
+    return scripted
+
+
+def without(stage: Stage, **fields: Any) -> Callable[[Asked], Awaitable[Reply]]:
+    """What the broker says by itself, with these fields instead."""
+
+    async def scripted(asked: Asked) -> Reply:
+        return replace(await truth(stage, asked), **fields)
+
+    return scripted
+
+
+async def truth(stage: Stage, asked: Asked) -> Any:
+    answer = stage.broker.answers[asked.api](asked)
+    return await answer if isawaitable(answer) else answer
+
+
+def heartbeats(protocol: str) -> Api:
+    return Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+
+
+async def undisturbed(stage: Stage, protocol: str, make: Odd) -> int:
+    """Three odd answers to heartbeats; the member stays what it is. How many connections they cost."""
+    member = await stage.start(group_protocol=protocol)
+    await stage.settled(member)
+    group = stage.broker.group
+    assert group is not None
+    before, connections = (group.rebalances, member.member.generation), stage.broker.connections
+    stage.broker.plan(heartbeats(protocol), *[odd(stage, make)] * 3)
+    await until(lambda: not stage.broker.planned[heartbeats(protocol)])
+    await stage.settled(member)
+    assert (group.rebalances, member.member.generation, member.lost) == (*before, 0)
+    return stage.broker.connections - connections
+
+
+@both_protocols
+@pytest.mark.parametrize("oddity", READABLE)
+def test_what_can_be_read_is_read_and_the_connection_stays(protocol: str, oddity: str) -> None:
+    async def story(stage: Stage) -> None:
+        assert await undisturbed(stage, protocol, READABLE[oddity]) == 0
+
+    play(protocol, story)
+
+
+@both_protocols
+@pytest.mark.parametrize("oddity", UNREADABLE)
+def test_what_cannot_be_read_costs_a_look_up_and_nothing_else(protocol: str, oddity: str) -> None:
+    async def story(stage: Stage) -> None:
+        assert await undisturbed(stage, protocol, UNREADABLE[oddity]) > 0
+
+    play(protocol, story)
+
+
+@pytest.mark.parametrize("fields", [{"brokers": None, "topics": None}, {"brokers": ()}, {"brokers": (), "topics": ()}])
+def test_metadata_without_brokers_or_topics_takes_nothing_away(fields: dict[str, Any]) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start()
+        await stage.settled(member)
+        stage.broker.plan(Api.METADATA, *[without(stage, **fields)] * 3)
+        member.topics.doubt()
+        await until(lambda: len(stage.broker.planned[Api.METADATA]) < 3)
+        stage.broker.planned.clear()
+        member.topics.doubt()
+        await stage.settled(member)
+        assert (len(member.owned), member.lost) == (PARTITIONS, 0)
+
+    play("classic", story)
+
+
+@both_protocols
+@pytest.mark.parametrize(
+    ("api", "array"),
+    [
+        (Api.FIND_COORDINATOR, "coordinators"),
+        (Api.OFFSET_FETCH, "groups"),
+        (Api.LIST_OFFSETS, "topics"),
+        (Api.OFFSET_COMMIT, "topics"),
+    ],
+    ids=lambda each: each.title if isinstance(each, Api) else "",
+)
+def test_a_null_array_is_an_answer_that_says_nothing_and_the_question_is_asked_again(
+    protocol: str, api: Api, array: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.broker.plan(api, *[without(stage, **{array: None})] * 3)
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        await until(lambda: len(stage.broker.committed) == PARTITIONS)
+        assert len(stage.broker.planned[api]) < 3
+
+    play(protocol, story)
