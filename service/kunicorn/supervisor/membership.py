@@ -66,6 +66,7 @@ class Membership:
         self._fatal = fatal
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._losing: set[asyncio.Task[None]] = set()
         self._settled = 0
         self._committed_as = (NO_GENERATION, "")
 
@@ -83,6 +84,8 @@ class Membership:
             for command in self.member.receive(event, clock.now()):
                 self._carry_out(command)
             self._note(before)
+        # Whoever is refused for good loses everything with the same event: workers are to stop, and be told why.
+        await asyncio.gather(*self._losing, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -183,7 +186,9 @@ class Membership:
             case ev.Lose(partitions, reason):
                 log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=shown(partitions))
                 self._metrics.partitions_lost.inc(len(partitions))
-                self._spawn(self.handover.lose(partitions))
+                losing = self._spawn(self.handover.lose(partitions))
+                self._losing.add(losing)
+                losing.add_done_callback(self._losing.discard)
             case ev.BeCertain(until):
                 self._extend_lease(int(until * clock.NANOSECONDS))
             case ev.Fail(message):
@@ -213,7 +218,7 @@ class Membership:
         self._topics.brokers_match = False
         self._events.put_nowait(ev.JoinWanted())
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def guarded() -> None:
             try:
                 await work
@@ -225,6 +230,7 @@ class Membership:
         task = asyncio.create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- requests ------------------------------------------------------------------------------------------------
 

@@ -164,4 +164,5 @@ def test_of_two_processes_with_one_instance_id_only_one_goes_on(pods: Pods, prot
     fenced, stays = (second, twin) if protocol == "classic" else (twin, second)
     assert fenced.exit_code() == 4
     assert "group_instance_id" in fenced.output()
+    assert "was never awaited" not in fenced.output(), "what it owned is lost, and its workers are told so"
     stays.wait_running(PARTITIONS // 2)
