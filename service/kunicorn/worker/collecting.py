@@ -33,6 +33,7 @@ class Collecting:
         self._handler = _Report(_Registry().families)
         self._client = _Report(client) if client is not None else None
         self._thread: threading.Thread | None = None
+        self._over = threading.Event()
 
     def news(self) -> tuple[list[Family] | None, list[Family] | None]:
         """The handler's and the client's; None where they are as told before. Caller: the control thread; never
@@ -40,21 +41,25 @@ class Collecting:
         if self._thread is None and self._needed():
             self._thread = threading.Thread(target=self._keep, name="metrics", daemon=True)
             self._thread.start()
-        return self._handler.news(), self._client.news() if self._client is not None else None
+        return self._changes()
 
     def last(self) -> tuple[list[Family] | None, list[Family] | None]:
-        """The same, as of now. Caller: the runner's thread, when everything is drained."""
+        """The same, as of now, for the last time: the user's collectors are not asked again. Caller: the runner's
+        thread, when everything is drained."""
+        self._over.set()
         if self._needed():
             self._collect()
-        return self.news()
+        return self._changes()
+
+    def _changes(self) -> tuple[list[Family] | None, list[Family] | None]:
+        return self._handler.news(), self._client.news() if self._client is not None else None
 
     def _needed(self) -> bool:
         # The handler may import it as late as with its first record.
         return self._client is not None or "prometheus_client" in sys.modules
 
     def _keep(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(_INTERVAL if self._handler.latest else _FIRST):
+        while not self._over.wait(_INTERVAL if self._handler.latest else _FIRST):
             self._collect()
 
     def _collect(self) -> None:

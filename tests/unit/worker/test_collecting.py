@@ -69,6 +69,18 @@ def test_the_control_thread_is_told_only_what_has_changed_and_never_waits(monkey
     second = wait_until(lambda: handlers.news()[0], "the change")
     assert second[0].samples[0].value == 1
     assert handlers.news() == (None, None)
+    handlers.last()
+
+
+def test_after_the_last_word_the_handlers_collectors_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_FIRST", 0.01)
+    Counter("steps", "")
+    handlers = Collecting(None)
+    wait_until(lambda: handlers.news()[0], "the first collection")
+    assert handlers._thread is not None
+    handlers.last()
+    handlers._thread.join(5)
+    assert not handlers._thread.is_alive()
 
 
 def test_a_collector_that_raises_is_told_once_and_the_last_values_stay(caplog: pytest.LogCaptureFixture) -> None:
