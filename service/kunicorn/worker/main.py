@@ -22,7 +22,7 @@ from kunicorn import collector
 from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.handlers import Handler
-from kunicorn.handling.handlings import Handlings
+from kunicorn.handling.handlings import Handling, Handlings
 from kunicorn.handling.retry import describe
 from kunicorn.lifecycle import Worker
 from kunicorn.observe import logs
@@ -175,40 +175,46 @@ def assemble(
     consumer = _connect(configure, login, statistics, makers.consumer)
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    letters = _letters(configure, login, outputs, makers)
     lifecycle = Lifecycle(handlings, report)
+    table = (consumer, topics, ledger, Meter(), lifecycle.report)
+    letters = _letters(configure, login, outputs, makers)
     policies = lambda topic: handlings.of(topic).policies_in(topic)  # noqa: E731
-    delays = delays_of(configure.handlers)
+    fetcher: Flights | Fetcher
+    runner: ConcurrentRunner | Runner
     if isinstance(handlings.every[0].calls, Threads | Tasks):
-        table = (consumer, topics, ledger, Meter(), lifecycle.report)
-        hands = {
-            each: Hands(order.ordering, concurrency(each.handler, order))
-            for each, order in zip(handlings.every, configure.handlers, strict=True)
-        }
-        hands_of = lambda topic: hands[handlings.of(topic)]  # noqa: E731
-        if sending is not None:
-            flights: Flights = DeliveringFlights(*table, hands_of, configure.ahead_bytes, sending.outbox)
-        else:
-            flights = Flights(*table, hands_of, configure.ahead_bytes)
-        lifecycle.fetcher, flights.delays = flights, delays
-        if sending is not None and isinstance(flights, DeliveringFlights):
-            _start_sending(sending, flights, login, report)
+        hands = _hands(handlings, configure)
+        fetcher = flights = _flights(table, lambda topic: hands[handlings.of(topic)], configure.ahead_bytes, sending)
         crews = {hands[each]: each.calls for each in handlings.every}
         failed = Failures(flights, policies, letters)
-        several = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login, outputs)
-        return Assembled(handlings, lifecycle, flights, several, login, statistics, sending)
-    fetcher: Fetcher
-    if sending is not None:
-        fetcher = settling = makers.settling(consumer, topics, ledger, Meter(), lifecycle.report, sending.outbox)
-        _start_sending(sending, settling, login, report)
+        runner = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login, outputs)
     else:
-        fetcher = makers.fetcher(consumer, topics, ledger, Meter(), lifecycle.report)
-    lifecycle.fetcher = fetcher
-    fetcher.delays = delays
-    fetcher.batches = any(order.mode == "batch" for order in configure.handlers)
-    failures = makers.failures(fetcher, policies, letters)
-    runner = Runner(consumer, fetcher, ledger, handlings, lifecycle, failures, login, outputs)
+        fetcher = singles = makers.fetcher(*table) if sending is None else makers.settling(*table, sending.outbox)
+        singles.batches = any(order.mode == "batch" for order in configure.handlers)
+        failures = makers.failures(singles, policies, letters)
+        runner = Runner(consumer, singles, ledger, handlings, lifecycle, failures, login, outputs)
+    lifecycle.fetcher, fetcher.delays = fetcher, delays_of(configure.handlers)
+    if sending is not None and isinstance(fetcher, SettlingFetcher | DeliveringFlights):
+        _start_sending(sending, fetcher, login, report)
     return Assembled(handlings, lifecycle, fetcher, runner, login, statistics, sending)
+
+
+def _hands(handlings: Handlings[Any], configure: Configure) -> dict[Handling[Any], Hands]:
+    """How many records each handler has in hand, and in which order."""
+    return {
+        each: Hands(order.ordering, concurrency(each.handler, order))
+        for each, order in zip(handlings.every, configure.handlers, strict=True)
+    }
+
+
+def _flights(
+    table: tuple[Consumer, KnownTopics, Ledger, Meter, Callable[[FromWorker], None]],
+    hands_of: Callable[[str], Hands],
+    ahead_bytes: int,
+    sending: Sending | None,
+) -> Flights:
+    if sending is None:
+        return Flights(*table, hands_of, ahead_bytes)
+    return DeliveringFlights(*table, hands_of, ahead_bytes, sending.outbox)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:
