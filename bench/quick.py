@@ -159,7 +159,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.quick", description=__doc__)
     parser.add_argument("--bootstrap", help="a running broker (default: one of its own)")
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--no-delays", action="store_true", help="throughput only")
     options = parser.parse_args()
     with ExitStack() as stack:

@@ -59,6 +59,8 @@ def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, obj
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": node.directory / "data",
         "auto.create.topics.enable": "false",
+        # Tests write records of any age; those older than a week would be deleted at some moment of the test.
+        "log.retention.ms": -1,
         "default.replication.factor": replicas,
         "offsets.topic.num.partitions": 6,
         "offsets.topic.replication.factor": replicas,
