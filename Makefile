@@ -14,8 +14,8 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # For a part of the tests: .venv/bin/python -m pytest tests/unit -k revoke
 PYTEST := $(BIN)/python -m pytest
 SYSTEM := $(PYTEST) tests/system -m "not long"
-# System tests mostly wait: two side by side, a file at a time, each with a broker of its own.
-JOBS ?= 2
+# System tests mostly wait: four side by side, a file at a time, each with a broker of its own.
+JOBS ?= 4
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
 .PHONY: bench bench-growth bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape

@@ -32,6 +32,7 @@ def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console) -> N
     assert "every promise kept" in printed(console)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
     kafka: KafkaCluster, console: Console, capsys: pytest.CaptureFixture[str]

@@ -76,6 +76,7 @@ def test_a_worker_killed_in_the_middle_repeats_no_more_than_it_had_in_hand(
     assert len(report.repeated) <= 2
 
 
+@pytest.mark.long
 def test_a_live_group_on_the_same_topic_is_not_touched(
     kafka: KafkaCluster, topic: str, assigned: Assigned, members_of: Callable[..., Members]
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_live_group_on_the_same_topic_is_not_touched(
     assert group.stop() == 0
 
 
+@pytest.mark.long
 def test_a_stop_finishes_what_is_in_hand_and_tells_where_to_go_on(
     kafka: KafkaCluster, topic: str, assigned: Assigned
 ) -> None:

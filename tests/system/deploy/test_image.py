@@ -49,6 +49,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("image"))
 
 
+@pytest.mark.long
 def test_the_image_needs_nothing_but_what_is_locked(image: Path) -> None:
     listed = [str(image / "kunicorn/bin/pip"), "list", "--format=freeze", "--disable-pip-version-check"]
     found = subprocess.run(listed, env=BARE, capture_output=True, text=True, check=True).stdout

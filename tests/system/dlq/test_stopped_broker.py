@@ -27,6 +27,7 @@ def create_on(kafka: KafkaCluster, topic: str, broker: Broker) -> None:
     kafka.admin().create_topics([NewTopic(topic, 1, replica_assignment=[[broker.id]])])[topic].result(30)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_while_its_broker_is_stopped_a_partition_waits_with_its_letter_and_the_others_go_on(
     three: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path

@@ -16,6 +16,7 @@ ROUNDS = (["cooperative-sticky", "range"], ["cooperative-sticky"])
 """Offered by every member in turn. In the second round some let go of everything before they join, others keep it."""
 
 
+@pytest.mark.long
 @pytest.mark.classic
 @pytest.mark.scenario("TestClassicProtocolVoting", "0132 strategy_ordering")
 def test_a_group_goes_from_eager_to_cooperative_without_a_stop(

@@ -29,6 +29,7 @@ def racks() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_records_are_fetched_from_the_replica_in_our_rack(
     racks: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:
@@ -58,6 +59,7 @@ def test_records_are_fetched_from_the_replica_in_our_rack(
     assert len(fetches) == PARTITIONS
 
 
+@pytest.mark.long
 @pytest.mark.classic
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 @pytest.mark.scenario("testRackAwareConsumerRebalance*", "0045 subscribe_update")

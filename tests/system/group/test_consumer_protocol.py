@@ -95,6 +95,7 @@ def test_members_come_and_go_and_every_record_is_handled_once(
     assert (report.handled, report.repeated) == (flow.sent, ())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", [LibrdkafkaConsumer, pytest.param(JavaConsumer, marks=pytest.mark.long)])
 def test_a_foreign_consumer_shares_the_group(
     kafka: KafkaCluster, topic: str, members_of: MembersOf, client: Callable[..., Foreign]
@@ -122,6 +123,7 @@ def test_a_foreign_consumer_shares_the_group(
     assert (report.handled + sum(map(len, foreign.unaudited.values())), report.repeated) == (flow.sent, ())
 
 
+@pytest.mark.long
 def test_a_static_member_keeps_its_partitions_over_a_restart(
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: MembersOf
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_static_member_keeps_its_partitions_over_a_restart(
     assert [first.stop(), again.stop()] == [0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.scenario("0106 do_test_session_timeout", "0106 do_test_commit_on_lost", "0147 fenced")
 def test_partitions_are_lost_by_a_member_that_was_frozen_for_too_long_and_won_again(
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: MembersOf

@@ -35,6 +35,7 @@ def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
     assert "membership is not certain" not in member.output(), "no worker started without a lease"
 
 
+@pytest.mark.long
 @pytest.mark.scenario("test_consumer_bounce")
 def test_a_stop_in_the_middle_of_a_backlog_leaves_the_rest_to_the_next_start(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]

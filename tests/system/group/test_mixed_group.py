@@ -25,8 +25,7 @@ CLIENTS_AND_STRATEGIES = pytest.mark.parametrize(
         pytest.param(client, strategy, id=f"{name}-{strategy}", marks=marks)
         for name, client, strategies, marks in (
             ("librdkafka", LibrdkafkaConsumer, ["range", "cooperative-sticky"], ()),
-            ("aiokafka", AiokafkaConsumer, ["sticky"], ()),
-            ("aiokafka", AiokafkaConsumer, ["range", "roundrobin"], pytest.mark.long),
+            ("aiokafka", AiokafkaConsumer, ["sticky", "range", "roundrobin"], pytest.mark.long),
             ("java", JavaConsumer, ["cooperative-sticky"], pytest.mark.kafka4),
             ("java", JavaConsumer, ["range", "roundrobin", "sticky"], (pytest.mark.long, pytest.mark.kafka4)),
         )

@@ -27,7 +27,8 @@ def older(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.long), "cooperative-sticky"])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_members_come_and_go_and_every_record_is_handled_once(
     older: KafkaCluster, topic: str, members_of: MembersOf, strategy: str
 ) -> None:

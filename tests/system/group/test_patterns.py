@@ -12,7 +12,9 @@ from tests.system.members import Members
 from tests.system.producing import produce
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.consumer)])
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=[pytest.mark.consumer, pytest.mark.long])]
+)
 @pytest.mark.scenario("0113 d_change_subscription_add_topic", "0113 n_wildcard", "0033 regex_subscribe")
 def test_topics_that_match_a_pattern_later_are_taken_up_and_those_of_others_left_alone(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str

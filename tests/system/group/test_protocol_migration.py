@@ -19,6 +19,7 @@ CLASSIC = {"group": {"group_protocol": "classic"}}
 TYPO = {"group": {"group_protocol": "consumer", "allow_protocol_upgrade": False}}
 
 
+@pytest.mark.long
 @pytest.mark.scenario("consumer_protocol_migration_test.py")
 def test_a_live_group_changes_its_protocol_and_changes_it_back_one_member_at_a_time(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
@@ -46,6 +47,7 @@ def test_a_live_group_changes_its_protocol_and_changes_it_back_one_member_at_a_t
     assert (report.handled, report.repeated) == (flow.sent, ())
 
 
+@pytest.mark.long
 def test_a_classic_group_is_not_converted_by_a_typo(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -50,6 +50,7 @@ def start(members: Members, number: int, settings: dict[str, dict[str, object]] 
     return members.start(own_settings, name=f"pod-{number}-{len(members.started)}")
 
 
+@pytest.mark.long
 @both_protocols
 @pytest.mark.scenario("TestStaticMemberClassicLeaveByInstance")
 def test_a_killed_static_member_keeps_its_slot_until_leave_frees_it(pods: Pods, protocol: str, topic: str) -> None:
@@ -77,6 +78,7 @@ def test_a_killed_static_member_keeps_its_slot_until_leave_frees_it(pods: Pods, 
     assert first.stop() == 0
 
 
+@pytest.mark.long
 def test_on_a_terminal_leave_asks_first(pods: Pods) -> None:
     _, first, second = pods()
     controlling, controlled = pty.openpty()
@@ -93,6 +95,7 @@ def test_on_a_terminal_leave_asks_first(pods: Pods) -> None:
         os.close(controlled)
 
 
+@pytest.mark.long
 def test_a_group_or_a_broker_that_is_not_there_is_told(kafka: KafkaCluster, topic: str, pods: Pods) -> None:
     _, first, _ = pods()
     for changes, message in (
@@ -126,6 +129,7 @@ def test_a_static_member_that_restarts_within_its_session_moves_nothing(pods: Po
     assert len(own(first)) == PARTITIONS // 2
 
 
+@pytest.mark.long
 @pytest.mark.classic
 @pytest.mark.scenario(
     "testOnLeaderElectedShouldSkipAssignment",

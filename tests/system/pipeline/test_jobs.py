@@ -70,6 +70,7 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     assert json.loads(desk.said("backfill", "--dry-run", "--json"))["offsets"] == 43
 
 
+@pytest.mark.long
 def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(2)
     send(desk.kafka.bootstrap, desk.topic, {0: ["x", "halt", "x"], 1: ["x"] * 3})
@@ -85,6 +86,7 @@ def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(de
     assert report.holds, report
 
 
+@pytest.mark.long
 def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_the_others_go_on(
     desk_of: Callable[..., Desk],
 ) -> None:
@@ -130,6 +132,7 @@ def test_the_relay_loses_nothing_and_repeats_nothing(
     assert "at its end already" in desk.said("catch-up", "--master", MASTER)
 
 
+@pytest.mark.long
 def test_a_stream_handles_what_comes_and_mirrors_its_offsets_to_a_group(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(2, {"pipeline": ROUND})
     bootstrap, topic = desk.kafka.bootstrap, desk.topic

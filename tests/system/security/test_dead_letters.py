@@ -34,6 +34,7 @@ def grant(secured: SecuredCluster, rights: Iterable[tuple[ResourceType, str, Acl
     secured.allow("alice", *rights)
 
 
+@pytest.mark.long
 def test_letters_are_sent_listed_and_sent_back_over_tls_by_a_user_with_a_password(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:

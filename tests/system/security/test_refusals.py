@@ -214,6 +214,7 @@ def bob(secured: SecuredCluster) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_topic_that_may_be_seen_but_not_read_halts_until_the_right_that_is_missing_is_granted(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:

@@ -48,6 +48,7 @@ def brief(secured: SecuredCluster) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, scene: SceneMaker) -> None:
     login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
     stage = scene({**brief(secured), **login})
@@ -60,6 +61,7 @@ def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, 
     assert "Disconnected" not in said, "the workers' connections lived on, too"
 
 
+@pytest.mark.long
 def test_tokens_are_renewed_before_they_expire_and_shared_with_the_workers(
     secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
 ) -> None:

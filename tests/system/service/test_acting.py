@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.system.members import MemberProcess
 from tests.system.workers.scene import Scene
 
@@ -87,6 +89,7 @@ def command(member: MemberProcess, *arguments: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.long
 def test_a_person_at_the_command_line_pauses_seeks_back_and_past_a_halted_record(scene: SceneMaker) -> None:
     stage = scene(2, handler="marked:handle", settings={"handler": {"max_attempts": 1}})
     member, topic = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN}), stage.topic

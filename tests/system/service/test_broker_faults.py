@@ -30,7 +30,7 @@ def finish(stage: Scene, members: list[MemberProcess]) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.long)])
 @pytest.mark.scenario("ConsumerBounceTest")
 def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_once(
     scene: SceneMaker, kafka_factory: ClusterMaker, end: str
@@ -54,6 +54,7 @@ def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_o
     finish(stage, members)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(8.0, marks=pytest.mark.long)])
 def test_a_broker_frozen_for_less_than_a_session_causes_no_rebalance(

@@ -53,6 +53,7 @@ def test_the_pages_show_every_partition_and_no_secret_and_nothing_else_exists(sc
     assert member.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.scenario("ConsumerNetworkThreadTest")
 def test_a_thousand_idle_and_hostile_connections_delay_no_heartbeat(scene: SceneMaker) -> None:

@@ -8,6 +8,8 @@ import termios
 from collections.abc import Callable
 from struct import unpack
 
+import pytest
+
 from kunicorn.pipes import clock
 from tests.system.producing import Flow
 from tests.system.service.takeover import SESSION, short_sessions
@@ -35,6 +37,7 @@ def unread(pipe: int) -> int:
     return int(unpack("i", waiting)[0])
 
 
+@pytest.mark.long
 def test_an_output_that_nobody_reads_costs_neither_membership_nor_progress(scene: SceneMaker) -> None:
     stage = scene(4, settings=short_sessions(), env={"KUNICORN_HANDLER_MS": "2"})
     reader, writer = os.pipe()

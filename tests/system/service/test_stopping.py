@@ -54,7 +54,7 @@ LADDER = {
 }
 
 
-@pytest.mark.parametrize("behaviour", LADDER)
+@pytest.mark.parametrize("behaviour", ["hang", "cling", pytest.param("block", marks=pytest.mark.long)])
 @pytest.mark.scenario("0113 t_max_poll_interval_exceeded")
 def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to_the_next_owner(
     scene: SceneMaker, behaviour: str

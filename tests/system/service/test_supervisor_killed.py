@@ -62,6 +62,7 @@ def test_a_worker_that_holds_the_gil_dies_with_its_supervisor_all_the_same(scene
     assert begun_between(stage.members.audit, member.name, at, clock.now_ns()) == 0, "no further record is started"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("handler", ["audited:handle", pytest.param("threaded:handle", marks=pytest.mark.long)])
 def test_a_supervisor_killed_while_it_starts_leaves_no_process(scene: SceneMaker, handler: str) -> None:
     kill_starting(scene(8, handler=handler, workers=4), 4)

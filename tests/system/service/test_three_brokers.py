@@ -31,6 +31,7 @@ def three() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @PROTOCOLS
 @pytest.mark.scenario("test_broker_failure", "0143 test_heartbeat_find_coordinator", "0147 retriable")

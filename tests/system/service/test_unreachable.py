@@ -44,7 +44,7 @@ def says_what_is_wrong(member: MemberProcess, server: str) -> bool:
     return "no broker answers" in problem and server.removesuffix(":9092") in problem
 
 
-@pytest.mark.parametrize("place", [nobody, unknown_host, silent_server])
+@pytest.mark.parametrize("place", [nobody, unknown_host, pytest.param(silent_server, marks=pytest.mark.long)])
 @pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
 def test_without_a_broker_it_keeps_trying_says_so_and_stops_at_once(
     members_of: GroupMaker, topic: str, place: Callable[[], Iterator[str]]

@@ -61,7 +61,7 @@ def test_a_handler_beyond_the_drain_budget_is_interrupted_and_its_finally_blocks
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("how", ["cling", "block"])
+@pytest.mark.parametrize("how", [pytest.param("cling", marks=pytest.mark.long), "block"])
 def test_a_handler_that_cannot_be_interrupted_loses_its_worker_and_not_its_committed_work(
     scene: SceneMaker, how: str
 ) -> None:
@@ -105,6 +105,7 @@ def judge_drained(stage: Scene, first: MemberProcess, second: MemberProcess, mov
 CONSUMER = {"group": {"group_protocol": "consumer", "drain_timeout_ms": 3000, "commit_interval_ms": 60_000}}
 
 
+@pytest.mark.long
 @pytest.mark.consumer
 @pytest.mark.parametrize("how", ["sleep", pytest.param("block", marks=pytest.mark.long)])
 def test_with_the_consumer_protocol_only_the_partition_that_leaves_is_interrupted(scene: SceneMaker, how: str) -> None:
@@ -114,6 +115,7 @@ def test_with_the_consumer_protocol_only_the_partition_that_leaves_is_interrupte
     judge_drained(stage, first, second, moved, {worker} if how == "block" else set())
 
 
+@pytest.mark.long
 @pytest.mark.consumer
 def test_with_the_consumer_protocol_a_worker_killed_while_it_drains_repeats_its_record_in_hand_and_no_other(
     scene: SceneMaker,

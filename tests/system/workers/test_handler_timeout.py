@@ -82,6 +82,7 @@ def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its
     assert_all_is_handled(stage, member, worker)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_killed_when_its_record_is_overdue(scene: SceneMaker) -> None:
     stage, member = with_a_record(scene, "sleep 60 once", settings={"handler": {"handler_timeout_ms": 3000}})
     stage.wait_marked("0@1 sleeps", member)

@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from tests.system.workers import procfs
 from tests.system.workers.scene import Scene
 
@@ -32,6 +34,7 @@ def test_a_handler_that_starts_a_thread_at_import_is_imported_by_every_worker_af
     assert report.holds, report
 
 
+@pytest.mark.long
 def test_a_template_that_takes_three_seconds_to_import_again_disturbs_no_heartbeat(scene: SceneMaker) -> None:
     """Invariant 5: heartbeats never wait for a fork."""
     stage = scene(2, workers=1, handler="slow_import:handle")

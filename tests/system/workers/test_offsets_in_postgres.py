@@ -41,6 +41,7 @@ def payments(dsn: str) -> list[tuple[int, int]]:
         return [(partition, at) for partition, at in db.execute("SELECT partition, at FROM payments ORDER BY 1, 2")]
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_on_either_side_of_the_commit_repeats_no_effect(
     scene: Callable[..., Scene], dsn: str
 ) -> None:

@@ -65,6 +65,7 @@ def test_workers_that_have_handled_max_records_are_replaced_without_a_rebalance_
     assert longest_pause(stage) < 1.0
 
 
+@pytest.mark.long
 def test_workers_of_max_age_are_replaced_one_at_a_time(scene: SceneMaker) -> None:
     stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings={"workers": {"max_age_s": 2}})
     member = recycle_under_load(stage, "age", 4)

@@ -169,6 +169,7 @@ def test_a_client_property_that_librdkafka_refuses_leaves_everything_as_it_is(
     service.end()
 
 
+@pytest.mark.long
 def test_a_worker_killed_after_a_reload_is_replaced_by_one_of_the_new_code(deployed: Callable[..., Deployed]) -> None:
     service = deployed()
     service.deploy("after the reload")
@@ -182,6 +183,7 @@ def test_a_worker_killed_after_a_reload_is_replaced_by_one_of_the_new_code(deplo
     service.end()
 
 
+@pytest.mark.long
 def test_with_reload_a_saved_file_is_a_reload(scene: SceneMaker, tmp_path: Path) -> None:
     deployed = Deployed(scene, tmp_path, "--reload")
     member, generation = deployed.member, deployed.member.generation()

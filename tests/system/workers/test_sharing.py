@@ -67,6 +67,7 @@ def finish(stage: Scene) -> None:
     assert not report.repeated, report
 
 
+@pytest.mark.long
 def test_a_hot_partition_gets_a_worker_to_itself_without_a_rebalance_or_a_record_twice(scene: SceneMaker) -> None:
     share(
         scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=EAGER, env={"KUNICORN_HANDLER_MS": "1"})

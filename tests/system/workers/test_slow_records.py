@@ -67,7 +67,7 @@ def test_a_record_of_a_minute_does_not_delay_the_hand_over_of_another_partition_
     a_slow_record_and_a_second_member(scene(PARTITIONS, workers=1, settings=settings), slow, 60)
 
 
-@pytest.mark.parametrize("how", ["sleep", "block"])
+@pytest.mark.parametrize("how", ["sleep", pytest.param("block", marks=pytest.mark.long)])
 @pytest.mark.scenario("0089 max_poll_interval")
 def test_a_handler_that_takes_three_session_timeouts_causes_no_rebalance(scene: SceneMaker, how: str) -> None:
     """`block` holds the GIL of its worker all the while: heartbeats are the supervisor's (invariant 5)."""
