@@ -117,10 +117,11 @@ def said(member: MemberProcess, *command: str) -> str:
 
 @pytest.mark.long
 def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_member(scene: SceneMaker) -> None:
+    # Ends of logs are asked for every ten seconds: the delay is longer.
     stage = scene(
-        2, handler="stumbling:handle", settings={"handler": {"max_attempts": 1, "retry_topic_delays_ms": [8000]}}
+        2, handler="stumbling:handle", settings={"handler": {"max_attempts": 1, "retry_topic_delays_ms": [20_000]}}
     )
-    retry = f"{stage.topic}.retry.8s"
+    retry = f"{stage.topic}.retry.20s"
     stage.kafka.create_topic(retry, 1)
     stage.send(0, "1", "0")
     member = stage.members.start()
@@ -136,13 +137,13 @@ def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_m
     assert member.get("/livez")[0] == 200
     assert member.stop(within=5) == 0, "nothing is waited for"
     lag = said(member, "lag")
-    assert f"{retry} is a retry topic: its records wait 8s each" in lag
+    assert f"{retry} is a retry topic: its records wait 20s each" in lag
     plan = said(member, "offsets", "reset", "--to-latest")
     assert f"retry topics stay where they are unless --topic names them: {retry}" in plan
-    assert f"retries after 8s: {retry} (1 partition)" in said(member, "check")
+    assert f"retries after 20s: {retry} (1 partition)" in said(member, "check")
     successor = stage.members.start()
-    successor.wait(lambda: len(tries(stage)) == 3, "the retry", 20)
-    assert tries(stage)[-1].at - tries(stage)[0].at >= 8.0
+    successor.wait(lambda: len(tries(stage)) == 3, "the retry", 40)
+    assert tries(stage)[-1].at - tries(stage)[0].at >= 20.0
     assert successor.stop() == 0
 
 
