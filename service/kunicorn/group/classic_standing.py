@@ -34,7 +34,6 @@ class ClassicStanding(Standing):
         self.leader = False
         self._ownership = Ownership()
         self._assignors = assignors
-        self._rebalance_timeout = timings.rebalance_timeout
         self._asked_at = self._undisturbed_at = float("-inf")
         """Send times of the last JoinGroup, and of the last request whose answer knew of no rebalance."""
         self._heartbeat: ev.SendHeartbeat | None = None

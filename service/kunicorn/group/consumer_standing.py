@@ -39,7 +39,6 @@ class ConsumerStanding(Standing):
         super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
         self._naming_patience = Patience(timings, rng)
-        self._rebalance_timeout = timings.rebalance_timeout
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
         self._heartbeat: ev.SendConsumerHeartbeat | None = None

@@ -29,6 +29,7 @@ class Standing:
         self.session_timeout = timings.session_timeout
         """Without an answer for so long we are out: what the brokers have for us, or our setting where it is less."""
         self.history = History()
+        self._rebalance_timeout = timings.rebalance_timeout
         self._expelled_at = float("inf")
         """When at the earliest the coordinator goes on without us whatever heartbeats it has had: the rebalance timeout
         after we last knew that none was under way for us."""

@@ -15,6 +15,7 @@ from kunicorn.handling.deadletters import (
     GROUP,
     Cause,
     Letter,
+    SourceRecord,
     letter_of,
     with_ours,
 )
@@ -72,20 +73,7 @@ def retry_of(record: Record, group: str, cause: Cause, now_ms: int, topic: str) 
 def _dead_letter(record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
     """As of the place where the record was first, with all its tries."""
     origin = record.origin
-    first = _First(
+    first = SourceRecord(
         origin.topic, origin.partition, origin.offset, origin.timestamp, record.key, record.value, record.headers
     )
     return letter_of(first, group, replace(cause, attempts=origin.attempts + cause.attempts), now_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class _First:
-    """A record where it was first: a `deadletters.Source`."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]

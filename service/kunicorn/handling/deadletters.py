@@ -51,6 +51,19 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """A `Source` that is put together: of an outcome row, or of what a record in a retry topic was first."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Why a record could not be handled; texts are bounded."""
 

@@ -7,13 +7,12 @@ that is killed between the topic's acknowledgement and its own manifest (or comm
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.handling.deadletters import Cause, Letter, letter_of
+from kunicorn.handling.deadletters import Cause, Letter, SourceRecord, letter_of
 from kunicorn.handling.retry import End
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.storage import Directory
@@ -25,19 +24,6 @@ class LettersRefused(ServiceError):
     """The dead-letter topic does not take a letter; the round does not count."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A record as its outcome row has it; see `kunicorn.handling.deadletters.Source`."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
 
 
 def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Summary]) -> int:
@@ -67,10 +53,10 @@ def letters_in(outcomes: Directory, file: str, group: str) -> Iterator[Letter]:
             yield letter_of(_record(row), group, cause, _milliseconds(row["time"]) or 0)
 
 
-def _record(row: dict[str, Any]) -> _Record:
+def _record(row: dict[str, Any]) -> SourceRecord:
     headers = [(pair["key"], pair["value"]) for pair in row["headers"] or ()]
     at = _milliseconds(row["timestamp"])
-    return _Record(row["topic"], row["partition"], row["offset"], at, row["key"], row["value"], headers)
+    return SourceRecord(row["topic"], row["partition"], row["offset"], at, row["key"], row["value"], headers)
 
 
 def _milliseconds(time: Any) -> int | None:
