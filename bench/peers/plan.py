@@ -96,7 +96,8 @@ def quick(scale: float = 1.0) -> Plan:
 
 
 def full(scale: float = 1.0) -> Plan:
-    """Every topic, every handler, every contender that can; more rounds."""
+    """Every topic, every handler, every contender that can; more rounds. What has narrow goals comes first, so that who
+    interrupts the run has those."""
     small, packed, wide, waited, delayed = _loads(scale, delay_records=30_000)
     more = [
         Load(partitions, size, compression, int(scale * (_MANY if size == 200 else _LARGE)))
@@ -106,14 +107,14 @@ def full(scale: float = 1.0) -> Plan:
     ]
     series = (
         Series(Case(small, "nothing"), HEADLINE, 7, 15.0),
+        Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 5, 15.0),
+        Series(Case(small, "work"), WORKING, 5, 15.0),
+        Series(Case(delayed, "delay"), DELAYED, 5, 0.0),
         Series(Case(small, "nothing"), others("nothing", *HEADLINE), 3, 15.0),
         *(Series(Case(load, "nothing"), PACKED, 3, 15.0) for load in more if load != small),
-        Series(Case(small, "work"), WORKING, 5, 15.0),
         Series(Case(small, "work"), others("work", *WORKING), 3, 10.0),
         Series(Case(waited, "wait"), others("wait"), 3, 10.0),
-        Series(Case(delayed, "delay"), DELAYED, 5, 0.0),
         Series(Case(delayed, "delay"), others("delay", *DELAYED), 2, 0.0),
-        Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 5, 15.0),
     )
     return Plan(small, packed, wide, waited, delayed, series)
 
