@@ -35,7 +35,8 @@ def _put_or_die(producer: Any, parcels: Iterable[acknowledging.Parcel], failed: 
     _put(producer, every, failed)
 
 
-acknowledging.put = transactions.put = _put_or_die
+for _sender in (acknowledging, transactions):
+    vars(_sender)["put"] = _put_or_die
 
 
 def _made(record: Record) -> Send:

@@ -32,8 +32,8 @@ def next_life(stage: Stage, number: int = 0) -> FetcherStart:
 def die_with(stage: Stage, delivered: int, handled: int, in_hand: int = 0, times: int = 2) -> FetcherStart:
     for _ in range(times):
         handle(stage, 0, delivered, handled, in_hand)
-        start = next_life(stage)
-    return start
+        next_life(stage)
+    return stage.start_of(0)
 
 
 def test_what_was_not_delivered_at_two_deaths_is_handled_one_at_a_time(stage: Stage) -> None:
@@ -54,8 +54,7 @@ def test_of_those_one_that_kills_alone_is_poison(stage: Stage) -> None:
 
 def test_the_record_in_hand_is_not_blamed_for_what_was_on_its_way(stage: Stage) -> None:
     stage.give(0)
-    for _ in range(3):
-        start = die_with(stage, 100, 110, in_hand=1, times=1)
+    start = die_with(stage, 100, 110, in_hand=1, times=3)
     assert (start.poison, start.singly_until) == ("", 111)
 
 
