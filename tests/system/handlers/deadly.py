@@ -31,7 +31,7 @@ _put = acknowledging.put
 def _put_or_die(producer: Any, parcels: Iterable[acknowledging.Parcel], failed: Callable[..., None]) -> None:
     every = list(parcels)
     if any(output.value in _KILLS for _, output in every):
-        os.kill(os.getpid(), signal.SIGSEGV)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
     _put(producer, every, failed)
 
 
