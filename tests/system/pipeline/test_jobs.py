@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from kunicorn.errors import ConfigError
+from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.pipeline.session import open_session
 from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
@@ -240,6 +240,19 @@ def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callab
     desk.configure({"handler": {"entrypoint": "tests.system.pipeline.handlers:missing"}})
     with pytest.raises(Exception, match="has no 'missing'"):
         desk.said("backfill")
+
+
+@pytest.mark.long
+def test_a_handler_that_executors_cannot_import_ends_the_job_before_it_has_a_record(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1, {"handler": {"entrypoint": "tests.system.pipeline.drivers_only:handle"}})
+    produce(desk.kafka.bootstrap, desk.topic, 10)
+    why = r"on \S+, where Spark runs a task: .* raised ModuleNotFoundError: No module named 'pricing'"
+    with pytest.raises(HandlerLoadError, match=why):
+        desk.said("backfill", "--master", MASTER, "--run", "nowhere")
+    assert desk.manifest("nowhere")["underway"] == []
+    assert desk.outcomes("nowhere") == []
 
 
 def test_offsets_that_are_gone_are_named_or_passed_over_as_asked(desk_of: Callable[..., Desk]) -> None:
