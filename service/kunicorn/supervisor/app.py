@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import signal
 from collections.abc import Callable, Collection, Sequence
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logs.get("kunicorn")
 
-_SHOWN_WITHIN = 0.3
+_SHOWN_AFTER = 0.4
 """Seconds."""
 
 
@@ -98,7 +97,6 @@ class Service:
         fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
         self._stopping = Stopping(self._source, group, self._works.end)
         self._snapshot = Snapshot(self._source, self._workforce, self._metrics.totals)
-        self._reached = asyncio.Event()
         self._http: Server | None = None
 
     def _source_of_partitions(self) -> Source:
@@ -142,10 +140,9 @@ class Service:
         return self._how_it_ended()
 
     async def _serve_http(self, port: Port) -> None:
-        """Answer there. What answers is loaded beside the loop, and once the brokers have answered, or do not: a first
-        record waits for them, and for nothing that only shows."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._reached.wait(), _SHOWN_WITHIN)
+        """Answer there. What answers is loaded beside the loop and not before a first record may be under way, which
+        waits for this process's time: half of what it takes to start would be the server."""
+        await asyncio.sleep(_SHOWN_AFTER)
         http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
         self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
@@ -164,7 +161,6 @@ class Service:
 
     async def _serve(self) -> None:
         await self._connections.reach()
-        self._reached.set()
         brokers, fetchers = self._connections.brokers, self._workforce.fetchers
         self._workforce.pool.want(1)
         await self._workforce.templates.current()
