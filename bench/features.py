@@ -38,7 +38,7 @@ from kunicorn.worker.flight import Track
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
-from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.outbox import Entry, Limits, Outbox
 from kunicorn.worker.producing import Outputs
 
 TURNS = 10
@@ -97,22 +97,28 @@ class Sent:
         )
 
     def handled(self, some: Sequence[Message]) -> Callable[[], None]:
-        """The runner's part, and a batch that is taken and thrown away."""
+        """The runner's part, and a shipment that is taken and thrown away."""
         go = called(self.calls, some)
 
         def handle() -> None:
             go()
-            self.outbox.hurry()
-            self.outbox.take()
+            self._taken()
 
         return handle
 
     def delivered(self, some: Sequence[Message]) -> Callable[[], None]:
         """The sender's part: the client's own is most of it."""
         called(self.calls, some)()
-        self.outbox.hurry()
-        entries = self.outbox.take()
+        entries = self._taken()
         return lambda: put(self._producer, parcels_of(entries), lambda parcel, error: None)
+
+    def _taken(self) -> list[Entry]:
+        self.outbox.hurry()
+        shipment = self.outbox.take()
+        assert shipment is not None
+        entries = shipment.entries
+        self.outbox.done(shipment)
+        return entries
 
 
 def by_key(some: Sequence[Message]) -> None:

@@ -15,6 +15,7 @@ from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.settling import SettlingFetcher
 from tests.unit.worker.test_fetcher import P0, P1, NoTopics, Table
+from tests.unit.worker.test_outbox import taken
 
 
 class SettlingTable(Table):
@@ -160,11 +161,11 @@ def test_a_partition_whose_outputs_do_not_arrive_waits_for_delivery_and_others_d
     for tp, number in ((P0, 1), (P1, 2)):
         sending.fetch(tp, number)
     handle(sending, sending.take(P0, 0, 5), 5)
-    sending.outbox.take()
+    shipment = taken(sending.outbox)
     assert sending.settling.parked() == ([], {})
     sending.now, sending.outbox.trouble = 11.0, "no leader"
     why = "its outputs have waited 11 s for delivery: no leader"
     assert sending.settling.parked() == ([Parked(1, "delivery", why)], {"delivery": 1})
     sending.settling.settle({1: 5})
-    sending.outbox.done()
+    sending.outbox.done(shipment)
     assert sending.settling.parked() == ([], {})
