@@ -210,7 +210,7 @@ class Outbox:
 
     @property
     def _empty(self) -> bool:
-        return not self._entries and self._taken_at is None
+        return not self._entries and not self._under_way
 
     @property
     def _full(self) -> bool:
