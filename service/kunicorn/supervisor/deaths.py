@@ -92,7 +92,7 @@ class Deaths:
     def _meet_poison(self, partition: Partition, poison: Poison) -> None:
         if self._handling(partition.tp.topic).poison_halts:
             self._halt(partition.tp, str(poison))
-        elif poison.deaths > 2 * self.max_crashes:
+        elif poison.deaths >= 2 * self.max_crashes:
             # It never came to the handler again: what stands for it in the dead-letter topic cannot be sent, either.
             self._halt(partition.tp, f"{poison}, and so does what ends it without the handler")
         else:

@@ -104,7 +104,6 @@ def test_a_dead_letter_that_kills_workers_too_halts_its_partition(stage: Stage) 
     stage.die()
     assert stage.state(0) is not PartitionState.HALTED
     stage.revive()
-    die_with(stage, 120, 121, times=1)
     handle(stage, 0, 120, 121)
     stage.die()
     assert stage.state(0) is PartitionState.HALTED
