@@ -60,10 +60,10 @@ class Deaths:
         """
         for partition in held:
             partition.look()
-        of = {partition: partition.held(batches=self._handling(partition.tp.topic).batches) for partition in held}
-        anything = any(each.every for each in of.values()) or any(partition.reading.handled > 0 for partition in held)
+        had = {partition: partition.held(batches=self._handling(partition.tp.topic).batches) for partition in held}
+        anything = any(each.every for each in had.values()) or any(partition.reading.handled > 0 for partition in held)
         killed = worker.killed_by_us is not None
-        against = {p: blamed(each, killed_for=worker.blamed == p.tp, killed=killed) for p, each in of.items()}
+        against = {p: blamed(each, killed_for=worker.blamed == p.tp, killed=killed) for p, each in had.items()}
         alone = sum(map(len, against.values())) == 1
         for partition, offsets in against.items():
             returned = partition.reading.in_hand == NO_OFFSET

@@ -132,7 +132,7 @@ def _movable(partition: Partition, parked: Collection[int], now: float) -> bool:
         partition.state is PartitionState.RUNNING
         and not partition.lost
         and not long
-        and not partition.blame.weigh_on(position)
+        and not partition.blame.weighs_on(position)
         and partition.grant not in parked
     )
 

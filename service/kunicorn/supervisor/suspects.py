@@ -104,7 +104,7 @@ class Suspicions:
         self.singly_until = self._until
         return True
 
-    def weigh_on(self, position: int) -> bool:
+    def weighs_on(self, position: int) -> bool:
         """Whether anything at or behind the position is suspected."""
         known = (*self.suspects, *self._alone, *self._among, self._until - 1)
         return self.poison is not None or any(offset >= position for offset in known)

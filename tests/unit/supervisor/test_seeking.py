@@ -163,7 +163,7 @@ async def test_a_halted_partition_goes_on_behind_the_record_that_halted_it(bench
     assert (await bench.seek(Goal(offset=111), 0)).ok
     start = bench.worker.starts()[tps(0)[0]]
     assert (start.offset, start.poison) == (111, "")
-    assert not bench.partition(0).blame.weigh_on(0)
+    assert not bench.partition(0).blame.weighs_on(0)
 
 
 async def test_a_paused_partition_stays_paused_at_its_new_place(bench: Bench) -> None:
