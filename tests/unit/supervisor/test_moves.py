@@ -52,11 +52,10 @@ class WholeWorker(PlayedWorker):
     def send(self, message: ToWorker) -> None:
         """As the control thread passes it on."""
         super().send(message)
-        match message:
-            case StartFetcher(partitions):
-                self._parts.lifecycle.start(partitions)
-            case StopFetcher(grants, _, lost):
-                self._parts.lifecycle.stop(grants, lost=lost)
+        if isinstance(message, StartFetcher):
+            self._parts.lifecycle.start(message.partitions)
+        elif isinstance(message, StopFetcher):
+            self._parts.lifecycle.stop(message.grants, lost=message.lost)
 
     def end(self) -> None:
         """Drain."""
