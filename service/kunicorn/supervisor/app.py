@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import contextlib
 import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ import uvloop
 
 from kunicorn.errors import ExitCode, ServiceError
 from kunicorn.observe import logs
+from kunicorn.observe.loading import load_server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
 
 log = logs.get("kunicorn")
 
-_SHOWN_AFTER = 0.4
-"""Seconds."""
+_SHOWN_WITHIN = 0.4
+"""Seconds without a join."""
+_ASKED = 0.05
+"""Seconds that it takes until JoinGroup is on its way."""
 
 
 def run(
@@ -97,6 +100,7 @@ class Service:
         fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
         self._stopping = Stopping(self._source, group, self._works.end)
         self._snapshot = Snapshot(self._source, self._workforce, self._metrics.totals)
+        self._joining = asyncio.Event()
         self._http: Server | None = None
 
     def _source_of_partitions(self) -> Source:
@@ -140,11 +144,13 @@ class Service:
         return self._how_it_ended()
 
     async def _serve_http(self, port: Port) -> None:
-        """Answer there. What answers is loaded beside the loop and not before a first record may be under way, which
-        waits for this process's time: half of what it takes to start would be the server."""
-        await asyncio.sleep(_SHOWN_AFTER)
-        http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
-        self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
+        """Answer there, from the join on, or soon if there is none yet: what answers is loaded while the coordinator
+        waits for other members, and keeps no record waiting before."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._joining.wait(), _SHOWN_WITHIN)
+        await asyncio.sleep(_ASKED)
+        server = load_server()
+        self._http = server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
 
     def _actions(self) -> Actions:
@@ -173,6 +179,7 @@ class Service:
             *([watching.watch(self._watched, self._workforce.reloader.ask)] if self._watched else []),
         )
         self._stopping.serving = True
+        self._joining.set()
         await self._source.run()
 
     async def _shut_down(self) -> None:
