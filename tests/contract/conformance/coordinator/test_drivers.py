@@ -75,12 +75,12 @@ async def coordinated(protocol: str) -> AsyncIterator[Stage]:
         assert not [error for member in stage.members for error in member.fatal]
 
 
-def play(protocol: str, story: Story) -> None:
+def play(protocol: str, story: Story, *, sockets: bool = True) -> None:
     async def whole() -> None:
         async with coordinated(protocol) as stage:
             await story(stage)
 
-    turned(whole)
+    turned(whole, sockets=sockets)
 
 
 @pytest.mark.scenario("0113 b_subscribe_with_cb", "0113 c_subscribe_no_cb", "0118 commit_rebalance")
