@@ -16,7 +16,7 @@ from kunicorn.pipes.messages import (
     ToWorker,
 )
 from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.topics import Position
+from kunicorn.topics import Position, TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedWorker
 
 
@@ -39,6 +39,11 @@ class ObedientWorker(PlayedWorker):
                 [Stopped(start.grant, self._consumed(start), start.leader_epoch) for start in held]
             )
             asyncio.get_running_loop().call_soon(self._fetchers.worker_stopped, self, stopped)
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """Consumed so far, of what it holds."""
+        return {TopicPartition(start.topic, start.partition): self._consumed(start) for start in self._held.values()}
 
     def go_on(self) -> None:
         """One record more of everything that it holds."""

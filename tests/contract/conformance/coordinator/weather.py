@@ -71,7 +71,7 @@ class Weather:
 
     async def blow(self, count: int) -> None:
         """Spoil so many answers. After each row of them the member settles by itself, unless one told it to give up."""
-        await self._start()
+        await self.begin()
         while self.sent < count:
             await self._row(min(IN_A_ROW, count - self.sent))
             await self._renew_if_over()
@@ -108,10 +108,11 @@ class Weather:
                 raise end
         planned, self.stage.broker.planned = self.stage.broker.planned, {}
         await self._vanish()
-        await self._start()
+        await self.begin()
         self.stage.broker.planned.update(planned)
 
-    async def _start(self) -> None:
+    async def begin(self) -> None:
+        """One member, that has its place."""
         self.member = await self._enter()
         await self.stage.settled(self.member, within=_SETTLED_WITHIN)
 
