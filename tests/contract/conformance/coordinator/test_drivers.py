@@ -262,6 +262,20 @@ def test_failing_look_ups_come_further_and_further_apart_up_to_a_second() -> Non
     play("classic", story)
 
 
+def test_a_look_up_that_fails_is_told_at_once_and_then_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    async def story(stage: Stage) -> None:
+        stage.broker.plan(Api.FIND_COORDINATOR, *[HangUp] * 30)
+        member = await stage.start()
+        await asyncio.sleep(25)
+        stage.broker.planned.clear()
+        await stage.settled(member)
+
+    play("classic", story)
+    told = [line for line in capfd.readouterr().err.splitlines() if "the coordinator of group 'g' is not known" in line]
+    assert len(told) == 3
+    assert all("closed the connection" in line for line in told)
+
+
 @pytest.mark.scenario("Test848FetchOffsetsStaleEpochRetry", "OffsetFetchErrorStallsAssignment")
 @both_protocols
 @pytest.mark.parametrize("error", [14, 15, 16, 25, 113])
