@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kunicorn.wire.versions import Api
 
 RECORDED = Path(__file__).parent / "endurance.json"
+_PART = ", part "
 _ASKED = "KUNICORN_RECORD_RUNS"
 """An environment variable: the file to add to. Without it nothing is written: a test leaves the tree as it is."""
 
@@ -18,10 +20,13 @@ Runs = dict[str, dict[str, int]]
 """How often, by what was done and to what."""
 
 
-def came_through(done: str, of: str, times: int) -> None:
-    """Note that this was done so often and held; the last call of a test, which a failure never reaches."""
+def came_through(done: str, of: str, times: int, part: int | None = None) -> None:
+    """Note that this was done so often and held; the last call of a test, which a failure never reaches.
+
+    `part`: of those that are shown as one, where a test is done in parts.
+    """
     if path := os.environ.get(_ASKED):
-        write(Path(path), done, of, times)
+        write(Path(path), done, of if part is None else f"{of}{_PART}{part}", times)
 
 
 def write(path: Path, done: str, of: str, times: int) -> None:
@@ -80,6 +85,7 @@ def section(runs: Mapping[str, Mapping[str, int]]) -> str:
     """The page's part about them; nothing where nothing was recorded."""
     if not runs:
         return ""
+    runs = {done: _whole(counts) for done, counts in runs.items()}
     by_protocol = [words.format(protocol=each) for each in PROTOCOLS for words in (SPOILT_FOR, UNREADABLE_FOR)]
     others = {done: counts for done, counts in runs.items() if done not in by_protocol}
     members = [runs.get(done, {}) for done in by_protocol]
@@ -89,6 +95,14 @@ def section(runs: Mapping[str, Mapping[str, int]]) -> str:
     table = "".join(f"| {api} | {' | '.join(_number(counts.get(api)) for counts in members)} |\n" for api in apis)
     never = "".join(f"\nNot {api.title}: {why}.\n" for api, why in NEVER_ASKED.items())
     return _HEAD + "".join(_rows(others)) + _MEMBERS + table + never
+
+
+def _whole(counts: Mapping[str, int]) -> dict[str, int]:
+    """Parts put together."""
+    whole: Counter[str] = Counter()
+    for of, times in counts.items():
+        whole[of.partition(_PART)[0]] += times
+    return dict(whole)
 
 
 def _rows(runs: Mapping[str, Mapping[str, int]]) -> Iterable[str]:

@@ -133,6 +133,12 @@ ANSWERED: Mapping[str, Sequence[Api]] = {
     "consumer": (Api.CONSUMER_GROUP_HEARTBEAT, Api.OFFSET_COMMIT, Api.METADATA, Api.FIND_COORDINATOR,
                  Api.LIST_OFFSETS),
 }  # fmt: skip
+REASONS = {
+    **ASK_AGAIN,
+    Api.METADATA: Weather.doubt,
+    Api.OFFSET_FETCH: Weather.evict,
+    Api.LIST_OFFSETS: Weather.ask_lag,
+}
 every_answer = pytest.mark.parametrize(
     ("protocol", "api"),
     [(protocol, api) for protocol, apis in ANSWERED.items() for api in apis],
@@ -222,14 +228,14 @@ def test_answers_that_nobody_asked_for_end_every_connection_and_cost_nothing_els
 ) -> None:
     async def story(weather: Weather) -> None:
         broker = weather.stage.broker
-        await weather.measure()
+        await weather.ask_lag()
         before = broker.open
         broker.send(response_frame(7, blank_response(Api.HEARTBEAT, 4)))
         await until(lambda: not before & broker.open)
         assert sum(CLOSED in line for line in caplog.messages) == len(before) >= 4
         asked = len(weather.stage.asked(heartbeats(protocol)))
         await until(lambda: len(weather.stage.asked(heartbeats(protocol))) > asked + 3)
-        await weather.measure()
+        await weather.ask_lag()
 
     keeping_its_place(protocol, Api.OFFSET_COMMIT, story)
 
@@ -237,7 +243,7 @@ def test_answers_that_nobody_asked_for_end_every_connection_and_cost_nothing_els
 async def asked_for(weather: Weather, came: Sequence[int]) -> None:
     """Until it was asked, for whatever reason that takes."""
     for _ in range(20):
-        await ASK_AGAIN[weather.api](weather)
+        await REASONS[weather.api](weather)
         try:
             await until(lambda: bool(came), 2.0)
         except AssertionError:

@@ -15,12 +15,14 @@ from kunicorn.group.classic import ClassicMember
 from kunicorn.supervisor import lag
 from kunicorn.supervisor.classic_requests import ClassicRequests
 from kunicorn.supervisor.consumer_requests import ConsumerRequests
+from kunicorn.topics import TopicPartition
 from kunicorn.wire.sasl import Sasl
 from kunicorn.wire.versions import Api
-from tests.contract.conformance.coordinator.test_drivers import Stage
+from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage
 from tests.contract.conformance.coordinator.told import Told
 from tests.fakes.driver import Driver, until
 from tests.fakes.requests import Leaver
+from tests.fakes.simulation import TOPIC
 from tests.unit.wire.broker import Asked, Reply
 from tests.unit.wire.messages import blank_response, response_frame
 from tests.unit.wire.mutations import Spoiler, spoilt
@@ -31,10 +33,13 @@ _PATIENCE = 20.0
 """Seconds of the turned clock in which an answer is asked for again; after that somebody has to give a reason."""
 _IN_VAIN = 50
 """Times that somebody may give a reason in vain."""
+_COMMITS_EVERY = 200
+"""Milliseconds."""
 _MOST_CONNECTIONS = 5
 """Of one member to one broker: metadata, control, offsets, ends of logs, and one that is being opened."""
-_LIVES = 0.05
-"""How many of a member's rare questions are asked in their place; each costs a whole start, or a rebalance."""
+_SELDOM, _AGAIN, _BETWEEN = 0.2, 20, 0.05
+"""How many of a member's rare questions are asked for their own reason, which costs a whole start or a rebalance; how
+often else, and how many seconds apart, so that heartbeats come in between."""
 _SETTLED_WITHIN = 900.0
 """Spoilt answers may have said that we are over quota, each for a minute at most."""
 
@@ -121,7 +126,7 @@ class Weather:
             group_protocol=self.protocol,
             workers=1 if self.api in _BY_WORKERS else 0,
             sasl=_PASSWORD if self.api in _LOGIN else None,
-            commit_interval_ms=1000,
+            commit_interval_ms=_COMMITS_EVERY,
         )
 
     async def _vanish(self) -> None:
@@ -163,36 +168,62 @@ class Weather:
         """All connections end."""
         self.stage.broker.hang_up()
 
-    async def check(self) -> None:
-        """Whether the group is a classic one is asked at the start, until it is answered."""
-        await self._beside(self._restart, lambda requests: requests.check_conversion())
-
-    async def ask_session(self) -> None:
-        """How long a session is, too."""
-        await self._beside(self._restart, lambda requests: requests.session_timeout())
+    async def restart(self) -> None:
+        """Another member comes in its place."""
+        await self._vanish()
+        self.member = await self._enter()
 
     async def leave(self) -> None:
         """It is asked once, at the end."""
+        self.member.source.leave("the test is over")
 
-        async def life() -> None:
-            self.member.source.leave("the test is over")
+    async def check(self) -> None:
+        """Whether the group is a classic one is asked at the start, until it is answered."""
+        await self._beside(self.restart, lambda: self._requests().check_conversion())
 
-        await self._beside(life, lambda requests: requests.leave(ev.SendLeave(1, "another", "the test is over")))
+    async def ask_session(self) -> None:
+        """How long a session is, too."""
+        await self._beside(self.restart, lambda: self._requests().session_timeout())
 
-    async def _beside(self, life: Callable[[], Awaitable[None]], ask: Callable[[Any], Awaitable[Any]]) -> None:
-        """Now and then what only comes once in a member's life; else the same question, beside its other ones."""
+    async def take_leave(self) -> None:
+        """So do others, in this member's name."""
+        await self._beside(self.leave, lambda: self._requests().leave(ev.SendLeave(1, "another", "the test is over")))
+
+    async def look_around(self) -> None:
+        """The topics are to be known."""
+        await self._beside(self.doubt, self.member.topics.refresh)
+
+    async def look_up(self) -> None:
+        """So is where each partition starts."""
+        wanted = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        await self._beside(self.evict, lambda: self.member.source.look_up(wanted))
+
+    async def measure(self) -> None:
+        """So is the lag."""
+        await self._beside(self.evict, self.ask_lag)
+
+    async def ask_lag(self) -> None:
+        """Where the logs end."""
+        await lag.ask(self.member.brokers, self.member.fetchers)
+
+    async def _beside(self, seldom: Callable[[], Awaitable[None]], ask: Callable[[], Awaitable[Any]]) -> None:
+        """Now and then what makes a member ask; else the same question, again and again, beside its other ones."""
+        with suppress(AssertionError):
+            await until(lambda: self.member.stable or self._over(), _PATIENCE, every=0.1)
+        if self.rng.random() < _SELDOM:
+            await seldom()
+            return
+        for _ in range(_AGAIN):
+            if self._over() or not self.stage.broker.planned.get(self.api):
+                return
+            with suppress(PeerError, ConfigError, FatalGroupError):
+                await ask()
+            await asyncio.sleep(_BETWEEN)
+
+    def _requests(self) -> Any:
+        kind = ClassicRequests if self._classic else ConsumerRequests
         member = self.member
-        if self.rng.random() < _LIVES:
-            await life()
-        elif member.stable:
-            kind = ClassicRequests if self._classic else ConsumerRequests
-            with suppress(PeerError, ConfigError):
-                await ask(kind(member.settings, member.coordinator, member.topics, member.metrics))
-
-    async def _restart(self) -> None:
-        if self.member.stable:
-            await self._vanish()
-            self.member = await self._enter()
+        return kind(member.settings, member.coordinator, member.topics, member.metrics)
 
     async def lose_coordinator(self) -> None:
         """It is elsewhere."""
@@ -210,13 +241,6 @@ class Weather:
         """The coordinator lets go of the member, and the group has committed nothing: it has to find its starts."""
         self.stage.broker.committed.clear()
         self._refuse_heartbeat(_ILLEGAL_GENERATION if self._classic else _FENCED_MEMBER_EPOCH)
-
-    async def measure(self) -> None:
-        """The lag is to be known; now and then the starts are."""
-        if self.rng.random() < _LIVES:
-            await self.evict()
-        elif self.member.stable:
-            await lag.ask(self.member.brokers, self.member.fetchers)
 
     async def consume(self) -> None:
         """Offsets are there to be committed."""
@@ -242,16 +266,16 @@ ASK_AGAIN: Mapping[Api, Callable[[Weather], Awaitable[None]]] = {
     Api.API_VERSIONS: Weather.reset,
     Api.SASL_HANDSHAKE: Weather.reset,
     Api.SASL_AUTHENTICATE: Weather.reset,
-    Api.METADATA: Weather.doubt,
+    Api.METADATA: Weather.look_around,
     Api.FIND_COORDINATOR: Weather.lose_coordinator,
-    Api.OFFSET_FETCH: Weather.evict,
+    Api.OFFSET_FETCH: Weather.look_up,
     Api.OFFSET_COMMIT: Weather.consume,
     Api.LIST_OFFSETS: Weather.measure,
     Api.OFFSET_FOR_LEADER_EPOCH: Weather.fall_out_of_range,
     Api.JOIN_GROUP: Weather.announce,
     Api.SYNC_GROUP: Weather.announce,
     Api.HEARTBEAT: Weather.wait,
-    Api.LEAVE_GROUP: Weather.leave,
+    Api.LEAVE_GROUP: Weather.take_leave,
     Api.CONSUMER_GROUP_HEARTBEAT: Weather.wait,
     Api.DESCRIBE_CONFIGS: Weather.ask_session,
     Api.DESCRIBE_GROUPS: Weather.check,
