@@ -85,7 +85,7 @@ chromium:  ## installs Chromium where it is missing, on Debian as root
 
 # What they come to is shown on docs/conformance.md; a defect found there becomes a test of its own.
 conformance-long: venv  ## a hundred thousand spoilt answers per API, thousands of groups' stories; in about an hour
-	KUNICORN_RECORD_RUNS=tests/contract/conformance/endurance.json $(PYTEST) -m long \
+	KUNICORN_RECORD_RUNS=tests/contract/conformance/endurance.json $(PYTEST) -m long -n 2 --dist worksteal \
 	  tests/unit/wire/test_malformed_answers.py tests/contract/conformance/coordinator
 	$(BIN)/python -m tests.contract.conformance
 
