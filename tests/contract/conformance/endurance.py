@@ -70,11 +70,13 @@ of the coordinator.
 """
 _MEMBERS = """
 Spoilt answers also reach a member, through its connections and drivers, beside a coordinator that the test plays: up to
-fifty in a row to one kind of request, half of them its true answer with a few bytes changed. For each that cannot be
-read the connection is closed and the log says why; those that can be read may say anything, also that the member is
-lost or refused for good. After every row the member settles by itself, a refused one's successor does; memory stays
-bounded, nothing waits for ever and nothing raises. Every run of the tests does the same over sockets, a few of each;
-this many go over streams in memory.
+fifty in a row to one kind of request, each an answer at random or the true one with a few bytes changed. For each that
+cannot be read the connection is closed and the log says why; those that can be read may say anything, also that the
+member is lost or refused for good. After every row the member settles by itself, a refused one's successor does; memory
+stays bounded, nothing waits for ever and nothing raises. Every run of the tests does the same over sockets, a few of
+each; this many go over streams in memory. Whole answers that come in another order than that of their requests, twice,
+unasked for, or when nobody waits any more are taken for no other's and end their connection, too
+([test_order_of_answers.py](../tests/contract/conformance/coordinator/test_order_of_answers.py)).
 
 | API | classic protocol | of these unreadable | consumer protocol | of these unreadable |
 | --- | --: | --: | --: | --: |
