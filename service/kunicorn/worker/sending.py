@@ -20,7 +20,7 @@ from kunicorn.worker.producing import Carrier, Outputs, Senders, Startable
 from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.shipment import Succession
 from kunicorn.worker.tally import Tally
-from kunicorn.worker.transactions import Surroundings, Transactions
+from kunicorn.worker.transactions import Shared, Transactions
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -71,10 +71,8 @@ class Sending:
         login.use(*producers)
         for producer in producers:
             take_over(producer)
-        around = Surroundings(
-            target.group, self.outbox, fetcher, self.tally, self.identities, Succession(), tell, longest
-        )
-        return [Transactions(producer, around) for producer in producers]
+        shared = Shared(target.group, self.outbox, fetcher, self.tally, self.identities, Succession(), tell, longest)
+        return [Transactions(producer, shared) for producer in producers]
 
     def _acknowledged(self, login: Login) -> Producer:
         login.use(producer := self._producer(login, {}))

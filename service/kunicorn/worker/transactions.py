@@ -42,7 +42,7 @@ _AGAIN_SECONDS = 0.02
 """A call that ran into another one's end says so at once."""
 
 
-class Surroundings(NamedTuple):
+class Shared(NamedTuple):
     """What the transactions of one worker have in common."""
 
     group: str
@@ -60,9 +60,9 @@ class Surroundings(NamedTuple):
 class Transactions:
     """A `Carrier` by one producer. Caller: its sender's thread."""
 
-    def __init__(self, producer: Producer, around: Surroundings) -> None:
+    def __init__(self, producer: Producer, shared: Shared) -> None:
         self._producer = producer
-        self._around = around
+        self._shared = shared
         self._number = 0
         """Of the window at the supervisor; 0: none is open."""
         self._identity: CommitAs | None = None
@@ -112,14 +112,14 @@ class Transactions:
                 f"its producer is of no use any more, a successor takes over: {self._why}. Fenced again and again: "
                 f"another member has the same producing.transactional_id_prefix; make it unique"
             )
-        tally, fetcher = self._around.tally, self._around.fetcher
+        tally, fetcher = self._shared.tally, self._shared.fetcher
         if self._live:
             tally.committed(time.monotonic() - self._began_at)
             tally.delivered(self._live)
         fetcher.settle(reached(self._live))
         if self._rewound:
             fetcher.rewind(self._rewound)
-        self._around.succession.delivered(self._shipment)
+        self._shared.succession.delivered(self._shipment)
 
     def serve(self) -> None:
         """See `Carrier`: keep the client's login fresh."""
@@ -128,7 +128,7 @@ class Transactions:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _attempt(self, step: Step) -> Result:
-        succession = self._around.succession
+        succession = self._shared.succession
         turn = succession.wait(self._shipment, step, _WAIT_SECONDS)
         if turn is not Turn.OURS:
             return self._held_up(step, turn)
@@ -136,7 +136,7 @@ class Transactions:
             result = self._steps[step]()
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            self._why = self._around.outbox.trouble = f"{step.value}: {error.name()}: {error.str()}"
+            self._why = self._shared.outbox.trouble = f"{step.value}: {error.name()}: {error.str()}"
             if (result := result_of(error)) is Result.AGAIN:
                 time.sleep(_AGAIN_SECONDS)
         if result is Result.OK:
@@ -148,23 +148,23 @@ class Transactions:
         if turn is Turn.BROKEN:
             self._why = "the one before it was aborted"
             return Result.ABORTABLE
-        if step in OPEN and time.monotonic() - self._opened_at > self._around.longest:
+        if step in OPEN and time.monotonic() - self._opened_at > self._shared.longest:
             self._why = "the one before it takes too long"
             return Result.ABORTABLE
         return Result.AGAIN
 
     def _ask(self) -> Result:
-        around = self._around
-        around.succession.begin(self._shipment)
-        self._live = around.outbox.live(self._shipment)
+        shared = self._shared
+        shared.succession.begin(self._shipment)
+        self._live = shared.outbox.live(self._shipment)
         if not self._live:
             return Result.EMPTY
-        self._number = self._number or around.identities.ask(around.tell)
-        self._identity = around.identities.wait(self._number, _WAIT_SECONDS)
+        self._number = self._number or shared.identities.ask(shared.tell)
+        self._identity = shared.identities.wait(self._number, _WAIT_SECONDS)
         if self._identity is None:
-            around.outbox.trouble = "the member may not commit: its group rebalances, or no coordinator answers"
+            shared.outbox.trouble = "the member may not commit: its group rebalances, or no coordinator answers"
             return Result.AGAIN
-        self._live = around.outbox.live(self._shipment)
+        self._live = shared.outbox.live(self._shipment)
         return Result.OK if self._live else Result.EMPTY
 
     def _begin(self) -> Result:
@@ -183,14 +183,14 @@ class Transactions:
         return Result.ABORTABLE if self._refuse() or self._failed else Result.OK
 
     def _send_offsets(self) -> Result:
-        around = self._around
-        if len(around.outbox.live(self._shipment)) < len(self._live):
+        shared = self._shared
+        if len(shared.outbox.live(self._shipment)) < len(self._live):
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
         assert self._identity is not None
         last = {entry.origin.number: entry for entry in self._live}
-        offsets = [around.fetcher.place(entry) for entry in last.values()]
-        metadata = group_metadata(around.group, self._identity)
+        offsets = [shared.fetcher.place(entry) for entry in last.values()]
+        metadata = group_metadata(shared.group, self._identity)
         self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
         return Result.OK
 
@@ -202,9 +202,9 @@ class Transactions:
         self._producer.abort_transaction(_CALL_SECONDS)
         self._refuse()
         self._close_window()
-        self._around.tally.aborted()
+        self._shared.tally.aborted()
         # Behind the last refusal: who begins anew from here on does so without what is refused.
-        self._around.succession.aborted(self._shipment)
+        self._shared.succession.aborted(self._shipment)
         return Result.OK
 
     def _note(self, parcel: Parcel, error: KafkaError) -> None:
@@ -216,12 +216,12 @@ class Transactions:
         for (entry, output), error in self._failed:
             self._why = f"an output was not delivered: {error.name()}: {error.str()}"
             if (why := refusal(entry, output, error)) is not None:
-                self._around.outbox.refuse(entry, why)
+                self._shared.outbox.refuse(entry, why)
                 self._rewound.add(entry.origin.number)
                 self._why, refused = str(why), True
         return refused
 
     def _close_window(self) -> None:
         if self._number:
-            self._around.identities.over(self._number, self._around.tell)
+            self._shared.identities.over(self._number, self._shared.tell)
             self._number = 0

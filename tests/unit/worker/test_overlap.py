@@ -21,7 +21,7 @@ from kunicorn.worker.producing import Fenced
 from kunicorn.worker.shipment import Shipment, Succession
 from kunicorn.worker.steps import ENDS, Step
 from kunicorn.worker.tally import Tally
-from kunicorn.worker.transactions import Surroundings, Transactions
+from kunicorn.worker.transactions import Shared, Transactions
 from tests.fakes.transactional_brokers import (
     ABORTABLE,
     FATAL,
@@ -60,10 +60,10 @@ class World:
         self.now_settled: list[int] = []
         self._asked: list[int] = []
         self._identities = Identities()
-        around = Surroundings(
+        shared = Shared(
             "group", self.outbox, cast(Any, self), Tally(), self._identities, Succession(), self._hear, 3600.0
         )
-        self.lanes = [Transactions(cast(Any, TransactionalProducer(self.brokers)), around) for _ in range(producers)]
+        self.lanes = [Transactions(cast(Any, TransactionalProducer(self.brokers)), shared) for _ in range(producers)]
         self.steps: list[Step | None] = [None] * producers
         self.shipments: list[Shipment | None] = [None] * producers
 
