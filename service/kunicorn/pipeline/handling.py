@@ -13,7 +13,7 @@ import random
 import signal
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -69,15 +69,22 @@ class RangeHandler:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
         tiling, begin = Tiling(whole), whole.start
         for messages in fetched:
-            for piece in self._suspects.pieces(messages, begin, self._batch_max_records):
-                for failing, failure in self._failures(piece, tiling):
-                    now_ms = time.time_ns() // 1_000_000
-                    for message in failing:
-                        yield from tiling.failed(message, failure.end, failure.cause, now_ms)
-                        if failure.end is End.HALT:
-                            return
+            if (yield from self._through(messages, begin, tiling)):
+                return
             begin = following_offsets(messages[-1:])[0]
+            del messages  # As in reading: not two batches at a time.
         yield from tiling.rest()
+
+    def _through(self, messages: list[Message], begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
+        """Handle some of the range's records; rows of those that failed, and whether the partition halts."""
+        for piece in self._suspects.pieces(messages, begin, self._batch_max_records):
+            for failing, failure in self._failures(piece, tiling):
+                now_ms = time.time_ns() // 1_000_000
+                for message in failing:
+                    yield from tiling.failed(message, failure.end, failure.cause, now_ms)
+                    if failure.end is End.HALT:
+                        return True
+        return False
 
     def _failures(self, piece: Piece, tiling: Tiling) -> Iterator[tuple[Sequence[Message], _Failure]]:
         """Have the piece handled; the records that end otherwise, each when it is its turn."""
@@ -86,7 +93,7 @@ class RangeHandler:
             yield messages, self._deadly(piece)
             return
         while messages:
-            called = messages[: fitting(messages, self._batch_max_bytes)]
+            called = _part(messages, 0, fitting(messages, self._batch_max_bytes))
             taken = self._take(called, following_offsets(called))
             tiling.handled(taken.done)
             failing, behind = called[taken.done : taken.end], messages[taken.end :]
@@ -107,7 +114,7 @@ class RangeHandler:
         done, failures, since = 0, 0, 0
         end, ahead = len(messages), frozenset[int]()
         while True:
-            finished, error = self._call(messages[done:end], following[done:end])
+            finished, error = self._call(_part(messages, done, end), following[done:end])
             done += finished
             if error is None:
                 return _Taken(done, done, ahead)
@@ -173,6 +180,11 @@ class RangeHandler:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+
+def _part(messages: Sequence[Message], start: int, end: int) -> Sequence[Message]:
+    """`messages[start:end]`; mostly that is all of them, and copying costs as much as looking at them."""
+    return messages if end - start == len(messages) else messages[start:end]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,16 @@ class RangeReader:
                 return
             if len(records) < len(batch) and self._is_over(wanted, batch):
                 return
+            # Kept over the next fetch, one batch would be made while another is still there: twice the memory that
+            # goes through the processor's cache.
+            del batch, records, within
             if time.monotonic() - heard > self._patience:
                 raise self._silent(wanted)
 
     def _fetch(self) -> list[Message]:
         """What there is: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
+        if batch := self.consumer.consume(_RECORDS, 0):
+            return batch
         first = self.consumer.poll(_POLL_SECONDS)
         return [] if first is None else [first, *self.consumer.consume(_RECORDS - 1, 0)]
 

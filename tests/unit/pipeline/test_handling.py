@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from kunicorn.outcomes import BatchError, DeadLetter, Done, Halt, Retry, Skip
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import Row, table
 from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.reading import RangeReader
 from kunicorn.records import Batch, Record
 
 SKIPPED = RetryPolicy(1, 1, 1, None, End.SKIP)
@@ -75,6 +77,39 @@ def test_what_the_handler_returns_goes_before_every_rule(outcome: Exception, sta
     rows = handled(lambda record: outcome if record.offset == 0 else None, [messages(0, 1)], 2, waits=waits)
     assert rows == [(0, 1, 1, status), (1, 2, 1, "done")]
     assert waits == []
+
+
+class Fetched(list[Message]):
+    """A batch that can be asked whether anybody holds it."""
+
+
+class Scripted:
+    """Of a client: batches of records, and whether the one before was still held when the next was asked for."""
+
+    def __init__(self, *batches: list[Message]) -> None:
+        self._batches = list(batches)
+        self._last: weakref.ref[Fetched] | None = None
+        self.held: list[bool] = []
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        if self._last is not None:
+            self.held.append(self._last() is not None)
+        batch = Fetched(self._batches.pop(0))
+        self._last = weakref.ref(batch)
+        return batch
+
+    def list_topics(self, topic: str, timeout: float) -> None: ...
+    def assign(self, partitions: list[Any]) -> None: ...
+    def unassign(self) -> None: ...
+
+
+def test_a_batch_is_let_go_of_before_the_next_is_fetched() -> None:
+    client: Any = Scripted(messages(0, 1), messages(2, 3), messages(4, 5))
+    whole = OffsetRange("orders", 3, 0, 6)
+    calls = calls_of(Handler("x:y", lambda record: None, False), "record")
+    (row,) = RangeHandler(calls, POLICIES, None).handle(whole, RangeReader(client).read(whole))
+    assert (row["until"], row["records"]) == (6, 6)
+    assert client.held == [False, False], "two batches at a time do not fit into the processor's cache"
 
 
 def test_a_halt_ends_the_range_before_its_record() -> None:
