@@ -13,7 +13,7 @@ from tests.system.members import MemberProcess, Members, merged
 from tests.system.producing import end_offsets, held, produce
 from tests.system.workers.scene import Scene
 from tests.system.workers.test_ordering import begun_out_of_order
-from tests.system.workers.test_sharing import EACH, EAGER, PARTITIONS, SLOW, WORKERS, finish, heat, moves
+from tests.system.workers.test_sharing import EACH, EAGER, PARTITIONS, SLOW, WORKERS, finished, heat, moves
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -32,7 +32,9 @@ def test_with_several_in_hand_keys_keep_their_order_and_what_is_done_ahead_is_no
     member = stage.members.start(env={"KUNICORN_HANDLER_MS": "8"})
     wait_moved(member, 2)
     assert member.stop() == 0
-    finish(stage)
+    report = finished(stage)
+    assert report.handled == report.produced
+    assert (report.lost, report.repeated, report.overlaps, report.unexpected) == ((), (), (), ()), report
     assert not begun_out_of_order(stage)
 
 
