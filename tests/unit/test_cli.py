@@ -92,7 +92,6 @@ NO_RESULT_FOR_A_PROGRAM = {
     "completion": "a script for a shell",
     "config schema": "JSON as it is",
     "pipeline manifest": "a command, or YAML",
-    "pipeline stream": "a service; its log says what it does",
 }
 
 
