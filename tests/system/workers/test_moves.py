@@ -13,7 +13,7 @@ from tests.system.members import MemberProcess, Members, merged
 from tests.system.producing import end_offsets, held, produce
 from tests.system.workers.scene import Scene
 from tests.system.workers.test_ordering import begun_out_of_order
-from tests.system.workers.test_sharing import EACH, EAGER, PARTITIONS, SLOW, WORKERS, finish, heat, moves
+from tests.system.workers.test_sharing import EACH, EAGER, PARTITIONS, SLOW, WORKERS, finished, heat, moves
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -32,7 +32,9 @@ def test_with_several_in_hand_keys_keep_their_order_and_what_is_done_ahead_is_no
     member = stage.members.start(env={"KUNICORN_HANDLER_MS": "8"})
     wait_moved(member, 2)
     assert member.stop() == 0
-    finish(stage)
+    report = finished(stage)
+    assert report.handled == report.produced
+    assert (report.lost, report.repeated, report.overlaps, report.unexpected) == ((), (), (), ()), report
     assert not begun_out_of_order(stage)
 
 
@@ -66,8 +68,9 @@ def test_under_several_handlers_each_topics_partitions_go_by_what_their_own_reco
     ends = end_offsets(kafka.bootstrap, slow, PARTITIONS) | end_offsets(kafka.bootstrap, fast, PARTITIONS)
     assert member.stop() == 0
     last = members.start(more=tables)
-    last.wait(lambda: sum(p["lag"] or 0 for p in last.partitions()) == 0 and last.partitions("running"), "the rest", 60)
+    audit, produced = Audit(members.audit), held(ends)
+    last.wait(lambda: not audit.check(produced).lost, "the rest to be handled", 90)
     assert last.stop() == 0
-    report = Audit(members.audit).check(held(ends))
+    report = audit.check(produced)
     assert report.holds, report
     assert not report.repeated, report

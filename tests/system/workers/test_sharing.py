@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn.demo.check import Report
 from tests.system.members import MemberProcess, merged
 from tests.system.outputs import committed_outputs
 from tests.system.producing import produce
@@ -57,12 +58,17 @@ def share(stage: Scene) -> None:
     finish(stage)
 
 
-def finish(stage: Scene) -> None:
-    """Another member, which does not take its time, handles what is left."""
+def finished(stage: Scene) -> Report:
+    """Another member, which does not take its time, handles what is left; what the judge says then."""
     member = stage.members.start()
     stage.wait_all_committed()
     assert member.stop() == 0
-    report = stage.judge()
+    return stage.judge()
+
+
+def finish(stage: Scene) -> None:
+    """Likewise, and all is well."""
+    report = finished(stage)
     assert report.holds, report
     assert not report.repeated, report
 
