@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import Message, Producer
@@ -32,6 +33,7 @@ from kunicorn.records import Batch, Record
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.acknowledging import parcels_of, put
 from kunicorn.worker.batches import runs
+from kunicorn.worker.delays import Delays
 from kunicorn.worker.flight import Track
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.hands import Hands
@@ -129,9 +131,22 @@ def by_key(some: Sequence[Message]) -> None:
         lanes.finish(flight)
 
 
+def delayed(some: Sequence[Message], topic: str) -> Callable[[], None]:
+    """Cutting where that retry topic is consumed, too, and nothing waits."""
+    table: Any = SimpleNamespace(delays={topic: 5000})
+    delays = Delays(table)
+
+    def go() -> None:
+        for run in runs(some, several_topics=True):
+            delays.split(run.tp, run.messages)
+
+    return go
+
+
 def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[str, Callable[[], Any]]:
     """What is measured, by name."""
     sent = Sent()
+    long_ago = [Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, 1)) for at in range(RECORDS)]
     return {
         "nothing": called(form(plain), some),
         "`async def`": called(form(plain_async, is_async=True), some),
@@ -141,6 +156,8 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
         "the same, every batch raising `BatchError`": called(form(half, "batch"), some),
         "cutting what was fetched: one topic": lambda: list(runs(some, several_topics=False)),
         "cutting what was fetched: `[[handlers]]`, two topics": lambda: list(runs(of_two_topics, several_topics=True)),
+        "the same with `retry_topic_delays_ms`, while nothing fails": delayed(of_two_topics, "r"),
+        "the same, records of a retry topic whose time has come": delayed(long_ago, "t"),
         "`[producing]`: handler and outbox, one output each": sent.handled(some),
         "`[producing]`: the sender, client included": sent.delivered(some),
         '`ordering = "key"`: its lanes': lambda: by_key(some),

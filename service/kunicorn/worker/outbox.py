@@ -133,6 +133,15 @@ class Outbox:
         with self._changed:
             return self._changed.wait_for(lambda: self.room() > 0, seconds)
 
+    def wait_until_empty(self, seconds: float) -> bool:
+        """Have everything delivered, and wait so long for it; whether it is."""
+        with self._changed:
+            if self._empty:
+                return True
+            self._hurried = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._empty, seconds)
+
     def hurry(self) -> None:
         """A partition is given up: deliver what there is now."""
         with self._changed:
@@ -202,6 +211,10 @@ class Outbox:
                 return None
             why = self.trouble or "no broker has answered yet"
             return f"its outputs have waited {waited:.0f} s for delivery: {why}"
+
+    @property
+    def _empty(self) -> bool:
+        return not self._entries and not self._under_way
 
     @property
     def _full(self) -> bool:

@@ -49,12 +49,19 @@ class Outputs:
         """Whose records the handler has."""
         self.flight: Flight | None = None
         """Where several are in hand: the record that failed and is being dealt with."""
+        self._alone = False
+        """What was begun last is to be delivered before anything else is begun."""
         self._outbox = outbox
         self._topic = topic
         self._delivery = delivery
 
-    def room(self, seconds: float) -> int:
-        """So many more records may be handled; waits so long for some."""
+    def room(self, seconds: float, *, alone: bool) -> int:
+        """So many more records may be handled; waits so long for some. `alone`: the next of them only once nothing is
+        on its way, and nothing behind it before it is delivered itself."""
+        begun, self._alone = self._alone, alone
+        if (alone or begun) and not self._outbox.wait_until_empty(seconds):
+            self._alone = True
+            return 0
         return self._outbox.room() or (self._outbox.room() if self._outbox.wait_for_room(seconds) else 0)
 
     def calls(self, handler: Handler, order: HandlerOrder) -> Calls:

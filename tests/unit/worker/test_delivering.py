@@ -101,6 +101,24 @@ def test_invariant_1_a_record_is_done_when_its_outputs_are_delivered(sending: De
     assert sending.ledger.done(1).from_offset(2) == {3}
 
 
+def test_a_record_whose_outputs_are_on_their_way_is_among_what_a_death_may_be_blamed_on(sending: Delivering) -> None:
+    a, b, _ = sending.started()
+    sending.handle(b)
+    sending.handle(a)
+    assert sending.ledger.in_hand(1).from_offset(0) == {0, 1, 3}
+    sending.deliver()
+    assert sending.ledger.in_hand(1).from_offset(0) == {3}
+
+
+def test_what_a_lost_partition_has_on_its_way_holds_up_no_suspect(sending: Delivering) -> None:
+    a, b, c = sending.started()
+    sending.handle(a)
+    for flight in (b, c):
+        sending.table.put_back(flight)
+    sending.table.stop([1], lost=True)
+    assert sending.table._lanes.on_their_way == 0
+
+
 def test_the_next_of_a_key_starts_when_the_one_before_is_delivered(sending: Delivering) -> None:
     a, _, _ = sending.started()
     sending.handle(a)
