@@ -42,7 +42,7 @@ class Work(NamedTuple):
     share: float
     """Of the records: slow ones get fewer."""
     judged: frozenset[str]
-    """The forms that the goal is for: with fewer records in a transaction than it has time for, it waits."""
+    """The forms that the goal is for: what only copies leaves a broker on the same cores no time for small ones."""
 
 
 HANDLERS: Mapping[str, Work] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as Coordinates
@@ -12,7 +13,12 @@ from tests.waiting import wait_until
 
 def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> Counter[str]:
     """The values of all committed records, and how often each is there."""
-    return Counter((each.value() or b"").decode() for each in committed_records(bootstrap, topic, partitions, within))
+    return values_of(committed_records(bootstrap, topic, partitions, within))
+
+
+def values_of(records: Iterable[Message]) -> Counter[str]:
+    """How often each is there."""
+    return Counter((each.value() or b"").decode() for each in records)
 
 
 def committed_records(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> list[Message]:
@@ -45,3 +51,14 @@ def committed_records(bootstrap: str, topic: str, partitions: int, within: float
     finally:
         consumer.close()
     return records
+
+
+def in_their_order(records: Iterable[Message]) -> None:
+    """Of each partition's inputs, the outputs that are in one partition are in the inputs' order. Their values name
+    them: `partition:offset`."""
+    last: dict[tuple[int | None, int], int] = {}
+    for record in records:
+        partition, offset = map(int, (record.value() or b"").decode().split(":"))
+        where = record.partition(), partition
+        assert last.get(where, -1) < offset, f"{partition}:{offset} comes behind {last[where]}"
+        last[where] = offset

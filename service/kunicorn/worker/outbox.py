@@ -90,6 +90,7 @@ class Outbox:
         self._lock = threading.Lock()
         """Taken for every record: as `with` of the lock itself it costs a fifth of what the condition's does."""
         self._changed = threading.Condition(self._lock)
+        self._turned = threading.Condition(self._lock)
         self._entries: list[Entry] = []
         self._records = self._bytes = 0
         self._oldest = 0.0
@@ -155,10 +156,12 @@ class Outbox:
         return bool(self._entries)
 
     def take(self, sender: int = 0) -> Shipment | None:
-        """The next shipment, as soon as it is due and that sender's turn; None if none is for a second."""
+        """The next shipment, as soon as it is due and that sender's turn; None if nothing happens for a second."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._turn == sender and bool(self._entries), _IDLE_SECONDS):
-                self._hurried = self._hurried and bool(self._entries)
+            if not self._turned.wait_for(lambda: self._turn == sender, _IDLE_SECONDS):
+                return None
+            if not self._changed.wait_for(lambda: bool(self._entries), _IDLE_SECONDS):
+                self._hurried = False
                 return None
             while not (self._full or self._hurried) and (left := self._oldest + self._limits.seconds - self._now()) > 0:
                 self._changed.wait(left)
@@ -168,6 +171,7 @@ class Outbox:
             self._entries, self._records, self._bytes = [], 0, 0
             self._hurried, self._turn = False, (sender + 1) % self._senders
             self._changed.notify_all()
+            self._turned.notify_all()
             return shipment
 
     def done(self, shipment: Shipment) -> None:

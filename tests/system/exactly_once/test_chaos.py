@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members, merged
-from tests.system.outputs import committed_outputs
+from tests.system.outputs import committed_records, in_their_order, values_of
 from tests.system.producing import Flow, committed_offsets
 from tests.system.workers import procfs
 from tests.waiting import wait_until
@@ -26,7 +26,8 @@ PARTITIONS, MEMBERS, WORKERS, FAULTS = 6, 3, 2, 8
 RATE = 150
 SETTINGS: dict[str, dict[str, Any]] = {
     "group": {"session_timeout_ms": 6000, "allow_short_session_timeout": True},
-    "producing": {"delivery": "transactions", "transaction_timeout_ms": 4000},
+    # Several transactions are under way at a time.
+    "producing": {"delivery": "transactions", "transaction_timeout_ms": 4000, "transaction_max_ms": 10},
     # One record may be in hand at several kills: it is not to blame.
     "workers": {"max_crashes": 100},
 }
@@ -132,6 +133,8 @@ def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
             fault()
     wait_until(lambda: consumed() == flow.sent, f"{flow.sent} inputs to be committed (seed {seed})", 90, 0.5)
     victims.close()
-    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    records = committed_records(kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    in_their_order(records)
+    outputs = values_of(records)
     assert {value: count for value, count in outputs.items() if count != 1} == {}, f"seed {seed}"
     assert sum(outputs.values()) == flow.sent, f"seed {seed}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.kafka import KafkaCluster
 from tests.system.members import Members, merged
-from tests.system.outputs import committed_outputs
+from tests.system.outputs import committed_records, in_their_order, values_of
 from tests.system.producing import committed_offsets, produce
 from tests.system.workers import procfs
 
@@ -32,8 +31,11 @@ def consumed(kafka: KafkaCluster, topic: str) -> int:
     return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values())
 
 
-def once_each(outputs: Counter[str]) -> None:
+def once_each_in_order(kafka: KafkaCluster, topic: str) -> None:
     """Each input has its one output."""
+    records = committed_records(kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    in_their_order(records)
+    outputs = values_of(records)
     assert {value: count for value, count in outputs.items() if count != 1} == {}
     assert sum(outputs.values()) == RECORDS
 
@@ -47,7 +49,8 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
         kafka.bootstrap,
         topic,
         entrypoint="tests.system.handlers.sending:copy",
-        settings=settings(topic),
+        # Several transactions are under way at a time.
+        settings=settings(topic, transaction_max_records=10),
         env={"KUNICORN_HANDLER_MS": "1"},
     )
     produce(kafka.bootstrap, topic, RECORDS)
@@ -56,7 +59,7 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     os.kill(member.workers()[0]["pid"], signal.SIGKILL)
     member.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed")
     assert member.stop() == 0, member.output()[-3000:]
-    once_each(committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS))
+    once_each_in_order(kafka, topic)
 
 
 @pytest.mark.long
@@ -86,4 +89,4 @@ def test_a_member_that_was_frozen_past_its_session_commits_nothing_of_what_anoth
         os.kill(pid, signal.SIGCONT)
     other.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed", 40)
     assert [frozen.stop(), other.stop()] == [0, 0]
-    once_each(committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS))
+    once_each_in_order(kafka, topic)
