@@ -16,6 +16,7 @@ import contextlib
 import re
 import sys
 import tempfile
+from bisect import bisect
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,7 +35,7 @@ from tests.waiting import wait_until
 RATE = 40
 _SETTLED_WITHIN = 120.0
 _JUST_NOW = 3
-"""Seconds; a record comes every third of one to each partition."""
+"""Seconds; a record comes every third of one to each partition. What was appended before is handled by then."""
 _EVERY_SECOND: dict[str, Any] = {"commit_interval_ms": 1000}
 """As the reference client with the consumer protocol commits: what is repeated is then the same for both."""
 
@@ -96,11 +97,15 @@ class Group:
 
     @property
     def settled(self) -> bool:
-        """Every partition was handled just now, and by two members between them."""
-        latest = [calls[-1] for calls in self.entry.calls().values()]
-        just_now = now_ns() - _JUST_NOW * NANOSECONDS
+        """Every partition was handled just now, by two members between them, and nothing older is left to handle."""
+        just_now, calls = now_ns() - _JUST_NOW * NANOSECONDS, self.entry.calls()
+        latest = [each[-1] for each in calls.values()]
         two = len({call.member for call in latest}) == 2
-        return two and len(latest) == PARTITIONS and all(call.begin > just_now for call in latest)
+        at_work = two and len(latest) == PARTITIONS and all(call.begin > just_now for call in latest)
+        return at_work and all(
+            max(call.offset for call in each) + 1 >= bisect(self.entry.load.appended[number], just_now)
+            for number, each in calls.items()
+        )
 
     def wait_settled(self) -> None:
         """Until it is, or not any more: what comes then is told as what it is, a pause that does not end."""
@@ -115,7 +120,8 @@ class Group:
     def row(self, window: Window) -> Row:
         """What the fault did to it."""
         calls = self.entry.calls()
-        waits = longest_waits(calls, self.entry.load.appended, window.start, window.end)
+        served = window.healed if window.hurt.down else window.start
+        waits = longest_waits(calls, self.entry.load.appended, window.start, window.end, served)
         began, ended = window.rebalances[self.link]
         row = Row(
             client=self.chosen.title,
@@ -136,6 +142,7 @@ class Window(NamedTuple):
 
     hurt: Hurt
     start: int
+    healed: int
     end: int
     rebalances: dict[str, tuple[int, int]]
     """By link, as counted at the beginning and at the end."""
@@ -170,13 +177,16 @@ def _hit(kafka: ProxiedCluster, groups: Sequence[Group], hurt: Hurt) -> Window:
     before = {group.link: group.rebalances() for group in concerned}
     start = now_ns()
     hurt.inflict(kafka, links)
+    healed = now_ns()
     pause(hurt.after)
     for link in links:
         kafka.heal(link)
     for group in () if hurt.fatal else concerned:
         group.wait_settled()
     end = now_ns()
-    return Window(hurt, start, end, {group.link: (before[group.link], group.rebalances()) for group in concerned})
+    return Window(
+        hurt, start, healed, end, {group.link: (before[group.link], group.rebalances()) for group in concerned}
+    )
 
 
 def _moves(calls: Sequence[Call], start: int, end: int) -> int:

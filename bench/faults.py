@@ -36,6 +36,9 @@ class Hurt:
     only: Protocol | None = None
     fatal: bool = False
     """It ends the member: the last fault of a run."""
+    down: bool = False
+    """Nobody is served while it lasts, and nothing is appended: pauses count from its end. Whether a record was
+    appended and not yet fetched when it began is chance, and would count as many seconds as a broker takes to start."""
 
 
 def pause(seconds: float) -> None:
@@ -129,9 +132,9 @@ HURTS = (
     Hurt("requests lost for 7 s", _cut(7.0, "to")),
     Hurt("connections reset three times", _reset),
     Hurt("half a second slower each way for 8 s", _slow),
-    Hurt("coordinator frozen for 6 s", _freeze),
+    Hurt("coordinator frozen for 6 s", _freeze, down=True),
     Hurt("nothing gets through for 50 s, longer than a session", _cut(50.0, "to", "from")),
-    Hurt("coordinator killed and started: errors on heartbeats and commits", _restart),
+    Hurt("coordinator killed and started: errors on heartbeats and commits", _restart, down=True),
     Hurt("coordinator slow: every heartbeat and commit answered 3 s late, for 15 s", _slow_coordinator),
     _refused("heartbeat", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     _refused("heartbeat", ErrorCode.NOT_COORDINATOR),

@@ -74,23 +74,26 @@ def overlaps(partitions: Partitions) -> list[Overlap]:
     return found
 
 
-def longest_waits(partitions: Partitions, appended: Mapping[int, Sequence[int]], start: int, end: int) -> list[int]:
+def longest_waits(
+    partitions: Partitions, appended: Mapping[int, Sequence[int]], start: int, end: int, served: int = 0
+) -> list[int]:
     """Each partition's longest pause between `start` and `end`, nanoseconds.
 
     A pause is the time for which the next record of a partition lay in the log and nobody had any record of the
-    partition in hand. `appended` has the time of every offset's confirmation.
+    partition in hand. `appended` has the time of every offset's confirmation. Nothing counts before `served`: until
+    then nobody could have had it.
     """
     return [
-        max(_waits(calls, appended[partition], start, end), default=0)
+        max(_waits(calls, appended[partition], start, end, served), default=0)
         for partition, calls in sorted(partitions.items())
     ]
 
 
-def _waits(calls: Sequence[Call], appended: Sequence[int], start: int, end: int) -> Iterator[int]:
+def _waits(calls: Sequence[Call], appended: Sequence[int], start: int, end: int, served: int) -> Iterator[int]:
     begins = {call.begin: call for call in calls}
     for before, at in pairwise(sorted({*begins, *_ends(calls)})):
         if at in begins and start <= at <= end:
-            yield at - max(before, appended[begins[at].offset])
+            yield max(0, at - max(before, appended[begins[at].offset], served))
 
 
 def _ends(calls: Iterable[Call]) -> Iterator[int]:

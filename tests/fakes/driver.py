@@ -1,9 +1,12 @@
-"""Our membership as the service puts it together, without workers: partitions are assigned, resolved and given back."""
+"""Our membership as the service puts it together, with played workers or none: partitions are assigned, resolved,
+handed out and given back."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -18,7 +21,9 @@ from kunicorn.topics import TopicPartition
 from kunicorn.wire.auth import Security
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.sasl import Sasl
 from tests.fakes.coordinator_broker import CoordinatorBroker
+from tests.fakes.obedient_worker import ObedientWorker
 from tests.unit.supervisor.test_fetchers import Stage
 
 GROUP: Mapping[str, Any] = {
@@ -32,30 +37,38 @@ GROUP: Mapping[str, Any] = {
 }
 
 
+@cache
+def _settings(bootstrap: str, group: str) -> Settings:
+    """Checked once: some tests start a member a thousand times."""
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": [bootstrap]},
+            "group": {**GROUP, **json.loads(group)},
+            "handler": {"entrypoint": "shop:handle"},
+        }
+    )
+
+
 class Driver:
     """One member. `start` and `stop` it in a loop whose clock is turned."""
 
-    def __init__(self, broker: CoordinatorBroker, **group: Any) -> None:
-        self.settings = Settings.model_validate(
-            {
-                "kafka": {"bootstrap_servers": [str(broker.address)]},
-                "group": {**GROUP, **group},
-                "handler": {"entrypoint": "shop:handle"},
-            }
-        )
+    def __init__(self, broker: CoordinatorBroker, *, workers: int = 0, sasl: Sasl | None = None, **group: Any) -> None:
+        self.settings = _settings(str(broker.address), json.dumps(group))
         self.fatal: list[Exception] = []
         self.leases: list[int] = []
         self.metrics = Metrics()
         self.cluster = Cluster(
-            [str(broker.address)], client_id="the-client", security=Security(), request_timeout=30.0,
-            connect_timeout=10.0, rng=Random(1),
+            [str(broker.address)], client_id="the-client", request_timeout=30.0, connect_timeout=10.0, rng=Random(1),
+            security=Security() if sasl is None else Security("SASL_PLAINTEXT", sasl=sasl),
         )  # fmt: skip
         consumer = self.settings.group.group_protocol == "consumer"
         self.topics = Topics(self.settings.group.topics, self.cluster, brokers_match=consumer)
         self.stage = Stage(workers=0)
-        coordinator = Coordinator(self.cluster, "g")
-        brokers = Brokers(self.settings, self.cluster, coordinator, self.topics)
-        fetchers = self.stage.fetchers
+        self.coordinator = coordinator = Coordinator(self.cluster, "g")
+        self.brokers = brokers = Brokers(self.settings, self.cluster, coordinator, self.topics)
+        self.fetchers = fetchers = self.stage.fetchers
+        self.workers = [ObedientWorker(number, fetchers) for number in range(workers)]
+        self.stage.pool.workers |= {worker.number: worker for worker in self.workers}
         self.source = GroupAssignment(
             self.settings, coordinator, brokers, self.topics, fetchers, self.metrics, self.leases.append,
             self.fatal.append,
@@ -106,8 +119,14 @@ class Driver:
         self._resolver.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cluster.close()
+        for worker in self.workers:
+            worker.ledger.close()
+        # The service would have ended with it.
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
 
 async def until(what: Any, within: float = 120.0, every: float = 0.05) -> None:

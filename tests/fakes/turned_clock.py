@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from kunicorn.pipes import clock
+from tests.fakes.memory_streams import MemoryNetwork
 
 T = TypeVar("T")
 
@@ -30,9 +31,12 @@ class _TurningSelector(selectors.DefaultSelector):
 
     turn: Callable[[float], None]
     threads_at_work: Callable[[], bool]
+    sockets = True
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.turn(_LOOK)
+        if not self.sockets and timeout is not None and timeout <= 0 and not self.threads_at_work():
+            return []
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -45,11 +49,14 @@ class _TurningSelector(selectors.DefaultSelector):
 class TurnedLoop(asyncio.SelectorEventLoop):
     """See the module."""
 
+    sockets = True
+
     def __init__(self) -> None:
         self._now = _START
         self._threads: set[asyncio.Future[Any]] = set()
         self._served: set[int] = set()
         selector = _TurningSelector()
+        selector.sockets = self.sockets
         selector.turn = self._turn
         selector.threads_at_work = lambda: bool(self._threads)
         super().__init__(selector)
@@ -65,7 +72,8 @@ class TurnedLoop(asyncio.SelectorEventLoop):
     async def getaddrinfo(self, host: Any, port: Any, **more: Any) -> Any:
         if host != _HERE:
             raise socket.gaierror(socket.EAI_NONAME, f"the name {host!r} is not known")
-        return await super().getaddrinfo(host, port, **more)
+        # At once, where another loop asks a thread of its own.
+        return socket.getaddrinfo(host, port, **more)
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Nobody is reached but who listens in this loop: a spoilt address may be anybody's."""
@@ -83,9 +91,27 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
 
-def turned(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+class MemoryLoop(TurnedLoop):
+    """The same without sockets: see `tests.fakes.memory_streams`."""
+
+    sockets = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._network = MemoryNetwork(self)
+
+    async def create_server(self, protocol_factory: Any, *_: Any, **more: Any) -> Any:
+        return self._network.listen(protocol_factory)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:
+        if more:
+            raise NotImplementedError(f"in memory there is no {', '.join(more)}")
+        return self._network.connect(protocol_factory, host, port)
+
+
+def turned(story: Callable[[], Coroutine[Any, Any, T]], *, sockets: bool = True) -> T:
     """Run a test's coroutine to its end; `kunicorn.pipes.clock` tells the loop's time meanwhile."""
-    with asyncio.Runner(loop_factory=TurnedLoop) as runner:
+    with asyncio.Runner(loop_factory=TurnedLoop if sockets else MemoryLoop) as runner:
         now = runner.get_loop().time
         with (
             mock.patch.object(clock, "now", now),

@@ -40,7 +40,7 @@ def test_the_version_is_said() -> None:
 def test_saying_the_version_loads_nothing_heavy() -> None:
     program = (
         "import sys; from kunicorn import cli\n"
-        "heavy = {'aiohttp', 'confluent_kafka', 'kio', 'pydantic', 'structlog', 'uvloop', 'prometheus_client'}\n"
+        "heavy = {'aiohttp', 'confluent_kafka', 'kio', 'pydantic', 'rich', 'uvloop', 'prometheus_client'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -26,11 +26,11 @@ from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.consumer_requests import ConsumerRequests
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.handover import Handover, shown
+from kunicorn.supervisor.look_up import LookUp
 from kunicorn.supervisor.member import Member, classic_member, member_for
 from kunicorn.supervisor.topics import Topics
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.coordinator import Coordinator
-from kunicorn.wire.errors import CoordinatorUnavailable
 
 log = logs.get("kunicorn.membership")
 
@@ -60,6 +60,7 @@ class Membership:
         topics.another_of_that_name = self._renew
         self._classic = ClassicRequests(settings, coordinator, topics, metrics)
         self._consumer = ConsumerRequests(settings, coordinator, topics, metrics)
+        self._look_up = LookUp(settings.group.id, coordinator, self._consumer)
         self._fetchers = fetchers
         self._metrics = metrics
         self._extend_lease = extend_lease
@@ -158,7 +159,7 @@ class Membership:
     def _carry_out(self, command: ev.Command) -> None:  # noqa: C901, PLR0912 - an arm a command
         match command:
             case ev.FindCoordinator():
-                self._spawn(self._find())
+                self._tell(self._look_up.ask(self.protocol))
             case ev.ForgetCoordinator(reason):
                 log.warning(f"the coordinator is looked up anew: {reason}")
                 self._coordinator.forget()
@@ -233,22 +234,6 @@ class Membership:
         return task
 
     # -- requests ------------------------------------------------------------------------------------------------
-
-    async def _find(self) -> None:
-        try:
-            node = await self._coordinator.find()
-            session_timeout = None
-            if self.protocol == "consumer":
-                await self._consumer.check_conversion()
-                session_timeout = await self._consumer.session_timeout()
-        except CoordinatorUnavailable as error:
-            self._events.put_nowait(ev.CoordinatorRefused(error.error, str(error)))
-        except PeerError as error:
-            self._events.put_nowait(ev.CoordinatorRefused(0, str(error)))
-        else:
-            group = self._settings.group.id
-            log.info(f"the coordinator of group {group!r} is node {node.node_id} at {node.host}:{node.port}")
-            self._events.put_nowait(ev.CoordinatorFound(session_timeout))
 
     async def _revoke(self, request: ev.Revoke) -> None:
         held, rest = await self.handover.revoke(request.partitions, lambda: self.member.may_follow)

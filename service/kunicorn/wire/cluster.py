@@ -73,6 +73,7 @@ class Cluster:
         self._connect_timeout = connect_timeout
         self._rng = rng
         self._addresses: dict[int, Address] = {}
+        self._learned: int | None = None
         self._connections: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._sick: set[int] = set()
@@ -167,6 +168,7 @@ class Cluster:
 
     def learn(self, broker: Broker) -> None:
         """Another source than Metadata says where this node is. Caller: the coordinator's look-up."""
+        self._learned = broker.node_id
         self._addresses[broker.node_id] = broker.address
 
     def disconnect(self, node_id: int, purpose: str) -> None:
@@ -261,7 +263,15 @@ class Cluster:
         self.metadata = metadata
         self._addresses.update((broker.node_id, broker.address) for broker in metadata.brokers.values())
         if metadata.brokers:
-            # Seeds are forgotten, and nodes that have left: nobody would ever try them again.
-            self._refusals = {node: why for node, why in self._refusals.items() if node in metadata.brokers}
-            for key in [key for key in self._connections if key[0] <= _FIRST_SEED]:
-                self._discard(key)
+            self._forget_all_but({*metadata.brokers, self._learned})
+
+    def _forget_all_but(self, there: Collection[int | None]) -> None:
+        """Seeds are forgotten, and nodes that have left: nobody would ever try them again. But not where the seeds are:
+        another sweep may be about to ask one."""
+        for key in [key for key in self._connections if key[0] not in there]:
+            self._discard(key)
+        self._refusals = {node: why for node, why in self._refusals.items() if node in there}
+        self._addresses = {node: at for node, at in self._addresses.items() if node in there or node <= _FIRST_SEED}
+        self._tried_at = {node: at for node, at in self._tried_at.items() if node in there}
+        self._sick = {node for node in self._sick if node in there}
+        self._opening = {key: lock for key, lock in self._opening.items() if key[0] in there or lock.locked()}

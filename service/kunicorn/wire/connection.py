@@ -1,6 +1,7 @@
 """One TCP connection to one broker.
 
-1. Requests go out in the order of the calls and are answered in that order; the correlation id is only checked.
+1. Requests go out in the order of the calls and are answered in that order; the correlation id is only checked. What
+   is no answer to the next of them, or cannot be read, ends the connection: nothing behind it can be relied upon.
 2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one.
 3. A caller that is cancelled leaves its request in the queue. Closing instead would let a commit that is sent again
    over a new connection overtake the old one inside the broker, and the older offset would be the one that stays.
@@ -13,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from kunicorn import __version__
 from kunicorn.errors import PeerError
-from kunicorn.wire import codec, schemas
+from kunicorn.wire import codec
 from kunicorn.wire.auth import Address, Security, open_stream
 from kunicorn.wire.authentication import authenticate
 from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost, ProtocolError, RequestTimedOut
+from kunicorn.wire.in_flight import InFlight, Pending
 from kunicorn.wire.make import Fields
 from kunicorn.wire.negotiation import RetryWith, read_api_versions
 from kunicorn.wire.sasl import Sasl
@@ -32,8 +33,6 @@ from kunicorn.wire.tls import refused_by_alert
 from kunicorn.wire.versions import OURS, Api, Negotiated
 
 logger = logging.getLogger(__name__)
-
-_CORRELATION_IDS = 2**31
 
 _CLIENT_SOFTWARE: Fields = {"client_software_name": "kunicorn", "client_software_version": __version__}
 """KIP-511. Letters, digits, dots and dashes only: brokers answer anything else with INVALID_REQUEST (42)."""
@@ -49,14 +48,6 @@ _LONGEST_MUTE = 60.0
 """Seconds for which a broker over quota is believed: a wrong number would silence the connection for weeks."""
 
 
-class _Pending(NamedTuple):
-    """A request whose answer is still to come."""
-
-    correlation_id: int
-    what: str
-    answer: asyncio.Future[bytes]
-
-
 class Connection:
     """An open, negotiated connection. Made by `open`; belongs to the event loop that opened it."""
 
@@ -67,20 +58,17 @@ class Connection:
         self.address = address
         self.closed = False
         self.failure: PeerError | None = None
-        """Why the connection closed, if it left requests unanswered or could not be authenticated anew."""
+        """Why the connection closed, if it left requests unanswered, was not to be believed any more, or could not be
+        authenticated anew."""
         self._client_id = client_id
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._versions = Negotiated({Api.API_VERSIONS: OURS[Api.API_VERSIONS]}, str(address))
-        self._pending: deque[_Pending] = deque()
+        self._pending = InFlight()
         self._sending = asyncio.Lock()
-        self._idle = asyncio.Event()
-        """Nothing is in flight. Not the same as every caller having gone: one that is cancelled leaves its request."""
-        self._idle.set()
         self._muted_until = 0.0
-        self._sent = 0
-        self._proven = False
+        self._opened = self._proven = False
         self._reading = self._loop.create_task(self._read(), name=f"read from {address}")
         self._renewing: asyncio.Task[None] | None = None
 
@@ -98,9 +86,13 @@ class Connection:
                     await connection._negotiate()
                     if security.sasl is not None:
                         await connection._authenticate(security.sasl, timeout)
+                except ProtocolError as error:
+                    connection._distrust(error)
+                    raise
                 except BaseException:
                     connection.close()
                     raise
+                connection._opened = True
                 return connection
         except TimeoutError as error:
             raise RequestTimedOut(f"{address} did not accept a connection within {timeout:g} s") from error
@@ -120,12 +112,17 @@ class Connection:
     async def request(self, api: Api, fields: Fields, timeout: float, at_most: int | None = None) -> Any:
         """Send and wait for the answer, `timeout` seconds at most; kio's message of `version(api, at_most)`.
 
-        Raises `ConnectionLost` and `RequestTimedOut` (the connection is closed then), or `ProtocolError` if the
-        answer cannot be read.
+        Raises `ConnectionLost`, `RequestTimedOut`, or `ProtocolError` if the answer cannot be read; the connection is
+        closed then.
         """
         version = self.version(api, at_most)
         frame = await self._exchange(api, version, fields, timeout)
-        answer = codec.decode_response(api, version, frame)
+        try:
+            answer = codec.decode_response(api, version, frame)
+        except ProtocolError as error:
+            unreadable = ProtocolError(f"{self.address}: {error}")
+            self._distrust(unreadable)
+            raise unreadable from error
         self._proven = True
         throttled: timedelta = getattr(answer, "throttle_time", timedelta())
         # Over quota: the broker has stopped reading from this connection for as long as it says (KIP-219).
@@ -148,7 +145,6 @@ class Connection:
             outcome = read_api_versions(version, frame)
             if not isinstance(outcome, RetryWith):
                 self._versions = Negotiated(outcome, str(self.address))
-                schemas.load(self._versions.highest())
                 return
             version = outcome.version
 
@@ -185,9 +181,9 @@ class Connection:
     async def _quiet(self) -> AsyncIterator[None]:
         """Hold back what others send, from a moment on when nothing is in flight."""
         while True:
-            await self._idle.wait()
+            await self._pending.idle.wait()
             async with self._sending:
-                if self._idle.is_set():
+                if self._pending.idle.is_set():
                     yield
                     return
 
@@ -206,7 +202,7 @@ class Connection:
 
     async def _exchange(self, api: Api, version: int, fields: Fields, timeout: float | None) -> bytes:
         """Send one request; the frame that answers it, undecoded."""
-        pending: _Pending | None = None
+        pending: Pending | None = None
         try:
             async with asyncio.timeout(timeout):
                 async with self._sending:
@@ -233,16 +229,12 @@ class Connection:
             self._shut(lost)
             raise lost from error
 
-    def _send(self, api: Api, version: int, fields: Fields) -> _Pending:
+    def _send(self, api: Api, version: int, fields: Fields) -> Pending:
         if self.closed:
             why = f": {self.failure}" if self.failure is not None else ""
             raise ConnectionLost(f"{api.title}: the connection to {self.address} is closed{why}")
-        correlation_id = self._sent % _CORRELATION_IDS
-        frame = codec.encode_request(api, version, correlation_id, self._client_id, fields)
-        self._sent += 1
-        pending = _Pending(correlation_id, api.title, self._loop.create_future())
-        self._pending.append(pending)
-        self._idle.clear()
+        frame = codec.encode_request(api, version, self._pending.next_id, self._client_id, fields)
+        pending = self._pending.add(api.title)
         self._writer.write(frame)
         return pending
 
@@ -251,11 +243,10 @@ class Connection:
         try:
             while True:
                 length = codec.frame_length(await self._reader.readexactly(codec.LENGTH_BYTES))
-                self._deliver(await self._reader.readexactly(length))
+                self._pending.deliver(await self._reader.readexactly(length))
         except ProtocolError as error:
-            self._shut(
-                ProtocolError(f"{self.address}: {error}" + ("" if self._proven else "; check security_protocol"))
-            )
+            hint = "" if self._proven else "; check security_protocol"
+            self._distrust(ProtocolError(f"{self.address}: {error}{hint}"))
         except (EOFError, OSError) as error:
             if (refusal := refused_by_alert(error, str(self.address))) is not None:
                 self._shut(refusal)
@@ -265,15 +256,18 @@ class Connection:
             hint = "" if self._proven else " at the first request; if it always does, check security_protocol"
             self._shut(ConnectionLost(f"{self.address} closed the connection{why}{hint}"))
 
-    def _deliver(self, frame: bytes) -> None:
-        answered = codec.correlation_id(frame)
-        if not self._pending or self._pending[0].correlation_id != answered:
-            raise ProtocolError(f"an answer to request {answered}, which is not the next to be answered")
-        pending = self._pending.popleft()
-        if not self._pending:
-            self._idle.set()
-        if not pending.answer.done():
-            pending.answer.set_result(frame)
+    def _distrust(self, error: ProtocolError) -> None:
+        """Close, and say why: nobody may be waiting, and who waits may have another broker to ask."""
+        if not self.closed:
+            self.failure = error
+            # Whoever opens it tells of it, too, and asks for an end of it.
+            logger.log(
+                logging.WARNING if self._opened else logging.INFO,
+                "a connection is closed, and another one takes its place: %s; if that goes on, look for what answers "
+                "in the broker's place, or report it with the brokers' version",
+                error,
+            )
+        self._shut(error)
 
     def _shut(self, failure: PeerError) -> None:
         """Close, and tell all who wait why. The first reason counts."""
@@ -282,14 +276,7 @@ class Connection:
         self.closed = True
         if self._pending:
             self.failure = failure
-        told = (ProtocolError, AuthenticationFailed)
-        kind = next((each for each in told if isinstance(failure, each)), ConnectionLost)
-        for pending in self._pending:
-            if not pending.answer.done():
-                pending.answer.set_exception(kind(f"{pending.what}: {failure}"))
-                # Marks it as seen: a caller cancelled while writing will not come for it.
-                pending.answer.exception()
-        self._pending.clear()
+        self._pending.fail(failure)
         self._reading.cancel()
         if self._renewing is not None and self._renewing is not asyncio.current_task():
             self._renewing.cancel()

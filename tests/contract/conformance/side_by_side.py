@@ -88,9 +88,12 @@ next one of that kind in each group: one that is refused never reaches the broke
 whose answer is lost was carried out.
 
 The pause is the longest of any partition: its next record lies in the log, and nobody has a record of it in hand, for
-whatever reason; the fault itself is part of it. Rebalances: generations, or epochs of the group, in the broker's own
-log. Moved: how often a partition went to another member. Repeated: records handled twice, at most what was handled
-since the last commit. With the consumer protocol both commit every second, else every five (confluent-kafka's default).
+whatever reason; the fault itself is part of it. Where the only broker is down or frozen, nobody is served and nothing
+is appended: there the pause counts from when it answers again, since a record that was appended just before and not yet
+fetched would count as many seconds as the machine takes to start a broker, for one client or another by chance.
+Rebalances: generations, or epochs of the group, in the broker's own log. Moved: how often a partition went to another
+member. Repeated: records handled twice, at most what was handled since the last commit. With the consumer protocol both
+commit every second, else every five (confluent-kafka's default).
 
 {judgement}
 

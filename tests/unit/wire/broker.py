@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import isawaitable
 from random import Random
 from typing import Any, Self
@@ -36,10 +37,26 @@ class Asked:
 
     api: Api
     version: int
-    message: Any
-    client_id: str
+    frame: bytes
     connection: int
-    correlation_id: int
+
+    @property
+    def correlation_id(self) -> int:
+        return int.from_bytes(self.frame[4:8], "big")
+
+    @property
+    def client_id(self) -> str:
+        client_id: str = self._header[0].client_id
+        return client_id
+
+    @cached_property
+    def message(self) -> Any:
+        """kio's."""
+        return entity_reader(REQUESTS[self.api, self.version])(self.frame, self._header[1])[0]
+
+    @cached_property
+    def _header(self) -> tuple[Any, int]:
+        return entity_reader(REQUESTS[self.api, self.version].__header_schema__)(self.frame, 0)
 
 
 Reply = Any
@@ -57,7 +74,8 @@ class FakeBroker:
         self.asked: list[Asked] = []
         self.connections = 0
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._offers: dict[Any, Any] = {}
         self._arrival = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
@@ -76,13 +94,19 @@ class FakeBroker:
         self.hang_up()
 
     def hang_up(self) -> None:
-        for writer in self._writers:
+        for writer in self._writers.values():
             writer.transport.abort()
 
-    def send(self, frame: bytes) -> None:
-        """Send a frame that nobody asked for, on every connection."""
-        for writer in self._writers:
-            writer.write(len(frame).to_bytes(4, "big") + frame)
+    @property
+    def open(self) -> frozenset[int]:
+        """Which connections there are, as `Asked` has them."""
+        return frozenset(self._writers)
+
+    def send(self, frame: bytes, connection: int | None = None) -> None:
+        """Send a frame that nobody waits for here, on that connection or on all."""
+        for number, writer in self._writers.items():
+            if connection in (None, number):
+                writer.write(len(frame).to_bytes(4, "big") + frame)
 
     @property
     def address(self) -> Address:
@@ -98,11 +122,15 @@ class FakeBroker:
             await self._arrival.wait_for(lambda: self.apis().count(api) >= count)
 
     def api_versions(self, asked: Asked) -> Reply:
-        row = nested(RESPONSES[Api.API_VERSIONS, asked.version], "api_keys")
-        rows = tuple(
-            row(api_key=int(api), min_version=low, max_version=high) for api, (low, high) in self.versions.items()
-        )
-        return blank_response(Api.API_VERSIONS, asked.version, api_keys=rows)
+        # The first answer on every connection, and most of what a connection costs.
+        offer = asked.version, tuple(self.versions.items())
+        if offer not in self._offers:
+            row = nested(RESPONSES[Api.API_VERSIONS, asked.version], "api_keys")
+            rows = tuple(
+                row(api_key=int(api), min_version=low, max_version=high) for api, (low, high) in self.versions.items()
+            )
+            self._offers[offer] = blank_response(Api.API_VERSIONS, asked.version, api_keys=rows)
+        return self._offers[offer]
 
     def lead(self, brokers: Iterable[FakeBroker], topics: Mapping[str, Mapping[int, tuple[int, int]]]) -> None:
         """Answer Metadata with these brokers and topics: leader and epoch by partition."""
@@ -132,22 +160,20 @@ class FakeBroker:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number, self.connections = self.connections, self.connections + 1
-        self._writers.add(writer)
+        self._writers[number] = writer
         try:
             while await self._answer(number, reader, writer):
                 pass
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            self._writers.discard(writer)
+            del self._writers[number]
             writer.transport.abort()
 
     async def _answer(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
         key = Api(int.from_bytes(frame[:2], "big")), int.from_bytes(frame[2:4], "big")
-        header, size = entity_reader(REQUESTS[key].__header_schema__)(frame, 0)
-        message, _ = entity_reader(REQUESTS[key])(frame, size)
-        asked = Asked(*key, message, header.client_id, number, header.correlation_id)
+        asked = Asked(*key, frame, number)
         async with self._arrival:
             self.asked.append(asked)
             self._arrival.notify_all()
@@ -157,7 +183,7 @@ class FakeBroker:
         if reply is HangUp:
             return False
         if reply is not Silence:
-            body = reply if isinstance(reply, bytes) else response_frame(header.correlation_id, reply)
+            body = reply if isinstance(reply, bytes) else response_frame(asked.correlation_id, reply)
             writer.write(len(body).to_bytes(4, "big") + body)
         return True
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from random import Random
+from typing import Any
 
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
@@ -59,16 +63,43 @@ _KINDS: tuple[Callable[[bytearray, Random], None], ...] = (
 )
 
 
+_SPOILT_EACH = 5
+"""Samples are dear: each is spoilt in several ways."""
+_THROTTLED = 0.05
+"""How many of them say that we are over quota. Nobody speaks over a connection that does, and nearly any number is more
+than the minute for which that is believed."""
+
+
+class Spoiler:
+    """Spoilt answers to requests of one API, in whatever versions they come."""
+
+    def __init__(self, api: Api, rng: Random) -> None:
+        self._api, self._rng = api, rng
+        self._samples: dict[int, bytes] = {}
+        self._used: Counter[int] = Counter()
+
+    def answer(self, version: int, correlation_id: int) -> bytes:
+        """A frame (without its length) in that version."""
+        if self._used[version] % _SPOILT_EACH == 0:
+            self._samples[version] = response_frame(0, self._sample(version))
+        self._used[version] += 1
+        spoiling = spoilt(self._samples[version], self._rng)
+        return correlation_id.to_bytes(_HEADER, "big") + spoiling[_HEADER:]
+
+    def _sample(self, version: int) -> Any:
+        drawn = sample(RESPONSES[self._api, version], self._rng)
+        if not hasattr(drawn, "throttle_time") or self._rng.random() < _THROTTLED:
+            return drawn
+        return replace(drawn, throttle_time=timedelta())
+
+
 def mutations(api: Api, count: int, rng: Random) -> Iterator[tuple[int, bytes]]:
     """Versions and frames (without their length), in every version of the API by turns."""
     versions = range(OURS[api].low, OURS[api].high + 1)
-    samples: dict[int, bytes] = {}
+    spoiler = Spoiler(api, rng)
     for number in range(count):
-        # Samples are dear: each is spoilt in several ways.
-        if number % (5 * len(versions)) == 0:
-            samples = {each: response_frame(0, sample(RESPONSES[api, each], rng)) for each in versions}
         version = versions[number % len(versions)]
-        yield version, spoilt(samples[version], rng)
+        yield version, spoiler.answer(version, 0)
 
 
 def spoilt(frame: bytes, rng: Random) -> bytes:

@@ -231,6 +231,30 @@ async def test_a_node_that_advertises_nonsense_is_lost(one: FakeBroker, two: Fak
     await cluster.close()
 
 
+async def test_a_node_that_has_left_the_cluster_is_forgotten_with_its_connections(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    left = await cluster.connection(2, "control")
+    one.lead([one], {"t": {0: (1, 1)}})
+    await cluster.refresh(["t"])
+    assert left.closed
+    with pytest.raises(ConnectionLost, match="node 2 is not in the cluster's metadata"):
+        await cluster.connection(2, "control")
+    await cluster.close()
+
+
+async def test_the_coordinator_is_kept_where_a_broker_does_not_know_its_node(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    cluster.learn(Broker(2, "127.0.0.1", two.port))
+    one.lead([one], {"t": {0: (1, 1)}})
+    control = await cluster.connection(2, "control")
+    await cluster.refresh(["t"])
+    assert await cluster.connection(2, "control") is control
+    await cluster.close()
+
+
 @pytest.mark.scenario("0151 purge_brokers")
 async def test_a_node_that_nobody_has_heard_of_is_lost(one: FakeBroker, two: FakeBroker) -> None:
     cluster = cluster_of(one)

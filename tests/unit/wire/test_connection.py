@@ -148,18 +148,36 @@ async def test_an_answer_to_another_request_ends_the_connection(broker: FakeBrok
     assert connection.closed
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_connection(broker: FakeBroker, connection: Connection) -> None:
-    broker.send(response_frame(7, blank_response(Api.HEARTBEAT, 4)))
-    await connection.wait_closed()
+async def test_swapped_answers_are_given_to_nobody(broker: FakeBroker, connection: Connection) -> None:
+    broker.script[Api.HEARTBEAT] = lambda _: Silence
+    beats = [asyncio.create_task(beat(connection, generation=number)) for number in (22, 25, 27)]
+    await broker.wait_for(Api.HEARTBEAT, 3)
+    for asked in reversed(broker.asked[1:]):
+        broker.send(response_frame(asked.correlation_id, echo(asked)))
+    outcomes = await asyncio.gather(*beats, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ProtocolError] * 3
     assert connection.closed
 
 
-async def test_an_unreadable_answer_concerns_nobody_else(broker: FakeBroker, connection: Connection) -> None:
-    broker.script[Api.HEARTBEAT] = lambda asked: response_frame(1, echo(asked))[:6]
-    with pytest.raises(ProtocolError, match="Heartbeat v4"):
+async def test_an_answer_that_nobody_asked_for_ends_the_connection_and_it_is_logged_why(
+    broker: FakeBroker, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.send(response_frame(7, blank_response(Api.HEARTBEAT, 4)))
+    await connection.wait_closed()
+    assert connection.closed
+    assert f"another one takes its place: {broker.address}: an answer to request 7" in caplog.text
+    with pytest.raises(ConnectionLost, match=r"is closed: .* an answer to request 7, which is not the next"):
         await beat(connection)
-    broker.script[Api.HEARTBEAT] = echo
-    assert (await beat(connection, generation=27)).error_code == 27
+
+
+async def test_an_unreadable_answer_ends_the_connection_and_it_is_logged_why(
+    broker: FakeBroker, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.script[Api.HEARTBEAT] = lambda asked: response_frame(1, echo(asked))[:6]
+    with pytest.raises(ProtocolError, match=f"{broker.address}: the answer to Heartbeat v4"):
+        await beat(connection)
+    assert connection.closed
+    assert f"another one takes its place: {broker.address}: the answer to Heartbeat v4" in caplog.text
 
 
 @pytest.mark.scenario("NetworkClientDelegateTest")

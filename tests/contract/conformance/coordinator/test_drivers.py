@@ -75,12 +75,12 @@ async def coordinated(protocol: str) -> AsyncIterator[Stage]:
         assert not [error for member in stage.members for error in member.fatal]
 
 
-def play(protocol: str, story: Story) -> None:
+def play(protocol: str, story: Story, *, sockets: bool = True) -> None:
     async def whole() -> None:
         async with coordinated(protocol) as stage:
             await story(stage)
 
-    turned(whole)
+    turned(whole, sockets=sockets)
 
 
 @pytest.mark.scenario("0113 b_subscribe_with_cb", "0113 c_subscribe_no_cb", "0118 commit_rebalance")
@@ -260,6 +260,20 @@ def test_failing_look_ups_come_further_and_further_apart_up_to_a_second() -> Non
         assert 0.7 < waits[-1] < 1.3
 
     play("classic", story)
+
+
+def test_a_look_up_that_fails_is_told_at_once_and_then_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:
+    async def story(stage: Stage) -> None:
+        stage.broker.plan(Api.FIND_COORDINATOR, *[HangUp] * 30)
+        member = await stage.start()
+        await asyncio.sleep(25)
+        stage.broker.planned.clear()
+        await stage.settled(member)
+
+    play("classic", story)
+    told = [line for line in capfd.readouterr().err.splitlines() if "the coordinator of group 'g' is not known" in line]
+    assert len(told) == 3
+    assert all("closed the connection" in line for line in told)
 
 
 @pytest.mark.scenario("Test848FetchOffsetsStaleEpochRetry", "OffsetFetchErrorStallsAssignment")
