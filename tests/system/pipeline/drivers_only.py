@@ -6,7 +6,7 @@ import os
 
 from kunicorn.records import Record
 
-if "SPARK_BUFFER_SIZE" in os.environ:  # Spark tells it to the processes of its tasks.
+if "SPARK_REUSE_WORKER" in os.environ:  # Spark tells it to the processes of its tasks, and to no driver.
     raise ModuleNotFoundError("No module named 'pricing'", name="pricing")
 
 
