@@ -100,8 +100,9 @@ pictures: venv chromium  ## the documentation's pictures, of a real group and of
 chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES))
 
-bench: venv  ## ours beside every peer, in about an hour; QUICK=1: in a dozen minutes; ONLY="aiokafka java"
-	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+bench: venv  ## ours beside every peer, in about an hour; QUICK=1, ONLY="aiokafka java", KINDS=delay: parts of it
+	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(KINDS),--keep --kinds $(KINDS))
 
 bench-growth: venv  ## how our cost grows with partitions, workers, sizes and work, in about a quarter of an hour
 	$(BIN)/python -m bench.peers.growth --write

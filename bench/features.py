@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import Message, Producer
@@ -32,11 +33,12 @@ from kunicorn.records import Batch, Record
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.acknowledging import parcels_of, put
 from kunicorn.worker.batches import runs
+from kunicorn.worker.delays import Delays
 from kunicorn.worker.flight import Track
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
-from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.outbox import Entry, Limits, Outbox
 from kunicorn.worker.producing import Outputs
 
 TURNS = 10
@@ -95,22 +97,28 @@ class Sent:
         )
 
     def handled(self, some: Sequence[Message]) -> Callable[[], None]:
-        """The runner's part, and a batch that is taken and thrown away."""
+        """The runner's part, and a shipment that is taken and thrown away."""
         go = called(self.calls, some)
 
         def handle() -> None:
             go()
-            self.outbox.hurry()
-            self.outbox.take()
+            self._taken()
 
         return handle
 
     def delivered(self, some: Sequence[Message]) -> Callable[[], None]:
         """The sender's part: the client's own is most of it."""
         called(self.calls, some)()
-        self.outbox.hurry()
-        entries = self.outbox.take()
+        entries = self._taken()
         return lambda: put(self._producer, parcels_of(entries), lambda parcel, error: None)
+
+    def _taken(self) -> list[Entry]:
+        self.outbox.hurry()
+        shipment = self.outbox.take()
+        assert shipment is not None
+        entries = shipment.entries
+        self.outbox.done(shipment)
+        return entries
 
 
 def by_key(some: Sequence[Message]) -> None:
@@ -123,9 +131,22 @@ def by_key(some: Sequence[Message]) -> None:
         lanes.finish(flight)
 
 
+def delayed(some: Sequence[Message], topic: str) -> Callable[[], None]:
+    """Cutting where that retry topic is consumed, too, and nothing waits."""
+    table: Any = SimpleNamespace(delays={topic: 5000})
+    delays = Delays(table)
+
+    def go() -> None:
+        for run in runs(some, several_topics=True):
+            delays.split(run.tp, run.messages)
+
+    return go
+
+
 def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[str, Callable[[], Any]]:
     """What is measured, by name."""
     sent = Sent()
+    long_ago = [Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, 1)) for at in range(RECORDS)]
     return {
         "nothing": called(form(plain), some),
         "`async def`": called(form(plain_async, is_async=True), some),
@@ -135,6 +156,8 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
         "the same, every batch raising `BatchError`": called(form(half, "batch"), some),
         "cutting what was fetched: one topic": lambda: list(runs(some, several_topics=False)),
         "cutting what was fetched: `[[handlers]]`, two topics": lambda: list(runs(of_two_topics, several_topics=True)),
+        "the same with `retry_topic_delays_ms`, while nothing fails": delayed(of_two_topics, "r"),
+        "the same, records of a retry topic whose time has come": delayed(long_ago, "t"),
         "`[producing]`: handler and outbox, one output each": sent.handled(some),
         "`[producing]`: the sender, client included": sent.delivered(some),
         '`ordering = "key"`: its lanes': lambda: by_key(some),

@@ -1,10 +1,12 @@
 """Ours beside every peer: throughput, cost, memory and delays, audited, in one run. `make bench`
 
-    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--scale X] [--write] [--page]
+    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--scale X] [--keep] [--write] [--page]
 
 Contenders live in environments of their own, made on the first run. One that cannot be had or fails is told in the
 tables with the reason. Every run is on disk as soon as it is over, so that Ctrl-C loses the run at hand only; `--page`
-writes the section from what is there. Neighbours on the machine move single figures by a third: read the ratios.
+writes the section from what is there, and `--keep` keeps of it what is not measured now: cases that something disturbed
+are measured anew, all their rounds and contenders. Neighbours on the machine move single figures by a third: read the
+ratios.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="contenders whose title has one of these")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of handlers (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="so many times as many records (default: 1)")
+    parser.add_argument("--keep", action="store_true", help="what the last run left of what is not measured now")
     parser.add_argument("--write", action="store_true", help="put tables and pictures into docs/")
     parser.add_argument("--page", action="store_true", help="measure nothing: what the last run left")
     parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
     options = parser.parse_args()
     plan = (quick if options.quick else full)(options.scale)
-    results = Results.read(options.results) if options.page else Results(options.results)
+    results = Results.read(options.results) if options.page or options.keep else Results(options.results)
     if not options.page:
         try:
             measure(plan, results, options.only, options.kinds)
@@ -67,6 +70,7 @@ def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection
         for series, number, who in plan.runs()
         if series.case.kind in kinds and (not words or any(word in who.title.lower() for word in words))
     ]
+    results.forget({(series.case, who) for series, _, who in runs})
     loops, unavailable = loops_of_work(), prepared({who for _, _, who in runs})
     with KafkaCluster() as kafka:
         for load in dict.fromkeys(series.case.load for series, _, _ in runs if series.case.kind != "delay"):

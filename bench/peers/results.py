@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -47,6 +48,11 @@ class Results:
             self.entries.append(Entry(case.key, who.title, number, found._asdict()))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps([asdict(entry) for entry in self.entries], indent=1))
+
+    def forget(self, measured: Collection[tuple[Case, Contender]]) -> None:
+        """Of these cases there are to be new runs."""
+        over = {(case.key, who.title) for case, who in measured}
+        self.entries = [entry for entry in self.entries if (entry.case, entry.title) not in over]
 
     def of(self, case: Case, who: Contender) -> list[Entry]:
         """Its runs that have figures."""

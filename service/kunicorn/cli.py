@@ -119,15 +119,13 @@ def run(
     A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the
     handler anew and replaces one worker after the other, without a rebalance.
     """
+    # Imports leave nothing to collect, and looking for it again and again takes a tenth of the start.
+    gc.disable()
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
-    # Imports leave nothing to collect, and looking for it again and again takes a tenth of the start.
-    gc.disable()
-    from kunicorn.supervisor.app import run as run_service
-    from kunicorn.supervisor.ending import until_of
+    from kunicorn.supervisor.until import until_of
 
-    gc.enable()
     until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
     watched: Sequence[Path] = ()
     if reload:
@@ -135,7 +133,16 @@ def run(
 
         entrypoints = [handler.entrypoint for handler in settings.every_handler]
         watched = places_of(entrypoints, config)
-    raise typer.Exit(run_service(settings, lambda: load(config, os.environ), watched, until))
+    from kunicorn.supervisor.spawning import hold_signals, preload, spawn
+
+    hold_signals()
+    template = spawn(preload(settings))
+    from kunicorn.supervisor.app import run as run_service
+
+    # What there is now stays: no collection needs to look at it again.
+    gc.freeze()
+    gc.enable()
+    raise typer.Exit(run_service(settings, template, lambda: load(config, os.environ), watched, until))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")
@@ -270,9 +277,21 @@ add_desk(app)
 add_completion(app)
 
 
+def _declare_only(named: Sequence[str]) -> None:
+    """Typer looks at every option of every command before it runs one: a tenth of a service's start. Anything that is
+    not the name of a command needs them all, to say which there are."""
+    commands = [
+        each for each in app.registered_commands if [each.name or getattr(each.callback, "__name__", None)] == named
+    ]
+    groups = [each for each in app.registered_groups if [each.name] == named]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
+
+
 def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
     prepare_completion()
+    _declare_only(sys.argv[1:2])
     try:
         app(prog_name="kunicorn")
     except ServiceError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kunicorn.demo.check import Audit, Report
@@ -32,6 +32,12 @@ class Result:
     """What was not in the order that was asked for."""
     misdirected: Collection[tuple[int, int]] = ()
     """Partition and offset of poison that is not in the dead-letter topic, and of what is there and was none."""
+
+    def __str__(self) -> str:
+        """What was out of order is counted among what was to be in order: a partition's records, a key's, or none."""
+        ordering = CROWDS[self.schedule.crowd].ordering
+        counts = str(replace(self.report, out_of_order=()))
+        return counts if ordering == "none" else f"{counts}; {len(self.disordered)} out of order by {ordering}"
 
     @property
     def broken(self) -> list[str]:
@@ -68,7 +74,7 @@ def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[
         result = Result(what, _report(group, steps), outcomes, disordered, group.load.poison ^ group.letters())
     finally:
         group.close()
-    tell(f"  {result.report}")
+    tell(f"  {result}")
     return result
 
 

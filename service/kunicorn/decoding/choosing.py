@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from kunicorn.decoding.decoders import NAMED, REGISTERED, Decoder, OfBytes, Part, Raw, Then
+from kunicorn.decoding.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then
 from kunicorn.decoding.forms import Decoded, Form, Modelled, Plain
 from kunicorn.decoding.models import Model, model_of
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import user_traceback
-from kunicorn.pipes.orders import Decoding
+from kunicorn.pipes.orders import REGISTERED, Decoding
 
 BYTES = "bytes"
 

@@ -113,8 +113,6 @@ NAMED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "text": ("UTF-8 text", bytes.decode),
 }
 """What the bytes should be, and the function; "bytes" is `Raw`."""
-REGISTERED = frozenset({"avro", "jsonschema", "protobuf"})
-"""Those that ask a schema registry; the last one names a class, too, behind a colon."""
 
 
 def one(decoder: Decoder, message: Message, part: Part) -> Any:

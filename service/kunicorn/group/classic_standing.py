@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
+
+import msgspec
 
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import name_of
@@ -130,7 +131,7 @@ class ClassicStanding(Standing):
             # The assignment is given again to whoever asks again (`GroupMetadataManager.java`, classicGroupSync).
             # A join would cost the group a rebalance: a leader's always, a follower's as its subscription names
             # another generation than before (KIP-792).
-            self._request = self._unsent = replace(self._request, again=True)
+            self._request = self._unsent = msgspec.structs.replace(self._request, again=True)
         self._heartbeat = None
         return self._search.lost(why, now)
 

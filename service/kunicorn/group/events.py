@@ -2,14 +2,16 @@
 
 Every request command is also the receipt of its answer: the driver hands the very object back, so the member sees
 under which generation and member id it was sent, and ignores what belongs to the past.
+Structs, as there are many: C makes their classes, where dataclasses would be a twentieth of a service's start.
 Times are seconds of the driver's monotonic clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from uuid import UUID
+
+from msgspec import Struct
 
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Member, Plan, SyncAnswer, TopicPartitions
 from kunicorn.topics import TopicPartition
@@ -17,20 +19,17 @@ from kunicorn.topics import TopicPartition
 # -- commands: carried out by the driver, in order -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FindCoordinator:
+class FindCoordinator(Struct, frozen=True, eq=False):
     """Look the coordinator up; answer with `CoordinatorFound` or `CoordinatorRefused`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ForgetCoordinator:
+class ForgetCoordinator(Struct, frozen=True, eq=False):
     """Close the coordinator's connections: it moved, or does not answer."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SendJoin:
+class SendJoin(Struct, frozen=True, eq=False):
     """Send JoinGroup, but only after the commit in flight has been answered (invariant 2)."""
 
     generation: int
@@ -42,8 +41,7 @@ class SendJoin:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MakePlan:
+class MakePlan(Struct, frozen=True, eq=False):
     """We lead: plan off the loop, from fresh metadata for all members' topics; answer with `Planned`."""
 
     generation: int
@@ -53,8 +51,7 @@ class MakePlan:
     """The group keeps the plan it has (KIP-814): only watch the members' topics, and answer with an empty plan."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SendSync:
+class SendSync(Struct, frozen=True, eq=False):
     """Send SyncGroup; a follower's plan is empty."""
 
     generation: int
@@ -65,8 +62,7 @@ class SendSync:
     """No answer came to the one before."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SendHeartbeat:
+class SendHeartbeat(Struct, frozen=True, eq=False):
     """Send Heartbeat."""
 
     generation: int
@@ -74,8 +70,7 @@ class SendHeartbeat:
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SendLeave:
+class SendLeave(Struct, frozen=True, eq=False):
     """Send LeaveGroup, best effort: one try."""
 
     generation: int
@@ -83,8 +78,7 @@ class SendLeave:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SendConsumerHeartbeat:
+class SendConsumerHeartbeat(Struct, frozen=True, eq=False):
     """Send ConsumerGroupHeartbeat: to join (epoch 0), stay, acknowledge, or leave (-1; -2 keeps a static slot).
 
     `full`: say everything (subscription, rebalance timeout, assignor), not only what changed since the last answer.
@@ -98,52 +92,45 @@ class SendConsumerHeartbeat:
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NameTopics:
+class NameTopics(Struct, frozen=True, eq=False):
     """Ask the cluster what these topic ids are called; answer with `TopicsNamed`, even if none is known."""
 
     topic_ids: frozenset[UUID]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FallBack:
+class FallBack(Struct, frozen=True, eq=False):
     """The brokers do not speak the consumer protocol: go on with a classic member."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Assign:
+class Assign(Struct, frozen=True, eq=False):
     """These partitions are ours from now on."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Revoke:
+class Revoke(Struct, frozen=True, eq=False):
     """Drain these partitions and commit them, synchronously; answer with `Released`."""
 
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lose:
+class Lose(Struct, frozen=True, eq=False):
     """These partitions may be another member's already: stop them, commit nothing."""
 
     partitions: tuple[TopicPartition, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BeCertain:
+class BeCertain(Struct, frozen=True, eq=False):
     """Membership is certain until then: extend the workers' lease."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fail:
+class Fail(Struct, frozen=True, eq=False):
     """The group refuses this member for good."""
 
     message: str
@@ -158,57 +145,49 @@ Request = SendJoin | SendSync | SendHeartbeat | SendLeave | SendConsumerHeartbea
 # -- events: told to the member by the driver ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time has passed; `deadline` says when the next one is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinWanted:
+class JoinWanted(Struct, frozen=True):
     """The service is ready for partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorFound:
+class CoordinatorFound(Struct, frozen=True):
     """The coordinator's node is known; and the session timeout (seconds) that it has for us, if it told."""
 
     session_timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorRefused:
+class CoordinatorRefused(Struct, frozen=True):
     """The look-up failed: with an error code, or (0) because no broker answered."""
 
     error: int
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """JoinGroup was answered."""
 
     request: SendJoin
     answer: JoinAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """The plan for the generation we lead."""
 
     request: MakePlan
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFailed:
+class PlanFailed(Struct, frozen=True):
     """The plan could not be made, for want of metadata."""
 
     request: MakePlan
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(Struct, frozen=True):
     """SyncGroup was answered."""
 
     request: SendSync
@@ -216,8 +195,7 @@ class Synced:
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswered:
+class HeartbeatAnswered(Struct, frozen=True):
     """Heartbeat was answered. While a commit is out, error 15 is the broker's way of saying "wait"."""
 
     request: SendHeartbeat
@@ -225,8 +203,7 @@ class HeartbeatAnswered:
     commit_pending: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeatAnswered:
+class ConsumerHeartbeatAnswered(Struct, frozen=True):
     """ConsumerGroupHeartbeat was answered. `commit_pending` as for `HeartbeatAnswered`."""
 
     request: SendConsumerHeartbeat
@@ -234,32 +211,28 @@ class ConsumerHeartbeatAnswered:
     commit_pending: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TopicsNamed:
+class TopicsNamed(Struct, frozen=True):
     """What the cluster calls those topic ids that it knows."""
 
     request: NameTopics
     names: Mapping[UUID, str]
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveAnswered:
+class LeaveAnswered(Struct, frozen=True):
     """LeaveGroup was answered, well or badly."""
 
     request: SendLeave
     error: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Struct, frozen=True):
     """The connection broke or the time-out passed: whether the broker acted on the request is unknown."""
 
     request: Request
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """The drain and the commit that `Revoke` asked for are over, whatever came of them.
 
     `held` of its partitions are still in a handler's hands and go on draining: they stay owned for now, so that the
@@ -270,8 +243,7 @@ class Released:
     held: frozenset[TopicPartition] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRefused:
+class CommitRefused(Struct, frozen=True):
     """OffsetCommit was answered with an error that concerns membership."""
 
     generation: int
@@ -279,15 +251,13 @@ class CommitRefused:
     error: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicsChanged:
+class TopicsChanged(Struct, frozen=True):
     """Topics or partition counts that the subscription or our plan stands on are not what they were."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveWanted:
+class LeaveWanted(Struct, frozen=True):
     """The service stops: drain, commit, leave."""
 
     reason: str

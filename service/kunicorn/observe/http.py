@@ -12,9 +12,7 @@ On that loop on purpose: `/livez` must not answer for a loop that does not run.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
@@ -23,12 +21,12 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from kunicorn.errors import ConfigError
 from kunicorn.observe import assets, health, logs
 from kunicorn.observe.actions import PREFIX, Actions, Desk
 from kunicorn.observe.events import Events
 from kunicorn.observe.health import Verdict
 from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings
 
@@ -49,16 +47,20 @@ class Server:
     """The server; `status` is called on the event loop for every request and must be cheap."""
 
     def __init__(
-        self, settings: HttpSettings, status: Callable[[], Status], metrics: Metrics, actions: Actions | None = None
+        self,
+        settings: HttpSettings,
+        status: Callable[[], Status],
+        metrics: Metrics,
+        actions: Actions | None = None,
+        port: Port | None = None,
     ) -> None:
-        self.port = settings.port
-        """The port listened on; after `start` a real one where 0 was asked for."""
+        """`port`: one that was bound ahead."""
+        self._port = port or Port(settings)
         self._settings = settings
         self._status = status
         self._metrics = metrics
         self._rendering = 0
         self._connections: _Connections | None = None
-        self._listening: asyncio.Server | None = None
         self._events = Events(status)
         self._desk = Desk(settings, actions, metrics)
         self._assets = assets.load()
@@ -70,23 +72,22 @@ class Server:
             "/events": self._events.answer,
         }
 
+    @property
+    def port(self) -> int:
+        """The port listened on; after `start` a real one where 0 was asked for."""
+        return self._port.number
+
     async def start(self) -> None:
         """Listen. Raises `ConfigError` if the address cannot be had."""
-        host, port = self._settings.host, self._settings.port
-        loop = asyncio.get_running_loop()
+        await self._port.bind()
         self._connections = _Connections(self._answer)
-        try:
-            self._listening = await loop.create_server(self._connections, host, port)
-        except OSError as error:
-            raise ConfigError(_cannot_listen(host, port, error)) from error
-        self.port = self._listening.sockets[0].getsockname()[1]
-        log.info(f"serving {', '.join(self._pages)} on http://{host}:{self.port}")
+        await self._port.serve(self._connections)
+        log.info(f"serving {', '.join(self._pages)} on http://{self._port.host}:{self.port}")
 
     async def stop(self) -> None:
         """Close the port and every connection, answers in progress after a second. May be called without `start`."""
         self._events.stop()
-        if self._listening is not None:
-            self._listening.close()
+        self._port.close()
         if self._connections is not None:
             await self._connections.shutdown(_STOP_TIMEOUT)
 
@@ -181,13 +182,3 @@ def _verdict(verdict: Verdict) -> web.Response:
 
 def _text(status: HTTPStatus, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n", headers=_UNCACHED)
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        what = "another process listens there; stop it, or choose another port (0 takes a free one)"
-    elif error.errno in {errno.EACCES, errno.EPERM}:
-        what = "not permitted; ports below 1024 need a privilege, choose a higher one"
-    else:
-        what = f"{os.strerror(error.errno) if error.errno and error.errno > 0 else error}; correct http.host"
-    return f"http.port = {port} on {host}: {what}"

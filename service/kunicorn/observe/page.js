@@ -105,6 +105,7 @@ function head(now, rate) {
     ["Partitions", number(now.partitions.length)],
     ["Halted", number(halted), halted > 0],
     ...(waiting > 0 ? [["Waiting", number(waiting), true]] : []),
+    ...(now.totals.retry_topics > 0 ? [["Into retry topics", number(now.totals.retry_topics)]] : []),
     ["Dead letters", number(now.totals.dead_letters ?? 0), now.totals.dead_letters > 0],
     ...outputs(now),
     ["Failed calls", number(now.totals.failures ?? 0)],

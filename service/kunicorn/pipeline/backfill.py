@@ -6,18 +6,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, ByOffset, ByTime, Everywhere, pairs_in
 from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
+from kunicorn.pipeline.finished import FinishedRun
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import Plan, gone_text, plan
 from kunicorn.pipeline.progress import Say
-from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
+from kunicorn.pipeline.rounds import Steps, run_rounds, timed
 from kunicorn.pipeline.runs import Run, Runs, advanced
 from kunicorn.pipeline.session import check_installed, open_session
 from kunicorn.pipeline.state import RunState
@@ -74,14 +75,13 @@ def dry_run(settings: Settings, request: Request) -> DryRun:
 
 def backfill(
     settings: Settings, file: SettingsFile, request: Request, master: str, run: str | None, say: Say
-) -> ExitCode:
+) -> FinishedRun:
     """Plan and run. Blocks. Raises what ends the run: `ServiceError`s."""
     check_installed()
     check_handlers(settings)
     found = planned(settings, request, _log(settings))
     if not found.ranges:
-        say("nothing lies between start and end: nothing to handle")
-        return ExitCode.CLEAN
+        return FinishedRun(JOB, None, RunState(()), notes=["nothing lies between start and end: nothing to handle"])
     if found.gone:
         say(f"warning: {gone_text(found.gone, found.edges)}; they are passed over")
     runs = Runs(settings.pipeline.directory)
@@ -89,7 +89,7 @@ def backfill(
     return _go_on(settings, file, runs, new, master, say)
 
 
-def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: Say) -> ExitCode:
+def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: Say) -> FinishedRun:
     """Go on with a run that was cut off, stopped or halted. Blocks."""
     check_installed()
     runs = Runs(settings.pipeline.directory)
@@ -100,8 +100,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
             f"resume it with its own settings"
         )
     if known.finished:
-        say(f"run {run} is finished: nothing is left")
-        return ExitCode.CLEAN
+        return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
     return _go_on(settings, file, runs, advanced(known, known.state.released()), master, say)
 
@@ -110,7 +109,7 @@ def _log(settings: Settings) -> Log:
     return Log(Access(settings))
 
 
-def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> ExitCode:
+def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> FinishedRun:
     go_on = f"kunicorn pipeline {JOB} --config {file.path} --resume {run.id}"
     say(f"run {run.id}; if it is cut off: {go_on}")
     outcomes = runs.outcomes(run.id)
@@ -134,4 +133,4 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
             state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
-    return told(state, go_on, say)
+    return FinishedRun(JOB, run.id, state, go_on)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
+from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
+from kunicorn.pipeline.finished import FinishedRun
 from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait_until_empty
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
@@ -22,7 +23,7 @@ from kunicorn.pipeline.log import Edges, Log
 from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
-from kunicorn.pipeline.rounds import Steps, run_rounds, timed, told
+from kunicorn.pipeline.rounds import Steps, run_rounds, timed
 from kunicorn.pipeline.runs import Run, Runs, advanced
 from kunicorn.pipeline.session import check_installed, open_session
 from kunicorn.pipeline.state import RunState
@@ -87,7 +88,7 @@ def dry_run(settings: Settings) -> DryRun:
 
 def catch_up(
     settings: Settings, file: SettingsFile, master: str, run: str | None, wait_seconds: float, say: Say
-) -> ExitCode:
+) -> FinishedRun:
     """Take over, run, hand back. Blocks. Raises what ends the run: `ServiceError`s."""
     _check_settings(settings)
     check_installed()
@@ -97,8 +98,8 @@ def catch_up(
     offsets = GroupOffsets(access, settings.group.id)
     found = _standing(settings, offsets, Log(access))
     if not found.ranges:
-        say(f"group {settings.group.id} is at its end already: nothing to handle")
-        return ExitCode.CLEAN
+        note = f"group {settings.group.id} is at its end already: nothing to handle"
+        return FinishedRun(JOB, None, RunState(()), notes=[note])
     runs = Runs(settings.pipeline.directory)
     new = runs.start(JOB, settings.handler.entrypoint, "", RunState(found.ranges), run)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
@@ -155,7 +156,7 @@ def _standing(settings: Settings, offsets: GroupOffsets, log: Log) -> TakeOver:
 
 def _run(
     settings: Settings, file: SettingsFile, runs: Runs, run: Run, holding: Holding, master: str, say: Say
-) -> ExitCode:
+) -> FinishedRun:
     outcomes = runs.outcomes(run.id)
     spark = open_session(settings.pipeline, master, run.id)
     try:
@@ -177,6 +178,6 @@ def _run(
             state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
-    code = told(state, f"kunicorn pipeline {JOB} --config {file.path}, or the live service", say)
-    say(f"group {settings.group.id} is handed back at what was handled; start the live service")
-    return code
+    go_on = f"kunicorn pipeline {JOB} --config {file.path}, or the live service"
+    note = f"group {settings.group.id} is handed back at what was handled; start the live service"
+    return FinishedRun(JOB, run.id, state, go_on, [note])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kunicorn.errors import ConfigError
+from kunicorn.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from kunicorn.pipeline.executors import SettingsFile
+    from kunicorn.pipeline.finished import Finished
+    from kunicorn.pipeline.progress import Say
     from kunicorn.settings import Settings
 
 app = typer.Typer(
@@ -28,7 +31,7 @@ Master = Annotated[
 ]
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="The run's name; made up if left out.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")]
-Json = Annotated[bool, typer.Option("--json", help="With --dry-run: the plan for a program.")]
+Json = Annotated[bool, typer.Option("--json", help="For a program: what came of it, or the plan of a --dry-run.")]
 
 
 @app.command(short_help="Handle history again; the live group's offsets stay as they are.")
@@ -63,11 +66,11 @@ def backfill(  # noqa: PLR0913 - each is an option
     if resume is not None:
         if any(each is not None for each in (since, until, offsets, topic, run)):
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
-        raise typer.Exit(job.resume(settings, file, resume, master, typer.echo))
+        raise typer.Exit(_told(job.resume(settings, file, resume, master, _saying(as_json)), as_json))
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()))
-    if _is_dry(dry_run, as_json):
+    if dry_run:
         return job.dry_run(settings, request).tell(typer.echo, as_json=as_json)
-    raise typer.Exit(job.backfill(settings, file, request, master, run, typer.echo))
+    raise typer.Exit(_told(job.backfill(settings, file, request, master, run, _saying(as_json)), as_json))
 
 
 @app.command(short_help="Handle records as they come, with Structured Streaming.")
@@ -84,6 +87,7 @@ def stream(
     ] = None,
     every: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Pace of micro-batches.")] = 10.0,
     available_now: Annotated[bool, typer.Option("--available-now", help="End when all of now is handled.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program: what came of it.")] = False,
 ) -> None:
     """Handle micro-batch after micro-batch until SIGTERM or Ctrl-C; Spark's checkpoint knows where it is.
 
@@ -96,7 +100,7 @@ def stream(
 
     settings, file = _read(config)
     pace = job.Pace(every, available_now)
-    raise typer.Exit(job.stream(settings, file, master, run, starting_offsets, pace, typer.echo))
+    raise typer.Exit(_told(job.stream(settings, file, master, run, starting_offsets, pace, _saying(as_json)), as_json))
 
 
 @app.command(short_help="Topics into a lake, Parquet or Delta, each record once.")
@@ -124,9 +128,9 @@ def export(
 
     settings, file = _read(config)
     form = form_asked(settings, to, value, key)
-    if _is_dry(dry_run, as_json):
+    if dry_run:
         return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)
-    raise typer.Exit(job.export(settings, file, place(target), master, form, typer.echo))
+    raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
 
 
 @app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
@@ -184,10 +188,17 @@ def _read(config: Path) -> tuple[Settings, SettingsFile]:
     return settings, settings_file(config, settings)
 
 
-def _is_dry(dry_run: bool, as_json: bool) -> bool:
-    if as_json and not dry_run:
-        raise ConfigError("--json shows the plan of a --dry-run; add that, or leave --json out")
-    return dry_run
+def _saying(as_json: bool) -> Say:
+    """Where a job tells of its progress: with `--json` standard output is the program's."""
+    return partial(typer.echo, err=as_json)
+
+
+def _told(finished: Finished, as_json: bool) -> ExitCode:
+    """Say what came of a job; the code to exit with."""
+    from kunicorn.pipeline.finished import tell
+
+    tell(finished, typer.echo, for_program=as_json)
+    return finished.code
 
 
 def _time(option: str, text: str | None) -> int | None:
@@ -218,6 +229,6 @@ def catch_up(
     from kunicorn.pipeline import catch_up as job
 
     settings, file = _read(config)
-    if _is_dry(dry_run, as_json):
+    if dry_run:
         return job.dry_run(settings).tell(typer.echo, as_json=as_json)
-    raise typer.Exit(job.catch_up(settings, file, master, run, wait, typer.echo))
+    raise typer.Exit(_told(job.catch_up(settings, file, master, run, wait, _saying(as_json)), as_json))

@@ -23,13 +23,14 @@ import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from kunicorn.clients import decoding_of
-from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.errors import ConfigError
 from kunicorn.handling.calls import following_offsets
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, Everywhere
 from kunicorn.pipeline.delta import NO_DATE, DeltaLake, LakeFile
 from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.finished import FinishedRun
 from kunicorn.pipeline.hands import NEXT, take_up
 from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.lake_columns import Form, LakeColumns
@@ -38,7 +39,7 @@ from kunicorn.pipeline.metrics import Exposed
 from kunicorn.pipeline.planning import plan
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.rounds import Steps, run_rounds, told
+from kunicorn.pipeline.rounds import Steps, run_rounds
 from kunicorn.pipeline.session import open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import stopping
@@ -48,6 +49,7 @@ from kunicorn.records import milliseconds_of
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 
+JOB = "export"
 OWN = "_kunicorn"
 """What an export keeps for itself, below its target."""
 MANIFEST = f"{OWN}/manifest.json"
@@ -152,7 +154,7 @@ def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
     return DryRun(state.left, state.rate)
 
 
-def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> ExitCode:
+def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
     for handler in settings.every_handler:
         form.columns(decoding_of(settings, handler))  # That its decoders can be had is found out here, not by tasks.
@@ -162,8 +164,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         state = _settled(lake, state)
         _save(target, state, form)
     if not state.left:
-        say(f"{target.url} has everything already")
-        return ExitCode.CLEAN
+        return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
         if lake is not None:
@@ -171,7 +172,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             lake.commit(now.rounds, files, now.positions)
         _save(target, now, form)
 
-    spark = open_session(settings.pipeline, master, "export")
+    spark = open_session(settings.pipeline, master, JOB)
     try:
         job = Job(spark, file, settings.pipeline.min_partitions)
         job.check_executors(target / OWN, handler=False)
@@ -183,10 +184,10 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             tasks=job.tasks,
         )
         with stopping() as stop:
-            state = run_rounds(state, steps, Exposed(settings.http, "export", say), stop, say)
+            state = run_rounds(state, steps, Exposed(settings.http, JOB, say), stop, say)
     finally:
         spark.stop()
-    return told(state, "the same command", say)
+    return FinishedRun(JOB, None, state, "the same command")
 
 
 def _settled(lake: DeltaLake, state: RunState) -> RunState:

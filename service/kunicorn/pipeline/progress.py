@@ -1,10 +1,10 @@
-"""What a person sees of a job: how far it is, and what came of it. Pure but for `Bar`."""
+"""What a person sees of a job underway. Pure but for `Bar`."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -29,19 +29,6 @@ def round_line(before: RunState, after: RunState, all_offsets: int) -> str:
     line += f" ({rate:,.0f}/s), " + (f"{left:,} left, about {duration(left / rate)}" if left else "none left")
     failures = (after.counts.dead_letters - before.counts.dead_letters, after.counts.skipped - before.counts.skipped)
     return line + "".join(f", {n:,} {what}" for n, what in zip(failures, ("dead letters", "skipped"), strict=True) if n)
-
-
-def summary_lines(state: RunState) -> Iterator[str]:
-    """What came of a run."""
-    counts = state.counts
-    pace = f", {state.rate:,.0f} offsets/s" if state.rate else ""
-    yield f"handled       {counts.records:,} records in {state.rounds} rounds, {duration(state.seconds)}{pace}"
-    yield f"dead letters  {counts.dead_letters:,}"
-    yield f"skipped       {counts.skipped:,}"
-    if left := total(state.left):
-        yield f"left          {left:,} offsets"
-    for tp, why in sorted(state.halted.items()):
-        yield f"halted        {tp} at {state.positions[tp]}: {why}"
 
 
 def duration(seconds: float) -> str:

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kunicorn.errors import ExitCode
 from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.progress import Bar, Say, summary_lines
+from kunicorn.pipeline.progress import Bar, Say
 from kunicorn.pipeline.ranges import OffsetRange, total
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import Stop
@@ -63,16 +62,3 @@ def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say:
             exposed.moved(state.counts, state.rounds, total(state.left))
             bar.moved(state)
     return state
-
-
-def told(state: RunState, go_on: str, say: Say) -> ExitCode:
-    """Say what came of it, and how to go on where something is left; the exit code."""
-    for line in summary_lines(state):
-        say(line)
-    if state.finished:
-        return ExitCode.CLEAN
-    if state.halted:
-        say("halted partitions go on with the record they halt at, once its cause is put right")
-    if state.halted or total(state.left):
-        say(f"to go on: {go_on}")
-    return ExitCode.NOT_ALL_COMMITTED

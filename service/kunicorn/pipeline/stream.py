@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
+from kunicorn.pipeline.finished import FinishedStream
 from kunicorn.pipeline.group import GroupOffsets
 from kunicorn.pipeline.jobs import Job, JobFailed, in_hand_text, said_by_task
 from kunicorn.pipeline.letters import send_letters
@@ -78,6 +79,8 @@ class Batches:
     busy: bool = False
     latest: int = -1
     """The last micro-batch that is through."""
+    through: int = 0
+    """So many are."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Handle one. Raises what ends the stream."""
@@ -101,7 +104,7 @@ class Batches:
         letters = send_letters(self.settings, self.outcomes, found)
         ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}
         self.group.commit(ends, f"spark:{self.settings.stream_group}:{number}")
-        self.counts, self.latest = self.counts.plus(found), number
+        self.counts, self.latest, self.through = self.counts.plus(found), number, self.through + 1
         self.exposed.moved(self.counts, number + 1, None)
         records = sum(each.records for each in found)
         self.say(f"micro-batch {number}: {records:,} records" + (f", {letters:,} dead letters" if letters else ""))
@@ -109,7 +112,7 @@ class Batches:
 
 def stream(
     settings: Settings, file: SettingsFile, master: str, run: str, start: str | None, pace: Pace, say: Say
-) -> ExitCode:
+) -> FinishedStream:
     """Run until a signal comes, or with `available_now` until everything of now is through. Blocks.
 
     `start`: where a new stream begins, as `startingOffsets` says it; one that has a checkpoint goes on. Raises what
@@ -138,9 +141,7 @@ def stream(
             _attend(query, batches, stop)
     finally:
         spark.stop()
-    counts = batches.counts
-    say(f"handled       {counts.records:,} records, {counts.dead_letters:,} dead letters, {counts.skipped:,} skipped")
-    return ExitCode.CLEAN
+    return FinishedStream(run, batches.counts, batches.through)
 
 
 def _policy(settings: Settings) -> str:

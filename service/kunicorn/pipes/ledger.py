@@ -37,11 +37,14 @@ _LEASE = 0
 
 _MARKED = _LINE
 """Whether the worker uses the bits; written by the worker."""
+_DELIVERS = _LINE + 1
+"""Whether its consumed offsets follow the delivery of outputs; written by the worker."""
 
 GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, TIMESTAMP, HANDLED = range(_LINE)
 """A slot's words: grant; next offset to handle; leader epoch of the last record handled; first offset, number of
 records and start (nanoseconds) of the run in hand; the timestamp (milliseconds since 1970) of its first record, which
-stays when it is done; records finished under this grant."""
+stays when it is done; records finished under this grant. Where outputs are sent the consumed offset is that of the next
+one to be delivered, and with nothing in hand the hand's offset is where the handled ones end."""
 
 
 class SlotReading(NamedTuple):
@@ -126,6 +129,15 @@ class Ledger:
     def use_marks(self) -> None:
         """Caller: a worker that has several records of a partition in hand, before its first."""
         self.cells[_MARKED] = 1
+
+    @property
+    def delivers(self) -> bool:
+        """Whether records may be handled and not delivered: those from the consumed offset to the hand's."""
+        return bool(self.cells[_DELIVERS])
+
+    def use_delivery(self) -> None:
+        """Caller: a worker that sends outputs and has one record (or batch) in hand, before its first."""
+        self.cells[_DELIVERS] = 1
 
     def done(self, slot: int) -> Marks:
         """The slot's offsets that are done beyond the consumed one. Written by a worker with several in hand."""

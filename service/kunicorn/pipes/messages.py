@@ -95,7 +95,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why the first record is not to be handled: workers died with it. It ends as `on_failure` says."""
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
-    """Workers died with records before this offset in hand: they are handled one at a time."""
+    """Workers died with records before this offset in hand, or not delivered: each is handled, and delivered, before
+    anything else is begun."""
     reset: bool = False
     """A handler that keeps its offsets is not asked: what it keeps is not in the log."""
     done: str = ""

@@ -56,6 +56,10 @@ class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"ProducingTarget(delivery={self.delivery!r}, topic={self.topic!r}, …)"
 
 
+REGISTERED = frozenset({"avro", "jsonschema", "protobuf"})
+"""Decoders that ask a schema registry; the last one names a class, too, behind a colon."""
+
+
 class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
     secrets."""

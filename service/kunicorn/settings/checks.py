@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from kunicorn.decoding.decoders import REGISTERED
 from kunicorn.errors import ConfigError
 from kunicorn.pipes.client import OWNED_PROPERTIES
+from kunicorn.pipes.orders import REGISTERED
 from kunicorn.pipes.producer import OWNED_BY_PRODUCING
 from kunicorn.wire.seeds import parse_seeds
 

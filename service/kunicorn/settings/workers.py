@@ -47,7 +47,8 @@ class WorkerSettings(Section):
         2,
         ge=1,
         description="After so many worker deaths with the same record in hand its partition halts, "
-        "or the record goes the way that handler.on_failure says.",
+        "or the record goes the way that handler.on_failure says. Where others may be to blame as well, as many deaths "
+        "single it out first.",
     )
     max_records: int | None = Field(
         None,

@@ -16,6 +16,7 @@ from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.replacing import ReplacementFailed, Replacer
 from kunicorn.supervisor.seeking import Seeker
+from kunicorn.supervisor.suspects import Suspicions
 
 log = logs.get("kunicorn.actions")
 
@@ -121,9 +122,7 @@ class Actions:
             partition.worker.send(StopFetcher([partition.grant], WHENEVER))
 
     def _resume(self, partition: Partition) -> None:
-        partition.deaths.clear()
-        partition.poison = None
-        partition.suspects = frozenset()
+        partition.blame = Suspicions()
         if partition.position is None:
             # Halted before it had begun: where to begin may be known by now.
             partition.meet(PartitionEvent.LOOK_UP)

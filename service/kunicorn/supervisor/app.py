@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -12,7 +13,9 @@ import uvloop
 
 from kunicorn.errors import ExitCode, ServiceError
 from kunicorn.observe import logs
+from kunicorn.observe.loading import load_server
 from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
 from kunicorn.pipes.messages import Password, Token
 from kunicorn.settings import Settings
@@ -20,7 +23,7 @@ from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import ages, lag, watching
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.ending import Ending, Until
+from kunicorn.supervisor.ending import Ending
 from kunicorn.supervisor.fixed import FixedAssignment
 from kunicorn.supervisor.grouped import GroupAssignment
 from kunicorn.supervisor.loop_lag import LoopLag
@@ -30,7 +33,9 @@ from kunicorn.supervisor.resolver import Resolver
 from kunicorn.supervisor.seeking import Seeker
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.source import Source
+from kunicorn.supervisor.spawning import Spawned, release_signals
 from kunicorn.supervisor.stopping import EXIT_GRACE, Stopping
+from kunicorn.supervisor.until import Until
 from kunicorn.supervisor.workforce import Workforce
 from kunicorn.supervisor.works import Works
 
@@ -39,19 +44,24 @@ if TYPE_CHECKING:
 
 log = logs.get("kunicorn")
 
+_SHOWN_WITHIN = 0.4
+"""Seconds without a join."""
+_ASKED = 0.05
+"""Seconds that it takes until JoinGroup is on its way."""
+
 
 def run(
-    settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path] = (), until: Until | None = None
+    settings: Settings, template: Spawned, reread: Callable[[], Settings], watched: Sequence[Path], until: Until
 ) -> int:
     """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
 
-    `reread` loads the settings again, for a reload; it raises `ConfigError`. A change of the files in `watched` is a
-    reload, too. `until`: what ends the service by itself.
+    `template` was told of these settings. `reread` loads them again, for a reload; it raises `ConfigError`. A change of
+    the files in `watched` is a reload, too. `until`: what ends the service by itself.
     """
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings, reread, watched, until or Until()).run()))
+            return int(runner.run(Service(settings, template, reread, watched, until).run()))
     except ServiceError as error:
         log.error(str(error))
         return int(error.exit_code)
@@ -63,7 +73,12 @@ class Service:
     """One supervisor. `run` is its whole life."""
 
     def __init__(
-        self, settings: Settings, reread: Callable[[], Settings], watched: Sequence[Path], until: Until
+        self,
+        settings: Settings,
+        template: Spawned,
+        reread: Callable[[], Settings],
+        watched: Sequence[Path],
+        until: Until,
     ) -> None:
         """Only puts the parts together; nothing starts before `run`."""
         self._settings = settings
@@ -72,7 +87,7 @@ class Service:
         self._works = Works()
         self._loop_lag = LoopLag()
         self._connections = Connections(settings, self._tell_workers)
-        self._workforce = Workforce(settings, reread, self._connections, self._metrics, self._works.fatal)
+        self._workforce = Workforce(settings, template, reread, self._connections, self._metrics, self._works.fatal)
         brokers, fetchers, group = self._connections.brokers, self._workforce.fetchers, settings.group
         self._source = self._source_of_partitions()
         self._workforce.balancer.steady = lambda: self._source.steady and not self._stopping.begun
@@ -85,6 +100,7 @@ class Service:
         fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
         self._stopping = Stopping(self._source, group, self._works.end)
         self._snapshot = Snapshot(self._source, self._workforce, self._metrics.totals)
+        self._joining = asyncio.Event()
         self._http: Server | None = None
 
     def _source_of_partitions(self) -> Source:
@@ -119,19 +135,22 @@ class Service:
         )
         try:
             if self._settings.http.enabled:
-                await self._serve_http()
+                port = Port(self._settings.http)
+                await port.bind()
+                self._works.start(self._serve_http(port))
             await self._works.until_over(self._serve())
         finally:
             await self._shut_down()
         return self._how_it_ended()
 
-    async def _serve_http(self) -> None:
-        """Listen; the first turn of the loop has started the template, which imports the handler meanwhile: importing
-        the server takes as long."""
-        await asyncio.sleep(0)
-        from kunicorn.observe.http import Server
-
-        self._http = Server(self._settings.http, self.status, self._metrics, self._actions())
+    async def _serve_http(self, port: Port) -> None:
+        """Answer there, from the join on, or soon if there is none yet: what answers is loaded while the coordinator
+        waits for other members, and keeps no record waiting before."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._joining.wait(), _SHOWN_WITHIN)
+        await asyncio.sleep(_ASKED)
+        server = load_server()
+        self._http = server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
 
     def _actions(self) -> Actions:
@@ -160,6 +179,7 @@ class Service:
             *([watching.watch(self._watched, self._workforce.reloader.ask)] if self._watched else []),
         )
         self._stopping.serving = True
+        self._joining.set()
         await self._source.run()
 
     async def _shut_down(self) -> None:
@@ -200,6 +220,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.ask, number.name)
         loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+        release_signals()
 
     def _told_to_reload(self) -> None:
         if self._stopping.begun or not self._stopping.serving:

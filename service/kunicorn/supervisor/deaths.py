@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.observe import logs
-from kunicorn.supervisor.partition import Partition, Poison
-from kunicorn.supervisor.suspects import blamed, convicted
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.suspects import Offsets, Poison, blamed
 from kunicorn.supervisor.worker import WorkerProcess
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.fetchers")
 
@@ -38,8 +38,8 @@ class Deaths:
         handling: Callable[[str], TopicHandling],
         halt: Callable[[TopicPartition, str], None],
     ) -> None:
-        """After `max_crashes` deaths with the same record (of batches: the same first record) in hand its partition
-        halts; unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
+        """After `max_crashes` deaths with the same record, and no other, in hand or on its way its partition halts;
+        unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
         self.max_crashes = max_crashes
         self._handling = handling
         self._halt = halt
@@ -53,45 +53,48 @@ class Deaths:
         unsure: bool,
         end: Callable[[Partition, Position | None], None],
     ) -> bool:
-        """Take these back from the dead worker by `end`, and hold what was in hand to account for it. Returns whether
-        something was in hand, or had been handled.
+        """Take these back from the dead worker by `end`, and hold what it had in hand, or handled and not delivered, to
+        account for it. Returns whether there was something, or anything had been handled.
 
         `unsure`: its last transaction may be committed or not, only the brokers know.
         """
         for partition in held:
             partition.look()
-        in_hands = {partition.tp: partition.in_hands() for partition in held}
-        alone = sum(map(len, in_hands.values())) == 1
-        anything = any(in_hands.values()) or any(partition.reading.handled > 0 for partition in held)
-        for partition in held:
-            reading, marked = partition.reading, worker.ledger.marked
+        had = {partition: partition.held(batches=self._handling(partition.tp.topic).batches) for partition in held}
+        anything = any(each.every for each in had.values()) or any(partition.reading.handled > 0 for partition in held)
+        killed = worker.killed_by_us is not None
+        against = {p: blamed(each, killed_for=worker.blamed == p.tp, killed=killed) for p, each in had.items()}
+        alone = sum(map(len, against.values())) == 1
+        for partition, offsets in against.items():
+            returned = partition.reading.in_hand == NO_OFFSET
             end(partition, None)
             if unsure:
                 partition.position = None
             partition.meet(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
-            killed, killed_for = worker.killed_by_us is not None, worker.blamed == partition.tp
-            offsets = blamed(in_hands[partition.tp], reading.in_hand, killed_for=killed_for, killed=killed)
-            partition.deaths.update(offsets)
-            worst = list(convicted(partition.deaths, offsets, self.max_crashes))
-            if partition.state not in _GOING_ON or not worst:
-                continue
-            if alone or killed:
-                count = reading.hand_count if self._handling(partition.tp.topic).batches else 1
-                self._meet_poison(partition, Poison(worst[0], count, partition.deaths[worst[0]], how, exact=marked))
-            else:
-                self._suspect(partition, worst)
+            if offsets and alone:
+                self._name(partition, next(iter(offsets)), how, exact=worker.ledger.marked, returned=returned)
+            elif offsets:
+                self._share(partition, offsets)
         return anything
 
-    def _suspect(self, partition: Partition, offsets: Collection[int]) -> None:
-        partition.suspects |= frozenset(offsets)
-        log.warning(
-            f"{partition.tp}: {len(offsets)} records were in hand when {self.max_crashes} workers died, with others: "
-            f"each is handled with nothing beside it now, from offset {min(offsets)} on"
-        )
+    def _name(self, partition: Partition, offset: int, how: str, *, exact: bool, returned: bool) -> None:
+        deaths = partition.blame.name(offset)
+        if deaths >= self.max_crashes and partition.state in _GOING_ON:
+            self._meet_poison(partition, Poison(offset, deaths, how, exact, returned))
+
+    def _share(self, partition: Partition, offsets: Offsets) -> None:
+        if partition.blame.share(offsets, self.max_crashes):
+            log.warning(
+                f"{partition.tp}: {self.max_crashes} workers died with offset {min(offsets)} and others in hand, or "
+                f"not delivered: each is handled with nothing beside it now, until one is to blame or all are done"
+            )
 
     def _meet_poison(self, partition: Partition, poison: Poison) -> None:
         if self._handling(partition.tp.topic).poison_halts:
             self._halt(partition.tp, str(poison))
-            return
-        partition.poison = poison
-        log.warning(f"{partition.tp}: {poison}: it is kept from the handler, or searched for in its batch")
+        elif poison.deaths >= 2 * self.max_crashes:
+            # It never came to the handler again: what stands for it in the dead-letter topic cannot be sent, either.
+            self._halt(partition.tp, f"{poison}, and so does what ends it without the handler")
+        else:
+            partition.blame.poison = poison
+            log.warning(f"{partition.tp}: {poison}: it is kept from the handler")

@@ -9,24 +9,21 @@ their own: together they end once nobody produces faster than they leave.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
-from kunicorn.errors import ConfigError, PeerError
+from kunicorn.errors import PeerError
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.states import State
-from kunicorn.moments import moment, span
 from kunicorn.observe import logs
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import StopFetcher
-from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.supervisor.distribution import WHENEVER
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.starts import LATEST, Offsets
+from kunicorn.supervisor.until import Until
 from kunicorn.topics import NO_OFFSET, TopicPartition
 
 log = logs.get("kunicorn.ending")
@@ -34,35 +31,6 @@ log = logs.get("kunicorn.ending")
 _LOOK_INTERVAL = 0.25
 _PAUSE = 0.5
 _FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """What ends the service by itself; the first that comes true."""
-
-    end: bool = False
-    """The partitions' ends."""
-    max_records: int | None = None
-    """Records handled, by all workers together; what they handle until that is noticed comes on top."""
-    seconds: float | None = None
-    """Since partitions began to be had."""
-
-
-def until_of(
-    settings: Settings, *, end: bool, max_records: int | None, run_for: str | None, stop_at: str | None
-) -> Until:
-    """What the command line asks for; `run_for` and `stop_at` as in `kunicorn.moments`. Raises `ConfigError`."""
-    if end and settings.assigned:
-        raise ConfigError('--until-end is for groups: with [assign], set assign.stop = "end"')
-    if run_for is not None and stop_at is not None:
-        raise ConfigError("--for and --stop-at both say when to stop: choose one")
-    seconds = None if run_for is None else span("--for", run_for)
-    if stop_at is not None:
-        now_ms = time.time_ns() // 1_000_000
-        seconds = (moment("--stop-at", stop_at, now_ms) - now_ms) / 1000
-        if seconds <= 0:
-            raise ConfigError(f"--stop-at {stop_at!r} lies in the past")
-    return Until(end, max_records, seconds)
 
 
 class Ending:

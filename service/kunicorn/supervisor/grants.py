@@ -67,7 +67,7 @@ class Grants:
 
 
 def _start(partition: Partition, position: Position) -> FetcherStart:
-    tp, poison = partition.tp, partition.poison
+    tp = partition.tp
     return FetcherStart(
         grant=partition.grant,
         slot=partition.slot,
@@ -78,6 +78,5 @@ def _start(partition: Partition, position: Position) -> FetcherStart:
         stop=partition.stop,
         reset=partition.reset,
         done=marks.written(position.offset, partition.done),
-        suspects=sorted(partition.suspects),
-        **(poison.warning(position.offset) if poison is not None else {}),
+        **partition.blame.warning(position.offset),
     )

@@ -128,13 +128,11 @@ def _movable(partition: Partition, parked: Collection[int], now: float) -> bool:
     reading = partition.reading
     long = reading.in_hand != NO_OFFSET and now - reading.hand_since_ns / clock.NANOSECONDS > _LONG
     position = partition.position.offset if partition.position is not None else NO_OFFSET
-    suspected = any(offset >= position for offset in (*partition.suspects, *partition.deaths))
     return (
         partition.state is PartitionState.RUNNING
         and not partition.lost
         and not long
-        and partition.poison is None
-        and not suspected
+        and not partition.blame.weighs_on(position)
         and partition.grant not in parked
     )
 

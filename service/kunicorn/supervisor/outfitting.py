@@ -1,26 +1,13 @@
-"""What template and workers are told first: the settings, as far as they concern them. Pure but for secrets' files."""
+"""What a worker is told first: the settings, as far as they concern them. Pure but for secrets' files."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 
 from kunicorn.clients import consumer_properties, dead_letter_target, handler_orders, producing_target
 from kunicorn.pipes.client import ahead_bytes
-from kunicorn.pipes.messages import Configure, Preload, Token
+from kunicorn.pipes.messages import Configure, Token
 from kunicorn.settings import Settings
-
-
-def preload(settings: Settings) -> Preload:
-    """The template's first message."""
-    return Preload(
-        entrypoints=[handler.entrypoint for handler in settings.every_handler],
-        path=[os.getcwd(), *sys.path],
-        supervisor=os.getpid(),
-        log_level=settings.log.level,
-        log_format=settings.log.format,
-    )
 
 
 def configure(

@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState, advance
 from kunicorn.pipes import clock, marks
 from kunicorn.pipes.ledger import NOT_STARTED, SlotReading
 from kunicorn.supervisor.age import Age
+from kunicorn.supervisor.suspects import NOTHING_HELD, Held, Suspicions
 from kunicorn.supervisor.worker import WorkerProcess
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class Poison:
-    """Records that killed workers more than once: those from `offset` on, `count` of them at least."""
-
-    offset: int
-    count: int
-    deaths: int
-    how: str
-    exact: bool = False
-    """`offset` is the record's own, wherever its partition stands; else it is the first that is fetched."""
-
-    def warning(self, position: int) -> dict[str, Any]:
-        """What `FetcherStart` says of it to the next worker, which starts at `position`.
-
-        One record is to be kept from the handler. Of a batch nobody knows which one it was: its records are handled one
-        at a time, until deaths single it out. Gaps between offsets make that range too short; the next batch then dies,
-        too, and is looked through likewise.
-        """
-        if position > self.offset:
-            return {}
-        singly = {"singly_until": self.offset + self.count}
-        if self.count > 1:
-            return singly
-        if not self.exact and position == self.offset:
-            return {"poison": str(self), "poison_deaths": self.deaths}
-        # Where outputs are sent, those before it may have to be handled again.
-        return {"poison": str(self), "poison_deaths": self.deaths, "poison_offset": self.offset, **singly}
-
-    def __str__(self) -> str:
-        return f"{self.deaths} workers died ({self.how}) with offset {self.offset} in hand"
 
 
 class Partition:
@@ -72,13 +38,9 @@ class Partition:
         self.slot = -1
         self.worker: WorkerProcess | None = None
         self.last_worker: int | None = None
-        self.deaths: Counter[int] = Counter()
-        """How many workers died with this offset in hand."""
-        self.poison: Poison | None = None
+        self.blame = Suspicions()
         self.reset = False
         """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
-        self.suspects: frozenset[int] = frozenset()
-        """Offsets of records that workers died with, and with others: each is to be handled with nothing beside it."""
         self.done: frozenset[int] = frozenset()
         """Offsets beyond the position that are done already, as told under grants that are over."""
         self.denied = False
@@ -129,7 +91,7 @@ class Partition:
         other records by now, or are to be handled again."""
         self.position = start._replace(done="")
         self.done = marks.read(start.offset, start.done)
-        self.suspects = frozenset()
+        self.blame.suspects = frozenset()
 
     def reached(self) -> Position | None:
         """The position, and what is done beyond it."""
@@ -144,15 +106,22 @@ class Partition:
             told |= self.worker.ledger.done(self.slot).from_offset(offset)
         return told
 
-    def in_hands(self) -> frozenset[int]:
-        """Offsets of the records that handlers of its worker have. Caller: after `look`; final once the worker is
-        dead."""
-        if self.worker is None or self.reading.in_hand == NO_OFFSET:
-            return frozenset()
-        if not self.worker.ledger.marked:
-            return frozenset({self.reading.in_hand})
-        first = self.reading.consumed.offset
-        return self.worker.ledger.in_hand(self.slot).from_offset(first) - self._done_beyond(first)
+    def held(self, *, batches: bool) -> Held:
+        """What may have killed its worker. Caller: after `look`, once the worker is dead and its ledger final.
+
+        `batches`: a call of the handler has all that is in hand, not one after the other.
+        """
+        if self.worker is None or not self.reading.started:
+            return NOTHING_HELD
+        reading, ledger = self.reading, self.worker.ledger
+        consumed, first = reading.consumed.offset, reading.in_hand
+        if ledger.marked:
+            every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed)
+            return Held(every, every & {first})
+        in_hand = range(0) if first == NO_OFFSET else range(first, first + (reading.hand_count if batches else 1))
+        if not ledger.delivers or reading.hand_offset <= consumed:
+            return Held(in_hand, in_hand)
+        return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
 
     def hand_to(self, worker: WorkerProcess, grant: int) -> None:
         """Under this grant the worker may handle it, from `position` on."""
@@ -164,8 +133,7 @@ class Partition:
         if self.position is not None:
             first = self.position.offset
             self.done = frozenset(offset for offset in self._done_beyond(first) if offset > first)
-            self.suspects = frozenset(offset for offset in self.suspects if offset >= first)
-            self.deaths = Counter({offset: count for offset, count in self.deaths.items() if offset >= first})
+            self.blame.passed(first)
         if self.worker is not None:
             self.worker.free_slot(self.slot)
         self.grant, self.slot, self.worker, self.reading = 0, -1, None, NOT_STARTED

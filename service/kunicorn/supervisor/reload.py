@@ -19,10 +19,10 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Configure
 from kunicorn.settings import Settings
 from kunicorn.settings.reloading import Reloaded, reloaded
-from kunicorn.supervisor.outfitting import preload
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.pool import Blueprint, Pool
 from kunicorn.supervisor.replacing import ReplacementFailed, Replacer
+from kunicorn.supervisor.spawning import preload
 from kunicorn.supervisor.template import Template
 from kunicorn.supervisor.templates import Templates
 

@@ -23,6 +23,7 @@ from kunicorn.supervisor.distribution import WHENEVER
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.starts import EARLIEST, LATEST, Offsets
+from kunicorn.supervisor.suspects import Suspicions
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 _SEEKABLE = frozenset({PartitionState.STARTING, PartitionState.RUNNING, PartitionState.PAUSED, PartitionState.HALTED})
@@ -109,8 +110,7 @@ class Seeker:
         if not self._waits(partition):
             return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
         partition.begin_at(Position(move.then))
-        partition.deaths.clear()
-        partition.poison = None
+        partition.blame = Suspicions()
         return await self._settled(partition, stays_paused=stays_paused)
 
     async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:

@@ -11,18 +11,16 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 
 from kunicorn.errors import HandlerLoadError, PeerError
 from kunicorn.observe import logs
 from kunicorn.pipes.framing import decode, encode
-from kunicorn.pipes.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
-from kunicorn.settings.security import without_secrets
+from kunicorn.pipes.messages import Fork, Forked, FromTemplate, TemplateFailed, TemplateReady
 from kunicorn.supervisor.processes import send_signal, watch_exit
+from kunicorn.supervisor.spawning import Spawned
 
 log = logs.get("kunicorn.template")
 
-_CHILD_FD = 3
 _MAX_PACKET = 1 << 20
 _FORK_SECONDS = 10.0
 """A fork takes milliseconds."""
@@ -35,33 +33,14 @@ class TemplateDied(PeerError):
 class Template:
     """One template process. `ready()` before the first `fork()`; `dead` says when to start another."""
 
-    def __init__(self, sock: socket.socket, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, spawned: Spawned) -> None:
+        self._sock, self.pid, self._pidfd = spawned
         self.dead = asyncio.Event()
         self.how_it_ended: str | None = None
         self.keepers: frozenset[str] = frozenset()
         """Entry points of handlers that keep their offsets themselves; known once it is ready."""
-        self._sock = sock
         self._one_at_a_time = asyncio.Lock()
-        self._pidfd = os.pidfd_open(pid)
         watch_exit(os.dup(self._pidfd), self._on_exit)
-
-    @classmethod
-    def start(cls, preload: Preload) -> Template:
-        """Exec the template and tell it what to import. Takes milliseconds; the import itself is awaited by `ready`."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-m", "kunicorn.worker.template", str(_CHILD_FD)],
-                without_secrets(os.environ),
-                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHILD_FD)],
-                setpgroup=0,
-                setsigdef=[signal.SIGPIPE],
-            )
-        ours.send(encode(preload))
-        ours.setblocking(False)
-        return cls(ours, pid)
 
     async def ready(self) -> TemplateReady:
         """Wait for the import, as long as it takes. Raises `HandlerLoadError` if it fails, `TemplateDied`."""

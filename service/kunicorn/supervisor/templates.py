@@ -9,6 +9,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes.messages import Preload, TemplateReady
+from kunicorn.supervisor.spawning import Spawned, spawn
 from kunicorn.supervisor.template import Template, TemplateDied
 
 log = logs.get("kunicorn.template")
@@ -20,8 +21,10 @@ _TRIES_AT_START = 3
 class Templates:
     """The template to fork from, now or as soon as there is one."""
 
-    def __init__(self, preload: Preload, metrics: Metrics, fatal: Callable[[Exception], None]) -> None:
-        """`fatal` is told if the handler cannot be loaded at the start; later failures leave the workers alone."""
+    def __init__(self, first: Spawned, preload: Preload, metrics: Metrics, fatal: Callable[[Exception], None]) -> None:
+        """`first` was told `preload`. `fatal` is told if the handler cannot be loaded at the start; later failures
+        leave the workers alone."""
+        self._first = first
         self._preload = preload
         self._metrics = metrics
         self._fatal = fatal
@@ -44,7 +47,7 @@ class Templates:
 
     async def prepare(self, preload: Preload) -> Template:
         """A second template, of the code as it is on the disk now. Raises `HandlerLoadError`; the first one stays."""
-        template = self._start(preload)
+        template = self._own(spawn(preload))
         try:
             answer = await template.ready()
         except HandlerLoadError:
@@ -67,8 +70,8 @@ class Templates:
     async def keep(self) -> None:
         """Have one, for ever."""
         failures, loaded_before = 0, False
+        self._template = template = self._own(self._first)
         while True:
-            self._template = template = self._start(self._preload)
             try:
                 answer = await template.ready()
             except HandlerLoadError as error:
@@ -95,6 +98,7 @@ class Templates:
             self.state = "backing-off" if failures else "starting"
             if failures:
                 await asyncio.sleep(min(_BACKOFF * 2.0**failures, _BACKOFF_MAX))
+            self._template = template = self._own(spawn(self._preload))
 
     async def _until_dead(self) -> None:
         """Until the template in use has died: the one that `keep` started, or that was adopted since."""
@@ -108,8 +112,8 @@ class Templates:
         self._metrics.template_restarts.inc()
         log.warning(f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts")
 
-    def _start(self, preload: Preload) -> Template:
-        template = Template.start(preload)
+    def _own(self, spawned: Spawned) -> Template:
+        template = Template(spawned)
         self._living = [*(other for other in self._living if not other.dead.is_set()), template]
         return template
 

@@ -1,13 +1,14 @@
 """Transactions that workers are about to commit: as whom, and how joins wait for them.
 
-A window is open from the answer as whom to commit until the transaction's end. A JoinGroup that overtakes it makes the
-broker refuse its offsets (ILLEGAL_GENERATION): the transaction is aborted and sent again, nothing is lost but time. So
-joins wait for open windows, and not for long.
+A window is open from the answer as whom to commit until the transaction's end; a worker may have several. A JoinGroup
+that overtakes one makes the broker refuse its offsets (ILLEGAL_GENERATION): the transaction is aborted and sent again,
+nothing is lost but time. So joins wait for open windows, and not for long.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from kunicorn.observe import logs
@@ -38,6 +39,10 @@ class Standing(Protocol):
         """The current one; the member epoch with the consumer protocol."""
 
 
+Window = tuple[WorkerProcess, int]
+"""Whose it is, and its number there."""
+
+
 class Windows:
     """Answers the workers. Runs on the loop."""
 
@@ -45,36 +50,43 @@ class Windows:
         self.standing: Standing
         """Set by the service: it and the membership need one another."""
         self._instance_id = instance_id
-        self._asked: dict[WorkerProcess, int] = {}
-        self._open: dict[WorkerProcess, int] = {}
+        self._asked: list[Window] = []
+        self._open: set[Window] = set()
         self._changed = asyncio.Event()
         self._answering: asyncio.Task[None] | None = None
 
     def hear(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
         """A worker asks, or is through. One that asks between two generations is answered in the next one."""
+        window = worker, message.number
         if isinstance(message, CommitOver):
-            self.forget(worker)
+            self._close(lambda each: each == window)
             return
-        self._asked[worker] = message.number
+        self._asked.append(window)
         self._answer()
         if self._asked and (self._answering is None or self._answering.done()):
             self._answering = asyncio.ensure_future(self._go_on())
 
     def forget(self, worker: WorkerProcess) -> None:
-        """It is through, or dead."""
-        self._asked.pop(worker, None)
-        self._open.pop(worker, None)
-        self._changed.set()
+        """It is dead."""
+        self._close(lambda window: window[0] is worker)
 
     async def quiet(self) -> None:
-        """Until no window is open, three seconds at most. None opens meanwhile, if the member may not commit now."""
-        until = clock.now() + _LONGEST
-        while self._open and (left := until - clock.now()) > 0:
+        """Until no window that is open now is open any more, three seconds at most.
+
+        Where the member may not commit, none opens meanwhile.
+        """
+        until, waiting = clock.now() + _LONGEST, set(self._open)
+        while (waiting := waiting & self._open) and (left := until - clock.now()) > 0:
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), left)
             except TimeoutError:
-                log.warning(f"{len(self._open)} workers have not ended their transactions yet: joining nevertheless")
+                log.warning(f"{len(waiting)} transactions of workers have not ended yet: going on nevertheless")
+
+    def _close(self, over: Callable[[Window], bool]) -> None:
+        self._asked = [window for window in self._asked if not over(window)]
+        self._open = {window for window in self._open if not over(window)}
+        self._changed.set()
 
     async def _go_on(self) -> None:
         while self._asked:
@@ -84,8 +96,8 @@ class Windows:
     def _answer(self) -> None:
         if not self.standing.may_commit:
             return
-        asked, self._asked = self._asked, {}
-        for worker, number in asked.items():
+        asked, self._asked = self._asked, []
+        for worker, number in asked:
             if not worker.is_dead():
-                self._open[worker] = number
+                self._open.add((worker, number))
                 worker.send(CommitAs(number, self.standing.generation, self.standing.member_id, self._instance_id))

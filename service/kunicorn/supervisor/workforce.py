@@ -14,11 +14,12 @@ from kunicorn.supervisor.balancing import Balancer
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.deaths import TopicHandling
 from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.outfitting import configure, preload
+from kunicorn.supervisor.outfitting import configure
 from kunicorn.supervisor.pool import Blueprint, Pool
 from kunicorn.supervisor.recycling import Recycler
 from kunicorn.supervisor.reload import Reloader
 from kunicorn.supervisor.replacing import Replacer
+from kunicorn.supervisor.spawning import Spawned, preload
 from kunicorn.supervisor.templates import Templates
 from kunicorn.supervisor.timeouts import Timeouts
 from kunicorn.supervisor.transactional import TransactionalIds
@@ -30,18 +31,19 @@ class Workforce:
     def __init__(
         self,
         settings: Settings,
+        template: Spawned,
         reread: Callable[[], Settings],
         connections: Connections,
         metrics: Metrics,
         fatal: Callable[[Exception], None],
     ) -> None:
-        """`reread` is the `Reloader`'s, `fatal` takes what ends the service."""
+        """`template` was told of these settings, `reread` is the `Reloader`'s, `fatal` takes what ends the service."""
         self.settings = settings
         self.shown = shown(settings)
         """Of the settings in force, what may be shown: no secrets."""
         self._connections = connections
         self._transactional_ids = TransactionalIds(settings)
-        self.templates = Templates(preload(settings), metrics, fatal)
+        self.templates = Templates(template, preload(settings), metrics, fatal)
         self.fetchers = fetchers = Fetchers(settings.workers.max_crashes, metrics, self._handling)
         blueprint = Blueprint(1, self.templates.current, partial(self._configure, settings))
         self.pool = pool = Pool(settings.workers.count, self.templates, blueprint, fetchers, metrics, fatal)

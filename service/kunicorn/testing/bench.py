@@ -143,7 +143,7 @@ class Bench:
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: MemoryProducer(self._sent),  # type: ignore[arg-type, return-value]
-            sender=self._sender,
+            senders=self._senders,
             fetcher=watched_fetcher(Fetcher, self._ended),
             settling=watched_fetcher(SettlingFetcher, self._ended),
             failures=watched_failures(self._raised),
@@ -221,8 +221,8 @@ class Bench:
         elif isinstance(message, CommitWanted) and self._made.sending is not None:
             self._made.sending.identities.given(CommitAs(message.number, 1, "member", None))
 
-    def _sender(self, outbox: Outbox, carrier: Carrier) -> Carried:
-        self._carried = Carried(outbox, carrier)
+    def _senders(self, outbox: Outbox, carriers: Sequence[Carrier]) -> Carried:
+        self._carried = Carried(outbox, carriers)
         return self._carried
 
     # -- what is noted -----------------------------------------------------------------------------------------------

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
+
 from kunicorn.worker.outbox import Outbox
 from kunicorn.worker.producing import Carrier
 
 
 class Carried:
-    """Takes the sender's place, whose thread would outlive a test and decide by the clock."""
+    """Takes the senders' place, whose threads would outlive a test and decide by the clock."""
 
-    def __init__(self, outbox: Outbox, carrier: Carrier) -> None:
+    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier]) -> None:
         self._outbox = outbox
-        self._carrier = carrier
+        self._turns = cycle(enumerate(carriers))
 
     def start(self) -> None:
         """Nothing goes by itself: see `deliver`."""
@@ -21,6 +24,9 @@ class Carried:
         if not self._outbox.waits:
             return False
         self._outbox.hurry()
-        self._carrier.deliver(self._outbox.take())
-        self._outbox.done()
+        turn, carrier = next(self._turns)
+        shipment = self._outbox.take(turn)
+        assert shipment is not None
+        carrier.deliver(shipment)
+        self._outbox.done(shipment)
         return True

@@ -21,7 +21,7 @@ from typing import Any
 
 from kunicorn import __version__
 from kunicorn.errors import PeerError
-from kunicorn.wire import codec, schemas
+from kunicorn.wire import codec
 from kunicorn.wire.auth import Address, Security, open_stream
 from kunicorn.wire.authentication import authenticate
 from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost, ProtocolError, RequestTimedOut
@@ -145,7 +145,6 @@ class Connection:
             outcome = read_api_versions(version, frame)
             if not isinstance(outcome, RetryWith):
                 self._versions = Negotiated(outcome, str(self.address))
-                schemas.load(self._versions.highest())
                 return
             version = outcome.version
 

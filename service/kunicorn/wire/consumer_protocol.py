@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
 from kio.schema.consumer_protocol_assignment.v0 import data as assignment_v0
-from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription as SubscriptionV0
-from kio.schema.consumer_protocol_subscription.v1.data import ConsumerProtocolSubscription as SubscriptionV1
-from kio.schema.consumer_protocol_subscription.v2.data import ConsumerProtocolSubscription as SubscriptionV2
 from kio.schema.consumer_protocol_subscription.v3 import data as subscription_v3
 
 from kunicorn.group.protocol import NO_GENERATION, Subscription
@@ -33,15 +32,8 @@ _VERSION = struct.Struct(">h")
 _GENERATION = struct.Struct(">i")
 
 _SUBSCRIPTION_VERSION = 3
-_SUBSCRIPTIONS: tuple[Schema, ...] = (
-    SubscriptionV0,
-    SubscriptionV1,
-    SubscriptionV2,
-    subscription_v3.ConsumerProtocolSubscription,
-)
 _ASSIGNMENT_VERSION = 0
 """The one that every client reads; the later ones have the same layout."""
-_ASSIGNMENTS: tuple[Schema, ...] = (assignment_v0.ConsumerProtocolAssignment,)
 
 
 def encode_subscription(assignor: str, subscription: Subscription) -> bytes:
@@ -66,7 +58,7 @@ def encode_subscription(assignor: str, subscription: Subscription) -> bytes:
 def decode_subscription(assignor: str | None, member_id: str, data: bytes) -> Subscription:
     """What a member wants. Unreadable metadata counts as wanting nothing: one broken client must not stop the group."""
     try:
-        message = _decode(_SUBSCRIPTIONS, data)
+        message = _decode(_subscription, _SUBSCRIPTION_VERSION, data)
     except UNREADABLE as error:
         logger.warning(
             "member %s of the group sent a subscription that cannot be read, and gets no partitions: %s: %s",
@@ -101,7 +93,7 @@ def decode_assignment(data: bytes | None) -> tuple[TopicPartition, ...]:
     if not data:
         return ()
     try:
-        message = _decode(_ASSIGNMENTS, data)
+        message = _decode(lambda _: assignment_v0.ConsumerProtocolAssignment, _ASSIGNMENT_VERSION, data)
     except UNREADABLE as error:
         raise ProtocolError(
             f"the group's leader sent an assignment that cannot be read ({len(data)} bytes): "
@@ -110,8 +102,14 @@ def decode_assignment(data: bytes | None) -> tuple[TopicPartition, ...]:
     return _partitions(message.assigned_partitions)
 
 
-def _decode(layouts: tuple[Schema, ...], data: bytes) -> Any:
-    """By the layout of the version in front, or the highest we know: later versions only add at the end.
+@cache
+def _subscription(version: int) -> Schema:
+    """kio's class; those of older members are loaded when there is one."""
+    return import_module(f"kio.schema.consumer_protocol_subscription.v{version}.data").ConsumerProtocolSubscription
+
+
+def _decode(layout: Callable[[int], Schema], newest: int, data: bytes) -> Any:
+    """By the layout of the version in front, or the newest we know: later versions only add at the end.
 
     Bytes left over belong to such additions (`ConsumerProtocol.java`). Raises one of `UNREADABLE`.
     """
@@ -120,7 +118,7 @@ def _decode(layouts: tuple[Schema, ...], data: bytes) -> Any:
     (version,) = _VERSION.unpack_from(data)
     if version < 0:
         raise ValueError(f"version {version}")
-    message, _ = decode(layouts[min(version, len(layouts) - 1)], bytes(data), _VERSION.size)
+    message, _ = decode(layout(min(version, newest)), bytes(data), _VERSION.size)
     return message
 
 

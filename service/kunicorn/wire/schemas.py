@@ -1,15 +1,14 @@
 """kio's message classes for every API and version that we speak, each loaded when it is first asked for.
 
-Making all of them takes longer than everything else that the service does before it joins. A connection asks for those
-of the versions it negotiated (`load`) before its first request: JoinGroup need not import its modules on the event
-loop, and heartbeats do not wait for that.
+One API's take ten milliseconds on the event loop, once; those of all APIs in one version would take longer than a start
+has to wait for anything else.
 """
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field
 from typing import Any, TypeAlias
 
@@ -45,12 +44,6 @@ class Schemas(Mapping[tuple[Api, int], Schema]):
 
 REQUESTS = Schemas(load_request_schema)
 RESPONSES = Schemas(load_response_schema)
-
-
-def load(keys: Iterable[tuple[Api, int]]) -> None:
-    """Have these at hand; costs milliseconds each for the first time, nothing later."""
-    for key in keys:
-        REQUESTS[key], RESPONSES[key]
 
 
 def field_type(field: Field[Any]) -> tuple[Schema, bool]:

@@ -103,11 +103,3 @@ class Negotiated:
                 f"upgrade whichever of the two is the older"
             )
         return version
-
-    def highest(self) -> list[tuple[Api, int]]:
-        """The version of every API that both sides speak."""
-        return [(api, self.version(api)) for api in OURS if self._speaks(api)]
-
-    def _speaks(self, api: Api) -> bool:
-        offered, ours = self._offered.get(api), OURS[api]
-        return offered is not None and max(ours.low, offered.low) <= min(ours.high, offered.high)

@@ -1,4 +1,4 @@
-"""At least once: a batch's outputs are produced, and its offsets count when the brokers have acknowledged them all.
+"""At least once: a shipment's outputs are produced, and its offsets count when the brokers have acknowledged them all.
 
 What is not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
 """
@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from kunicorn.handling.outputs import Outgoing
 from kunicorn.worker.outbox import Entry, Outbox, Settles
 from kunicorn.worker.refusals import refusal
+from kunicorn.worker.shipment import Shipment
 from kunicorn.worker.tally import Tally
 
 log = logging.getLogger("kunicorn.worker")
@@ -91,9 +92,9 @@ class Acknowledging:
         self._tally = tally
         self._failed: list[tuple[Parcel, KafkaError]] = []
 
-    def deliver(self, batch: Sequence[Entry]) -> None:
+    def deliver(self, shipment: Shipment) -> None:
         """See `Carrier`."""
-        left, tries = parcels_of(batch), 0
+        left, tries = parcels_of(shipment.entries), 0
         rewound: set[int] = set()
         while left:
             left = self._again(self._send(left), rewound)
@@ -102,7 +103,7 @@ class Acknowledging:
             if left:
                 tries += 1
                 time.sleep(backoff(tries))
-        delivered = self._outbox.live(batch)
+        delivered = self._outbox.live(shipment)
         self._tally.delivered(delivered)
         self._fetcher.settle(reached(delivered))
         if rewound:

@@ -97,12 +97,12 @@ class DeliveringFlights(Flights):
             self._lanes.queue_again(flight)
             return self._left_hands(flight)
         self._lanes.send(flight)
-        handed.left(flight)
+        handed.returned(flight)
         flight.refusal = None
         self._under_way[flight.number] = flight
         entry = Entry(flight, flight.offset, flight.offset + 1, flight.outputs, flight.is_letter)
         self._outbox.put(entry, 1, size_of(flight.outputs))
-        if handed.grant.state is GrantState.STOPPING:
+        if handed.grant.state is GrantState.STOPPING or self._lanes.holds_back:
             self._outbox.hurry()
         return True
 
@@ -111,9 +111,9 @@ class DeliveringFlights(Flights):
         if grant.discarded:
             # Lost: its next owner may have begun.
             track.discarded = True
-            for flight in track.sending:
+            for flight in list(track.sending):
                 del self._under_way[flight.number]
-            track.sending.clear()
+                self._lanes.arrived(flight)
         if track.sending:
             self._outbox.hurry()
         return super()._busy(grant)

@@ -49,6 +49,9 @@ class Fetcher(GrantTable):
         """Whether a call gets all records that are in hand."""
         self.singly: dict[TopicPartition, int] = {}
         """Up to this offset a batch has one record, for partitions whose batch killed workers."""
+        self.alone: dict[TopicPartition, int] = {}
+        """Up to this offset a record is delivered before anything else is begun, for partitions of which something
+        killed workers in hand or on its way."""
         self._hand: Grant | None = None
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -177,8 +180,9 @@ class Fetcher(GrantTable):
             grant.poison = start.poison
         grant.ahead = marks.read(start.offset, start.done)
         self.singly.pop(grant.tp, None)
+        self.alone.pop(grant.tp, None)
         if start.singly_until != NO_OFFSET:
-            self.singly[grant.tp] = start.singly_until
+            self.singly[grant.tp] = self.alone[grant.tp] = start.singly_until
         return grant
 
     def _final(self, grant: Grant) -> Stopped:

@@ -60,8 +60,13 @@ class Handed:
         cells[at + HAND_COUNT] = len(running)
 
     def left(self, flight: Flight) -> None:
-        """It has left the handler's hands."""
+        """It has left the handler's hands, and nothing of it is on its way."""
         self._in_hand.unmark(flight.offset)
+        self.returned(flight)
+
+    def returned(self, flight: Flight) -> None:
+        """It has left the handler's hands, and its bit stays: a worker that dies before its outputs are delivered may
+        have died of it."""
         cells, at, running = self._cells, self.grant.at, self.track.running
         if running and cells[at + HAND_OFFSET] == flight.offset:
             first = next(iter(running))

@@ -5,7 +5,8 @@ record in a handler's hands at most; one that failed and waits keeps its place, 
 
 1. The consumed offset is the lowest unfinished one (or what follows the last record, where all are finished).
 2. No record starts `WINDOW` offsets or more beyond it: so far reach the ledger's bits, which say what is done ahead.
-3. A suspect, which may have killed a worker, starts only with nothing beside it.
+3. A suspect, which may have killed a worker, starts only with nothing beside it: nothing in hand, and of nothing the
+   outputs on their way. Until its own are delivered nothing else starts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Lanes:
     def __init__(self) -> None:
         self.in_flight = 0
         """In all hands together."""
+        self.on_their_way = 0
+        """Handled, and their outputs not delivered."""
         self.bytes = 0
         """Of all that is queued."""
         self._suspected: deque[Lane] = deque()
@@ -35,6 +38,11 @@ class Lanes:
     def startable(self, hands: Hands) -> bool:
         """Whether `start` may find another one."""
         return bool(hands.ready or self._suspected) and self._alone is None and hands.busy < hands.most
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether something waits, or will, for what is on its way to be delivered."""
+        return self._alone is not None or bool(self._suspected)
 
     def starved(self, hands: Hands) -> bool:
         """A hand is free and nothing that is queued may start."""
@@ -123,13 +131,18 @@ class Lanes:
                 self._suspected.append(lane)
             else:
                 return self._run(flight, now)
-        while self._suspected and self._suspected[0].track.hands is hands and not self.in_flight:
+        while self._may_be_alone(hands):
             lane = self._suspected.popleft()
             lane.ready = False
             if (flight := self._first(lane)) is not None:
                 self._alone = flight
                 return self._run(flight, now)
         return None
+
+    def _may_be_alone(self, hands: Hands) -> bool:
+        """Whether the next suspect is of these hands, and there is nothing beside it."""
+        mine = bool(self._suspected) and self._suspected[0].track.hands is hands
+        return mine and not self.in_flight and not self.on_their_way
 
     def _first(self, lane: Lane) -> Flight | None:
         """The lane's next record, if it may start."""
@@ -170,7 +183,7 @@ class Lanes:
         """The record, which is running or whose outputs are delivered, is done with; whether its partition's consumed
         offset has moved."""
         if flight.stage is Stage.SENDING:
-            flight.track.sending.discard(flight)
+            self.arrived(flight)
         else:
             self._put_down(flight)
         flight.stage, flight.message = Stage.DONE, None
@@ -185,9 +198,19 @@ class Lanes:
     def send(self, flight: Flight) -> None:
         """The handler has returned from the running record, which is done when its outputs are delivered: until then
         its lane waits, and the hand is free."""
+        alone = self._alone
         self._put_down(flight)
+        self._alone = alone
         flight.stage = Stage.SENDING
         flight.track.sending.add(flight)
+        self.on_their_way += 1
+
+    def arrived(self, flight: Flight) -> None:
+        """Nothing of it is on its way any more: it is delivered or refused, or its partition is lost."""
+        flight.track.sending.remove(flight)
+        self.on_their_way -= 1
+        if self._alone is flight:
+            self._alone = None
 
     def wait(self, flight: Flight, waits_for: str, why: str) -> None:
         """The running record failed, and its lane waits with it."""
@@ -212,7 +235,8 @@ class Lanes:
         handler."""
         track = flight.track
         track.waiting.discard(flight)
-        track.sending.discard(flight)
+        if flight.stage is Stage.SENDING:
+            self.arrived(flight)
         flight.stage, flight.since_ns = Stage.RUNNING, now
         track.running[flight] = None
         track.hands.busy += 1

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -50,7 +50,7 @@ from kunicorn.worker.login import Login
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Outbox
-from kunicorn.worker.producing import Carrier, Letters, LettersAmongOutputs, Outputs, Sender, Startable
+from kunicorn.worker.producing import Carrier, Letters, LettersAmongOutputs, Outputs, Senders, Startable
 from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending, refused_by_producing
 from kunicorn.worker.settling import SettlingFetcher
@@ -152,7 +152,7 @@ class Makers:
 
     consumer: Callable[..., Consumer] = Consumer
     producer: Callable[..., Producer] = Producer
-    sender: Callable[[Outbox, Carrier], Startable] = Sender
+    senders: Callable[[Outbox, Sequence[Carrier]], Startable] = Senders
     fetcher: type[Fetcher] = Fetcher
     settling: type[SettlingFetcher] = SettlingFetcher
     failures: type[Failures[Grant]] = Failures
@@ -167,7 +167,7 @@ def assemble(
     Caller: the thread that will run the runner. Raises `CannotServe`.
     """
     makers = makers or Makers()
-    sending = Sending(configure.producing, makers.producer, makers.sender) if configure.producing is not None else None
+    sending = Sending(configure.producing, makers.producer, makers.senders) if configure.producing is not None else None
     outputs = sending.outputs if sending is not None else None
     handlings = _handlings(configure, makers.handler, outputs)
     login = Login(configure.token)

@@ -1,11 +1,11 @@
 """What is handled and not yet delivered: outputs on their way, and the offsets that wait for them.
 
-The runner puts in, the sender's thread takes out, everything so far at once: that is one batch. While it is delivered
-the runner fills the next. No client is used here.
-1. A record's outputs and its offset are put in together, so that a batch taken at any moment is whole.
-2. An offset goes out behind everything of its partition before it: batches are delivered one after another.
+The runner puts in, a sender's thread takes out, everything so far at once: that is one shipment. While it is delivered
+the runner fills the next. Where there are several senders they take in turns. No client is used here.
+1. A record's outputs and its offset are put in together, so that a shipment taken at any moment is whole.
+2. An offset goes out behind everything of its partition before it: each shipment knows the one before it.
 3. Of a grant that is over without its offsets (lost), or whose record was refused by the brokers, nothing more goes out
-   from that record on.
+   from that record on, neither of what is under way.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from kunicorn.handling.outputs import Outgoing
+from kunicorn.worker.shipment import Shipment
 
 _IDLE_SECONDS = 1.0
 _LATE_SECONDS = 10.0
-"""From then on a batch that has not arrived is worth telling of."""
+"""From then on a shipment that has not arrived is worth telling of."""
 
 
 class Origin(Protocol):
@@ -46,7 +47,7 @@ class Origin(Protocol):
 
 
 class Settles(Protocol):
-    """The table that is told what became of entries, by their origins' numbers. Caller: the sender's thread."""
+    """The table that is told what became of entries, by their origins' numbers. Caller: a sender's thread."""
 
     def settle(self, reached: Mapping[int, int]) -> None:
         """Everything of these before that offset is delivered."""
@@ -69,20 +70,22 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Limits(NamedTuple):
-    """When a batch is full, and when it is due."""
+    """When a shipment is full, and when it is due."""
 
     records: int
     nbytes: int
     seconds: float
-    """The oldest of a batch waits no longer."""
+    """The oldest entry waits no longer."""
 
 
 class Outbox:
-    """Caller: the runner, for `put` and `room`; the sender's thread for `take`, `live` and `refuse`; the control thread
-    for `late`."""
+    """Caller: the runner, for `put` and `room`; the control thread, for `late`; senders' threads, for the rest."""
 
-    def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic, senders: int = 1) -> None:
         self._limits = limits
+        self._senders = senders
+        self._turn = 0
+        """Which of the senders takes next."""
         self._now = now
         self._lock = threading.Lock()
         """Taken for every record: as `with` of the lock itself it costs a fifth of what the condition's does."""
@@ -90,13 +93,14 @@ class Outbox:
         self._entries: list[Entry] = []
         self._records = self._bytes = 0
         self._oldest = 0.0
-        self._under_way = 0
-        """Bytes of the batch that was taken last, until it is done."""
-        self._taken_at: float | None = None
-        """When the batch under way was taken."""
+        self._under_way: list[Shipment] = []
+        """Taken and not done, in order."""
+        self._under_way_bytes = 0
+        self._last: Shipment | None = None
+        """The one that was taken last."""
         self._hurried = False
         self.trouble = ""
-        """What the sender met last with the batch under way, for a person."""
+        """What a sender met last with a shipment under way, for a person."""
 
     # -- runner --------------------------------------------------------------------------------------------------------
 
@@ -119,7 +123,7 @@ class Outbox:
 
     def room(self) -> int:
         """So many more records may be handled now."""
-        if self._bytes + self._under_way >= self._limits.nbytes:
+        if self._bytes + self._under_way_bytes >= self._limits.nbytes:
             return 0
         return max(0, self._limits.records - self._records)
 
@@ -127,6 +131,15 @@ class Outbox:
         """Wait so long for room; whether there is some."""
         with self._changed:
             return self._changed.wait_for(lambda: self.room() > 0, seconds)
+
+    def wait_until_empty(self, seconds: float) -> bool:
+        """Have everything delivered, and wait so long for it; whether it is."""
+        with self._changed:
+            if self._empty:
+                return True
+            self._hurried = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._empty, seconds)
 
     def hurry(self) -> None:
         """A partition is given up: deliver what there is now."""
@@ -141,52 +154,68 @@ class Outbox:
         """Whether there is something for `take`."""
         return bool(self._entries)
 
-    def take(self) -> list[Entry]:
-        """The next batch, as soon as it is due; empty if none is for a second."""
+    def take(self, sender: int = 0) -> Shipment | None:
+        """The next shipment, as soon as it is due and that sender's turn; None if none is for a second."""
         with self._changed:
-            if not self._entries and not self._changed.wait_for(lambda: bool(self._entries), _IDLE_SECONDS):
-                self._hurried = False
-                return []
+            if not self._changed.wait_for(lambda: self._turn == sender and bool(self._entries), _IDLE_SECONDS):
+                self._hurried = self._hurried and bool(self._entries)
+                return None
             while not (self._full or self._hurried) and (left := self._oldest + self._limits.seconds - self._now()) > 0:
                 self._changed.wait(left)
-            batch, self._entries = self._entries, []
-            self._under_way, self._records, self._bytes = self._bytes, 0, 0
-            self._taken_at, self._hurried = self._now(), False
+            shipment = self._last = Shipment(self._entries, self._bytes, self._now(), self._last)
+            self._under_way.append(shipment)
+            self._under_way_bytes += shipment.nbytes
+            self._entries, self._records, self._bytes = [], 0, 0
+            self._hurried, self._turn = False, (sender + 1) % self._senders
             self._changed.notify_all()
-            return batch
+            return shipment
 
-    def done(self) -> None:
-        """The batch that was taken is delivered."""
+    def done(self, shipment: Shipment) -> None:
+        """It is delivered."""
         with self._changed:
-            self._under_way = 0
-            self._taken_at, self.trouble = None, ""
+            self._under_way.remove(shipment)
+            self._under_way_bytes -= shipment.nbytes
+            # The next one refers to it, for as long as nothing more comes.
+            shipment.entries, shipment.before = [], None
+            self.trouble = ""
             self._changed.notify_all()
 
-    def live(self, batch: Sequence[Entry]) -> Sequence[Entry]:
+    def live(self, shipment: Shipment) -> Sequence[Entry]:
         """What of it is still to be delivered."""
         with self._lock:
-            if all(origin.takes_all_outputs for origin in {entry.origin for entry in batch}):
-                return batch
-            return [entry for entry in batch if entry.origin.takes_output_at(entry.offset)]
+            if all(origin.takes_all_outputs for origin in {entry.origin for entry in shipment.entries}):
+                return shipment.entries
+            return _wanted(shipment.entries)
 
     def refuse(self, entry: Entry, error: BaseException) -> None:
         """The brokers will never take these outputs: the record has failed, and whatever came behind it in its
         partition is not to be delivered before it."""
         with self._changed:
             entry.origin.refuse(entry.offset, entry.following, error)
-            self._entries = [each for each in self._entries if each.origin.takes_output_at(each.offset)]
+            self._entries = _wanted(self._entries)
+            # Once it is rewound its grant takes outputs again: those of what it handles anew.
+            for shipment in self._under_way:
+                shipment.entries = _wanted(shipment.entries)
             self._changed.notify_all()
 
     # -- control thread ------------------------------------------------------------------------------------------------
 
     def late(self) -> str | None:
-        """For a person: how long the batch under way has not arrived, and why; None unless that is ten seconds."""
+        """For a person: how long what is under way has not arrived, and why; None unless that is ten seconds."""
         with self._changed:
-            if self._taken_at is None or (waited := self._now() - self._taken_at) < _LATE_SECONDS:
+            if not self._under_way or (waited := self._now() - self._under_way[0].taken_at) < _LATE_SECONDS:
                 return None
             why = self.trouble or "no broker has answered yet"
             return f"its outputs have waited {waited:.0f} s for delivery: {why}"
 
     @property
+    def _empty(self) -> bool:
+        return not self._entries and not self._under_way
+
+    @property
     def _full(self) -> bool:
-        return self._records >= self._limits.records or self._bytes + self._under_way >= self._limits.nbytes
+        return self._records >= self._limits.records or self._bytes + self._under_way_bytes >= self._limits.nbytes
+
+
+def _wanted(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.origin.takes_output_at(entry.offset)]

@@ -1,4 +1,4 @@
-"""Sending what handlers return: between the runner, which collects, and the sender's thread, which delivers.
+"""Sending what handlers return: between the runner, which collects, and the senders' threads, which deliver.
 
 1. A record counts as consumed only when everything that it left is delivered (or it left nothing, and everything before
    it in its partition is).
@@ -32,6 +32,7 @@ from kunicorn.worker.flight import Flight
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.letters import Delivery, LetterProducer
 from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.shipment import Shipment
 
 LARGEST_REPORT = 4096
 _SWITCH_SECONDS = 0.0005
@@ -48,12 +49,19 @@ class Outputs:
         """Whose records the handler has."""
         self.flight: Flight | None = None
         """Where several are in hand: the record that failed and is being dealt with."""
+        self._alone = False
+        """What was begun last is to be delivered before anything else is begun."""
         self._outbox = outbox
         self._topic = topic
         self._delivery = delivery
 
-    def room(self, seconds: float) -> int:
-        """So many more records may be handled; waits so long for some."""
+    def room(self, seconds: float, *, alone: bool) -> int:
+        """So many more records may be handled; waits so long for some. `alone`: the next of them only once nothing is
+        on its way, and nothing behind it before it is delivered itself."""
+        begun, self._alone = self._alone, alone
+        if (alone or begun) and not self._outbox.wait_until_empty(seconds):
+            self._alone = True
+            return 0
         return self._outbox.room() or (self._outbox.room() if self._outbox.wait_for_room(seconds) else 0)
 
     def calls(self, handler: Handler, order: HandlerOrder) -> Calls:
@@ -136,9 +144,9 @@ Letters = LetterProducer | LettersAmongOutputs
 
 
 class Carrier(Protocol):
-    """How a batch is delivered. Caller: the sender's thread."""
+    """How a shipment is delivered. Caller: its sender's thread."""
 
-    def deliver(self, batch: Sequence[Entry]) -> None:
+    def deliver(self, shipment: Shipment) -> None:
         """Blocks until all of it that is still wanted has arrived, and is settled. Raises `Fenced`."""
 
     def serve(self) -> None:
@@ -150,28 +158,39 @@ class Fenced(Exception):
 
 
 class Startable(Protocol):
-    """Who takes batches out of the outbox."""
+    """Who takes shipments out of the outbox."""
 
     def start(self) -> None:
         """From now on."""
 
 
-class Sender(threading.Thread):
-    """Takes batches out of the outbox, one after another, for as long as the process lives."""
+class Senders:
+    """A thread for each carrier; they take shipments out of the outbox in turns, for as long as the process lives."""
 
-    def __init__(self, outbox: Outbox, carrier: Carrier) -> None:
-        super().__init__(name="sender", daemon=True)
+    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier]) -> None:
+        self._senders = [_Sender(outbox, carrier, turn) for turn, carrier in enumerate(carriers)]
+
+    def start(self) -> None:
+        """See `Startable`."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        for sender in self._senders:
+            sender.start()
+
+
+class _Sender(threading.Thread):
+    def __init__(self, outbox: Outbox, carrier: Carrier, turn: int) -> None:
+        super().__init__(name=f"sender-{turn}", daemon=True)
         self._outbox = outbox
         self._carrier = carrier
+        self._turn = turn
 
     def run(self) -> None:
         """The worker ends with it: without a sender nothing would ever be consumed."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             while True:
-                if batch := self._outbox.take():
-                    self._carrier.deliver(batch)
-                    self._outbox.done()
+                if shipment := self._outbox.take(self._turn):
+                    self._carrier.deliver(shipment)
+                    self._outbox.done(shipment)
                 else:
                     self._carrier.serve()
         except Fenced as error:

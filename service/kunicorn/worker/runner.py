@@ -194,7 +194,7 @@ class Runner:
         bounds = self._bounds[handling]
         following = following_offsets(messages)
         done = 0
-        while done < len(messages) and self._within_lease() and (room := self._room()):
+        while done < len(messages) and self._within_lease() and (room := self._room(tp, following[done])):
             self._lifecycle.attend(self._now)
             end = done + min(self._chunk(bounds, tp, following[done], messages, done), room)
             timestamp = messages[done].timestamp()[1]
@@ -275,14 +275,17 @@ class Runner:
         """Ask the handler once more for every parked record whose wait is over."""
         for grant, messages in self._failures.due(self._now):
             following = following_offsets(messages)
-            if self._within_lease() and self._fetcher.retake(grant, following[0] - 1, self._now):
+            may = self._within_lease() and self._room(grant.tp, following[0])
+            if may and self._fetcher.retake(grant, following[0] - 1, self._now):
                 self._handle_chunk(self._handlings.of(grant.tp.topic), grant, messages, following)
 
-    def _room(self) -> int:
-        """So many records may be handled now; waits while too much is not delivered. 0: everything was drained."""
+    def _room(self, tp: TopicPartition, following: int) -> int:
+        """So many records may be handled now, the first before `following`; waits while too much is not delivered.
+        0: everything was drained."""
         if self._outputs is None:
             return self._fetch_records
-        while not (room := self._outputs.room(_ROOM_CHECK_SECONDS)) and not self._fetcher.drained:
+        alone = following <= self._fetcher.alone.get(tp, NO_OFFSET)
+        while not (room := self._outputs.room(_ROOM_CHECK_SECONDS, alone=alone)) and not self._fetcher.drained:
             self.progress += 1
             self._now = now_ns()
             # A lost partition would be let go of only when the brokers take outputs again.

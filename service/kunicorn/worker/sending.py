@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -13,18 +13,21 @@ from kunicorn.pipes.messages import FromWorker
 from kunicorn.pipes.orders import ProducingTarget
 from kunicorn.worker.acknowledging import Acknowledging
 from kunicorn.worker.delivering import DeliveringFlights
+from kunicorn.worker.identities import Identities
 from kunicorn.worker.login import Login
 from kunicorn.worker.outbox import Limits, Outbox
-from kunicorn.worker.producing import Carrier, Outputs, Sender, Startable
+from kunicorn.worker.producing import Carrier, Outputs, Senders, Startable
 from kunicorn.worker.settling import SettlingFetcher
+from kunicorn.worker.shipment import Succession
 from kunicorn.worker.tally import Tally
-from kunicorn.worker.transactions import Identities, Transactions
+from kunicorn.worker.transactions import Shared, Transactions
 
 log = logging.getLogger("kunicorn.worker")
 
 _INIT_SECONDS = 5.0
-_TURNS = ("a", "b")
-"""What the transactional ids of a worker's two producers end with."""
+_TURNS = ("a", "b", "c")
+"""What the transactional ids of a worker's producers end with: one produces, one commits, and of one the brokers write
+the markers."""
 
 
 class Sending:
@@ -34,15 +37,17 @@ class Sending:
         self,
         target: ProducingTarget,
         make: Callable[..., Producer] = Producer,
-        sender: Callable[[Outbox, Carrier], Startable] = Sender,
+        senders: Callable[[Outbox, Sequence[Carrier]], Startable] = Senders,
     ) -> None:
-        self.outbox = Outbox(Limits(target.max_records, target.max_bytes, target.max_ms / 1000))
+        limits = Limits(target.max_records, target.max_bytes, target.max_ms / 1000)
+        self._in_transactions = target.delivery == "transactions"
+        self.outbox = Outbox(limits, senders=len(_TURNS) if self._in_transactions else 1)
         self.outputs = Outputs(self.outbox, target.topic, target.delivery)
         self.tally = Tally()
         self.identities = Identities()
         self._target = target
         self._make = make
-        self._sender = sender
+        self._senders = senders
 
     def start(
         self, fetcher: SettlingFetcher | DeliveringFlights, login: Login, tell: Callable[[FromWorker], None]
@@ -52,21 +57,22 @@ class Sending:
         Raises `KafkaException` (or what the client says of properties that it refuses). With transactions it blocks
         until what a predecessor left open is ended, however long the brokers take.
         """
-        self._sender(self.outbox, self._carrier(fetcher, login, tell)).start()
+        self._senders(self.outbox, self._carriers(fetcher, login, tell)).start()
 
-    def _carrier(
+    def _carriers(
         self, fetcher: SettlingFetcher | DeliveringFlights, login: Login, tell: Callable[[FromWorker], None]
-    ) -> Carrier:
+    ) -> Sequence[Carrier]:
         target = self._target
-        if target.delivery != "transactions":
-            return Acknowledging(lambda: self._acknowledged(login), self.outbox, fetcher, self.tally)
+        if not self._in_transactions:
+            return [Acknowledging(lambda: self._acknowledged(login), self.outbox, fetcher, self.tally)]
         assert isinstance(fetcher, SettlingFetcher), "the settings refuse transactions beside several in hand"
-        whole = target.client["transactional.id"]
+        whole, longest = target.client["transactional.id"], float(target.client["transaction.timeout.ms"]) / 2000
         producers = [self._producer(login, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
         login.use(*producers)
         for producer in producers:
             take_over(producer)
-        return Transactions(producers, target.group, self.outbox, fetcher, self.tally, self.identities, tell)
+        shared = Shared(target.group, self.outbox, fetcher, self.tally, self.identities, Succession(), tell, longest)
+        return [Transactions(producer, shared) for producer in producers]
 
     def _acknowledged(self, login: Login) -> Producer:
         login.use(producer := self._producer(login, {}))

@@ -4,6 +4,8 @@
 2. A grant that is given up settles first: it is reported when all that it handled is delivered. Only one that is lost
    is reported at once, and what it has left is delivered no more.
 3. Of a partition with a refused output nothing more is handled until it is rewound to that record.
+4. What is handled and not delivered, the ledger says exactly: with nothing in hand, from the consumed offset to the
+   hand's. Whoever has to blame a record for a worker's death goes by it.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class SettlingFetcher(Fetcher):
         outbox: Outbox,
     ) -> None:
         super().__init__(consumer, known_topics, ledger, meter, report)
+        ledger.use_delivery()
         self._outbox = outbox
         self._rewinding: list[Grant] = []
 
@@ -118,13 +121,23 @@ class SettlingFetcher(Fetcher):
         grant.poison, grant.poison_at = start.poison, start.poison_offset
         return grant
 
+    def _take(self, grant: Grant, offset: int, count: int, epoch: int, now: int) -> None:
+        cells, at = self._cells, grant.at
+        if grant.settled(cells) and offset > cells[at + CONSUMED]:
+            # Markers and compacted records lie between: what is not delivered begins with this one.
+            cells[at + CONSUMED] = offset
+        super()._take(grant, offset, count, epoch, now)
+
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
         if finished:
             self._done_up_to(grant, self._cells[grant.at + HAND_OFFSET], finished)
         super()._put_down(grant, finished, nanoseconds, calls)
+        self._cells[grant.at + HAND_OFFSET] = grant.handled_to
 
     def _done_up_to(self, grant: Grant, following: int, records: int) -> None:
         self._outbox.put(Entry(grant, following - 1, following, ()), records, 0)
+        if records:
+            self._cells[grant.at + HAND_OFFSET] = grant.handled_to
 
     def _busy(self, grant: Grant) -> bool:
         return super()._busy(grant) or self._settles(grant)
@@ -165,6 +178,7 @@ class SettlingFetcher(Fetcher):
 
     def _rewind(self, grant: Grant) -> None:
         grant.rewinds, grant.refused_at, grant.held = False, NO_OFFSET, ()
+        self._cells[grant.at + HAND_OFFSET] = grant.handled_to
         self.singly[grant.tp] = max(grant.singly_until, self.singly.get(grant.tp, NO_OFFSET))
         grant.state = GrantState.WAITING
         self._leave(grant)

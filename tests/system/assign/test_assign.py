@@ -77,6 +77,26 @@ def test_a_worker_killed_in_the_middle_repeats_no_more_than_it_had_in_hand(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_hot_partition_gets_a_worker_to_itself_and_each_is_handled_once_up_to_its_end(
+    kafka: KafkaCluster, topic: str, assigned: Assigned
+) -> None:
+    kafka.create_topic(topic, 8)
+    counts = {0: 14_000, **dict.fromkeys(range(1, 8), 2000)}
+    for partition, count in counts.items():
+        produce(kafka.bootstrap, topic, count, partition=partition, value=b"x")
+    eager = {"workers": {"sharing_interval_ms": 300}}
+    members = assigned([topic], start="earliest", stop="end", settings=eager, env={"KUNICORN_HANDLER_MS": "2"})
+    member = members.start()
+    member.wait(lambda: member.output().count(" moves from worker ") >= 2, "two moves", 60)
+    produce(kafka.bootstrap, topic, 500, partition=0)
+    assert member.exit_code(within=90) == 0, member.output()
+    report = Audit(members.audit).check({TopicPartition(topic, each): range(count) for each, count in counts.items()})
+    assert report.holds, report
+    assert report.repeated == ()
+
+
+@pytest.mark.long
 def test_a_live_group_on_the_same_topic_is_not_touched(
     kafka: KafkaCluster, topic: str, assigned: Assigned, members_of: Callable[..., Members]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from kunicorn.errors import ConfigError
+from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.pipeline.session import open_session
 from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
@@ -64,7 +64,9 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     assert told["kunicorn-group"] == desk.topic.encode()
     nothing = {TopicPartition(desk.topic, number): -1001 for number in range(2)}
     assert committed_offsets(desk.kafka.bootstrap, desk.topic, desk.topic, 2) == nothing, "the live group is untouched"
-    assert "finished: nothing is left" in desk.said("backfill", "--resume", "first")
+    finished = json.loads(desk.said("backfill", "--resume", "first", "--json"))
+    assert (finished["records"], finished["dead_letters"], finished["offsets_left"]) == (41, 1, 0)
+    assert finished["notes"] == ["run first is finished: nothing is left"]
     assert "estimated time: " in (planned := desk.said("backfill", "--dry-run"))
     assert "2 partitions, 43 offsets" in planned
     assert json.loads(desk.said("backfill", "--dry-run", "--json"))["offsets"] == 43
@@ -231,7 +233,6 @@ def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callab
         ("--from", "yesterday"): "--from 'yesterday' is neither a time with its zone",
         ("--from", "1h", "--to", "2h"): "--from is not before --to",
         ("--resume", "never"): "there is no run 'never'",
-        ("--json",): "--json shows the plan of a --dry-run",
     }
     for arguments, why in cases.items():
         with pytest.raises(Exception, match=why):
@@ -239,6 +240,19 @@ def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callab
     desk.configure({"handler": {"entrypoint": "tests.system.pipeline.handlers:missing"}})
     with pytest.raises(Exception, match="has no 'missing'"):
         desk.said("backfill")
+
+
+@pytest.mark.long
+def test_a_handler_that_executors_cannot_import_ends_the_job_before_it_has_a_record(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1, {"handler": {"entrypoint": "tests.system.pipeline.drivers_only:handle"}})
+    produce(desk.kafka.bootstrap, desk.topic, 10)
+    why = r"on \S+, where Spark runs a task: .* raised ModuleNotFoundError: No module named 'pricing'"
+    with pytest.raises(HandlerLoadError, match=why):
+        desk.said("backfill", "--master", MASTER, "--run", "nowhere")
+    assert desk.manifest("nowhere")["underway"] == []
+    assert desk.outcomes("nowhere") == []
 
 
 def test_offsets_that_are_gone_are_named_or_passed_over_as_asked(desk_of: Callable[..., Desk]) -> None:

@@ -121,7 +121,7 @@ async def test_what_waits_and_what_is_sent_is_seen_at_a_glance(tmp_path: Path) -
     service.snapshot = status(
         partitions=(*busy, waits),
         workers=(worker(waiting={"delivery": 1, "delay": 3}),),
-        totals={"records": 9, "sent": 1234, "aborted": 5},
+        totals={"records": 9, "sent": 1234, "aborted": 5, "retry_topics": 12},
         settings={"producing": {"delivery": "transactions"}},
     )
     async with serving(service) as server, chromium(tmp_path) as tab:
@@ -129,6 +129,7 @@ async def test_what_waits_and_what_is_sent_is_seen_at_a_glance(tmp_path: Path) -
         await tab.until(LIVE)
         shown = await tab.value(f"Object.fromEntries([...document.querySelectorAll('#figures div')].map({PAIR}))")
         assert (shown["Waiting"], shown["Records sent"], shown["Aborted transactions"]) == ("1", "1,234", "5")
+        assert shown["Into retry topics"] == "12"
         first = await tab.value("document.querySelector('#partitions tbody tr').textContent")
         assert first.startswith("orders-7"), "before the twenty with the most lag"
         service.snapshot = status()

@@ -177,3 +177,14 @@ def test_the_tree_counts_children_that_have_ended() -> None:
 def test_every_package_of_every_environment_is_pinned() -> None:
     for environment in pinned().values():
         assert all("==" in package for package in environment["packages"])
+
+
+def test_a_case_that_is_measured_anew_keeps_nothing_of_its_old_runs(tmp_path: Path) -> None:
+    other = Case(CASE.load, "delay")
+    results = Results(tmp_path / "results.json")
+    for case in (CASE, other):
+        results.add(case, BATCH_1, 0, figures(1.0))
+    results = Results.read(results.path)
+    results.forget({(CASE, BATCH_1), (CASE, JAVA)})
+    assert not results.of(CASE, BATCH_1)
+    assert results.of(other, BATCH_1)

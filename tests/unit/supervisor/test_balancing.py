@@ -17,8 +17,9 @@ from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE,
 from kunicorn.pipes.messages import InHand, Parked, Pong
 from kunicorn.settings import WorkerSettings
 from kunicorn.supervisor.balancing import Balancer
-from kunicorn.supervisor.partition import Partition, Poison
+from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.place import Place
+from kunicorn.supervisor.suspects import Poison
 from kunicorn.topics import TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedPool, PlayedWorker, Stage
 
@@ -212,7 +213,7 @@ def test_what_waits_for_a_retry_is_suspected_or_is_in_hand_for_long_stays(sharin
     giver = sharing.pool.workers[0]
     waiting = [Parked(sharing.partition(number).grant, "retry", "failed") for number in (0, 2)]
     sharing.answer(giver, parked=waiting)
-    sharing.partition(4).poison = Poison(1, 1, 2, "SIGKILL")
+    sharing.partition(4).blame.poison = Poison(1, 2, "SIGKILL")
     slow = sharing.partition(6)
     at = giver.ledger.index(slow.slot)
     giver.ledger.cells[at + HAND_COUNT], giver.ledger.cells[at + HAND_OFFSET] = 1, 100
@@ -259,7 +260,7 @@ def test_after_a_reload_to_count_the_numbers_are_evened_out_again(sharing: Shari
 
 def test_a_death_that_lies_behind_keeps_no_partition_where_it_is(sharing: Sharing) -> None:
     for number in (2, 4, 6):
-        sharing.partition(number).deaths[100] += 1
+        sharing.partition(number).blame.name(100)
     assert sharing.look() == []
     sharing.heat()
     assert len(sharing.look()) == 1, "the record that was in hand then is done"

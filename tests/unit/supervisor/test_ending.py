@@ -15,7 +15,8 @@ from kunicorn.group.protocol import LogOffset
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Failed, FailureKind
 from kunicorn.settings import Settings
-from kunicorn.supervisor.ending import Ending, Until, until_of
+from kunicorn.supervisor.ending import Ending
+from kunicorn.supervisor.until import Until, until_of
 from kunicorn.topics import TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
 

@@ -15,9 +15,9 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, Stopped
 from kunicorn.settings import Settings
 from kunicorn.supervisor.commits import Commits
-from kunicorn.supervisor.partition import Poison
 from kunicorn.supervisor.seeking import Seeker
 from kunicorn.supervisor.starts import EARLIEST, LATEST
+from kunicorn.supervisor.suspects import Poison
 from kunicorn.topics import Position, TopicPartition
 from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
 
@@ -158,12 +158,12 @@ async def test_where_the_supervisor_commits_nothing_a_seek_is_refused(bench: Ben
 async def test_a_halted_partition_goes_on_behind_the_record_that_halted_it(bench: Bench) -> None:
     grant = bench.partition(0).grant
     bench.stage.fetchers.worker_failed(bench.worker, Failed(grant, FailureKind.HANDLER, 110, 3, "too bad"))
-    bench.partition(0).deaths[110] = 2
-    bench.partition(0).poison = Poison(110, 1, 2, "SIGSEGV")
+    bench.partition(0).blame.name(110)
+    bench.partition(0).blame.poison = Poison(110, 2, "SIGSEGV")
     assert (await bench.seek(Goal(offset=111), 0)).ok
     start = bench.worker.starts()[tps(0)[0]]
     assert (start.offset, start.poison) == (111, "")
-    assert bench.partition(0).deaths == {}
+    assert not bench.partition(0).blame.weighs_on(0)
 
 
 async def test_a_paused_partition_stays_paused_at_its_new_place(bench: Bench) -> None:

@@ -106,10 +106,30 @@ def test_a_record_that_kills_alone_is_poison_wherever_it_is(stage: Stage) -> Non
     for _ in range(2):
         handle(stage, 0, 105, (), {105, 107})
         next_life(stage)
-    handle(stage, 0, 105, {106}, {107})
-    start = next_life(stage)
-    assert (start.poison_offset, start.poison_deaths, start.offset) == (107, 3, 105)
-    assert start.poison == "3 workers died (SIGKILL) with offset 107 in hand"
+    for _ in range(2):
+        handle(stage, 0, 105, {106}, {107})
+        next_life(stage)
+    start = stage.start_of(0)
+    assert (start.poison_offset, start.poison_deaths, start.offset) == (107, 2, 105)
+    assert start.poison == "2 workers died (SIGKILL) with offset 107 in hand"
+
+
+def test_a_death_that_a_record_shares_with_others_never_makes_it_poison(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(5):
+        handle(stage, 0, 105, (), {105, 107})
+        assert next_life(stage).poison == ""
+    handle(stage, 0, 105, (), {105})
+    assert next_life(stage).poison == "", "somebody has killed that one worker, perhaps"
+
+
+def test_a_record_that_kills_while_its_outputs_are_on_their_way_is_poison(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(2):
+        start = handle(stage, 0, 105, (), ())
+        stage.workers[0].ledger.in_hand(start.slot).mark(107)
+        next_life(stage)
+    assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 107 handled and its outputs not delivered"
 
 
 def test_records_of_two_partitions_are_suspects_of_the_same_death(stage: Stage) -> None:

@@ -74,6 +74,33 @@ async def test_a_join_waits_until_open_transactions_are_over_or_their_workers_de
     await asyncio.wait_for(join, 1)
 
 
+async def test_a_join_waits_for_each_of_the_windows_that_a_worker_has() -> None:
+    worker, member = PlayedWorker(0), Member()
+    windows = windows_of(member)
+    for number in (1, 2):
+        windows.hear(worker, CommitWanted(number))
+    member.may_commit = False
+    windows.hear(worker, CommitWanted(3))
+    join = asyncio.create_task(windows.quiet())
+    for number in (2, 1):
+        await asyncio.sleep(0)
+        assert not join.done()
+        windows.hear(worker, CommitOver(number))
+    await asyncio.wait_for(join, 1)
+    assert worker.told == [CommitAs(1, 4, "m", None), CommitAs(2, 4, "m", None)], "none opens meanwhile"
+
+
+async def test_who_waits_does_not_wait_for_windows_that_open_later() -> None:
+    worker = PlayedWorker(0)
+    windows = windows_of(Member())
+    windows.hear(worker, CommitWanted(1))
+    seek = asyncio.create_task(windows.quiet())
+    await asyncio.sleep(0)
+    windows.hear(worker, CommitWanted(2))
+    windows.hear(worker, CommitOver(1))
+    await asyncio.wait_for(seek, 1)
+
+
 def test_what_workers_commit_the_supervisor_does_not_commit_and_knows_as_committed() -> None:
     stage = Stage()
     stage.fetchers.table.workers_commit = True

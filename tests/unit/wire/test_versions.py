@@ -49,18 +49,6 @@ def test_a_version_can_be_too_high_for_what_is_to_be_said() -> None:
     assert offers(2, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT, at_most=9) == 9
 
 
-def test_what_both_sides_speak_is_known_at_once() -> None:
-    offered: dict[int, VersionRange] = {
-        Api.JOIN_GROUP: VersionRange(2, 7),
-        Api.HEARTBEAT: VersionRange(0, 2),
-        Api.METADATA: VersionRange(0, 99),
-    }
-    assert Negotiated(offered, "broker:9092").highest() == [
-        (Api.METADATA, OURS[Api.METADATA].high),
-        (Api.JOIN_GROUP, 7),
-    ]
-
-
 def test_importing_the_client_makes_no_message_class() -> None:
     code = "import sys, kunicorn.supervisor.app; print(sum(name.startswith('kio.schema.') for name in sys.modules))"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

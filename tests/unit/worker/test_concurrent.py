@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, Message
 
@@ -42,6 +43,8 @@ class PickyProducer(MemoryProducer):
 class Worker:
     """Handles records of one partition for each topic, until all are done and it is drained."""
 
+    producer = PickyProducer
+
     def __init__(self, *handlers: HandlerOrder, sends: bool = False) -> None:
         self.ledger = Ledger.create(8)
         self.ledger.lease_ns = clock.now_ns() + 10**12
@@ -59,17 +62,19 @@ class Worker:
             dead_letters=DeadLetterTarget("letters", "g", {}),
         )
 
-    def handle(self, records: Iterable[GivenRecord]) -> None:
-        """Returns when every record is consumed, by the ledger, and everything is reported."""
+    def handle(self, records: Iterable[GivenRecord], **first: Any) -> None:
+        """Returns when every record is consumed, by the ledger, and everything is reported. `first`: what the first
+        topic's `FetcherStart` says."""
         given = placed(list(records), "t")
         log = MemoryLog(map(message_of, given))
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(log, time.sleep),  # type: ignore[arg-type, return-value]
-            producer=lambda properties, logger: PickyProducer(self.sent),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: self.producer(self.sent),  # type: ignore[arg-type, return-value]
         )
         made = assemble(self._configure, self.ledger, self.reports.append, makers)
         topics = list(dict.fromkeys(each.tp.topic for each in given))
-        made.lifecycle.start([FetcherStart(n, n, topic, 0, 0, NO_EPOCH) for n, topic in enumerate(topics, 1)])
+        starts = [FetcherStart(n, n, topic, 0, 0, NO_EPOCH) for n, topic in enumerate(topics, 1)]
+        made.lifecycle.start([msgspec.structs.replace(starts[0], **first), *starts[1:]])
 
         def drain_when_done() -> None:
             try:

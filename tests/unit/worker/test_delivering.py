@@ -22,6 +22,7 @@ from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
 from tests.unit.worker.test_fetcher import P0, NoTopics
+from tests.unit.worker.test_outbox import taken
 
 OUTPUT = [Outgoing("out", b"v", None, None, -1, 0)]
 
@@ -70,9 +71,9 @@ class Delivering:
 
     def deliver(self) -> None:
         """Everything that is in the outbox."""
-        batch = self.outbox.take()
-        self.outbox.done()
-        self.table.settle(reached(self.outbox.live(batch)))
+        shipment = taken(self.outbox)
+        self.table.settle(reached(self.outbox.live(shipment)))
+        self.outbox.done(shipment)
 
     @property
     def consumed(self) -> int:
@@ -100,6 +101,24 @@ def test_invariant_1_a_record_is_done_when_its_outputs_are_delivered(sending: De
     assert sending.ledger.done(1).from_offset(2) == {3}
 
 
+def test_a_record_whose_outputs_are_on_their_way_is_among_what_a_death_may_be_blamed_on(sending: Delivering) -> None:
+    a, b, _ = sending.started()
+    sending.handle(b)
+    sending.handle(a)
+    assert sending.ledger.in_hand(1).from_offset(0) == {0, 1, 3}
+    sending.deliver()
+    assert sending.ledger.in_hand(1).from_offset(0) == {3}
+
+
+def test_what_a_lost_partition_has_on_its_way_holds_up_no_suspect(sending: Delivering) -> None:
+    a, b, c = sending.started()
+    sending.handle(a)
+    for flight in (b, c):
+        sending.table.put_back(flight)
+    sending.table.stop([1], lost=True)
+    assert sending.table._lanes.on_their_way == 0
+
+
 def test_the_next_of_a_key_starts_when_the_one_before_is_delivered(sending: Delivering) -> None:
     a, _, _ = sending.started()
     sending.handle(a)
@@ -121,10 +140,11 @@ def test_a_refused_output_is_its_records_failure_and_touches_no_other(sending: D
     a, b, _ = sending.started()
     sending.handle(a)
     sending.handle(b)
-    first, second = sending.outbox.take()
+    shipment = taken(sending.outbox)
+    first, second = shipment.entries
     error = ValueError("too large")
     sending.outbox.refuse(first, error)
-    assert sending.outbox.live([first, second]) == [second]
+    assert sending.outbox.live(shipment) == [second]
     sending.table.settle(reached([second]))
     sending.table.rewind([first.origin.number])
     assert sending.refused == [(a, error)]
@@ -161,7 +181,7 @@ def test_a_lost_partition_is_reported_without_its_outputs_and_nothing_more_of_it
     (report,) = sending.reports
     assert isinstance(report, FetcherStopped)
     assert report.partitions[0].offset == 0
-    assert sending.outbox.live(sending.outbox.take()) == []
+    assert sending.outbox.live(taken(sending.outbox)) == []
 
 
 def test_no_record_starts_while_too_much_is_not_delivered() -> None:

@@ -134,6 +134,33 @@ def test_a_gap_larger_than_the_window_is_nothing_unfinished() -> None:
     assert offsets(started(lanes, one)) == [10 * WINDOW]
 
 
+def test_a_suspect_has_nothing_on_its_way_beside_it_and_nothing_starts_before_it_is_delivered() -> None:
+    lanes, one = Lanes(), track(Hands("none", 10), suspects=frozenset({1}))
+    arrive(lanes, one, *"abc")
+    (first,) = started(lanes, one)
+    lanes.send(first)
+    assert started(lanes, one) == [], "what the first one has left may kill, too"
+    assert lanes.holds_back
+    lanes.finish(first)
+    (suspect,) = started(lanes, one)
+    assert suspect.offset == 1
+    lanes.send(suspect)
+    assert started(lanes, one) == []
+    lanes.finish(suspect)
+    assert offsets(started(lanes, one)) == [2]
+    assert not lanes.holds_back
+
+
+def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on() -> None:
+    lanes, one = Lanes(), track(Hands("none", 10), suspects=frozenset({0}))
+    arrive(lanes, one, *"ab")
+    (suspect,) = started(lanes, one)
+    lanes.send(suspect)
+    lanes.take_up(suspect, next(NS))
+    lanes.finish(suspect)
+    assert offsets(started(lanes, one)) == [1]
+
+
 def test_a_suspect_is_handled_with_nothing_beside_it() -> None:
     lanes, one = Lanes(), track(Hands("none", 10), suspects=frozenset({1}))
     arrive(lanes, one, *"abcd")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Message
 
+from kunicorn.handling.retry import End
 from kunicorn.pipes.ledger import HAND_OFFSET
 from kunicorn.pipes.messages import Failed, FetcherStopped, Parked, Stopped
 from kunicorn.worker.grants import Attempt, Grant
@@ -14,6 +15,7 @@ from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.settling import SettlingFetcher
 from tests.unit.worker.test_fetcher import P0, P1, NoTopics, Table
+from tests.unit.worker.test_outbox import taken
 
 
 class SettlingTable(Table):
@@ -50,6 +52,52 @@ def test_invariant_1_what_is_handled_counts_as_consumed_only_when_it_is_delivere
     assert sending.ledger.read(1, 1).consumed.offset == 0
     sending.settling.settle({1: 5})
     assert sending.ledger.read(1, 1).consumed.offset == 5
+
+
+def undelivered(table: SettlingTable) -> range:
+    """By the ledger, as it is read when the worker is dead."""
+    reading = table.ledger.read(1, 1)
+    assert table.ledger.delivers
+    return range(reading.consumed.offset, reading.hand_offset)
+
+
+def test_the_ledger_says_exactly_what_is_handled_and_not_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    assert not undelivered(sending)
+    handle(sending, sending.take(P0, 0, 5), 5)
+    assert undelivered(sending) == range(5)
+    sending.settling.settle({1: 5})
+    assert not undelivered(sending)
+
+
+def test_a_gap_before_a_record_is_nothing_that_is_not_delivered(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 7, 1)
+    assert not undelivered(sending)
+    sending.fetcher.park(Attempt(grant, [Message(topic="t", partition=0, offset=7)], 8), "retry", "not yet")
+    assert not undelivered(sending)
+    assert sending.fetcher.retake(grant, 7, 10)
+    handle(sending, grant, 1)
+    assert undelivered(sending) == range(7, 8)
+
+
+def test_a_record_that_is_given_up_is_not_delivered_before_its_letter_is(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 7, 1)
+    attempt = Attempt(grant, [Message(topic="t", partition=0, offset=7)], 8)
+    assert sending.fetcher.pass_over(attempt, End.DEAD_LETTER, "error")
+    assert undelivered(sending) == range(7, 8)
+
+
+def test_what_is_rewound_is_not_handled_any_more(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    handle(sending, grant, 5)
+    grant.refuse(3, 4, ValueError("too large"))
+    sending.settling.settle({1: 3})
+    sending.settling.rewind([1])
+    sending.fetcher.begin_turn(0)
+    assert not undelivered(sending)
 
 
 def test_a_parked_partition_goes_on_behind_what_is_handled_though_it_is_not_delivered(sending: SettlingTable) -> None:
@@ -113,11 +161,11 @@ def test_a_partition_whose_outputs_do_not_arrive_waits_for_delivery_and_others_d
     for tp, number in ((P0, 1), (P1, 2)):
         sending.fetch(tp, number)
     handle(sending, sending.take(P0, 0, 5), 5)
-    sending.outbox.take()
+    shipment = taken(sending.outbox)
     assert sending.settling.parked() == ([], {})
     sending.now, sending.outbox.trouble = 11.0, "no leader"
     why = "its outputs have waited 11 s for delivery: no leader"
     assert sending.settling.parked() == ([Parked(1, "delivery", why)], {"delivery": 1})
     sending.settling.settle({1: 5})
-    sending.outbox.done()
+    sending.outbox.done(shipment)
     assert sending.settling.parked() == ([], {})

@@ -7,36 +7,39 @@ from collections.abc import Iterable
 import pytest
 from confluent_kafka import KafkaError
 
-from kunicorn.pipes.messages import CommitAs
-from kunicorn.worker.transactions import STEPS, Identities, Result, Step, group_metadata, result_of
+from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, FromWorker
+from kunicorn.worker.identities import Identities, group_metadata
+from kunicorn.worker.steps import BEHIND, STEPS, Result, Step, result_of
 
 OVER = {Step.DONE, Step.FENCED}
 
 
 def walked(results: Iterable[Result]) -> list[Step]:
-    """The steps of one batch whose steps end like this."""
+    """The steps of one shipment whose steps end like this."""
     steps = [Step.ASK]
     for result in results:
         steps.append(STEPS[steps[-1], result])
     return steps
 
 
-def test_a_batch_without_trouble_asks_begins_produces_sends_its_offsets_and_commits() -> None:
-    every = [Step.ASK, Step.BEGIN, Step.PRODUCE, Step.OFFSETS, Step.COMMIT, Step.DONE]
-    assert walked([Result.OK] * 5) == every
+def test_a_shipment_without_trouble_asks_begins_produces_sends_its_offsets_and_commits() -> None:
+    every = [Step.ASK, Step.BEGIN, Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT, Step.DONE]
+    assert walked([Result.OK] * 6) == every
 
 
 def test_an_undecided_commit_is_asked_about_again_and_never_aborted() -> None:
     assert STEPS[Step.COMMIT, Result.AGAIN] is Step.COMMIT
 
 
-@pytest.mark.parametrize("step", [Step.BEGIN, Step.PRODUCE, Step.OFFSETS, Step.COMMIT])
-def test_an_aborted_batch_asks_anew_as_whom_to_commit(step: Step) -> None:
+@pytest.mark.parametrize("step", [Step.BEGIN, Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT])
+def test_an_aborted_shipment_waits_for_those_before_it_and_asks_anew_as_whom_to_commit(step: Step) -> None:
     assert STEPS[step, Result.ABORTABLE] is Step.ABORT
-    assert STEPS[Step.ABORT, Result.OK] is Step.ASK
+    assert STEPS[Step.ABORT, Result.OK] is Step.REST
+    assert BEHIND[Step.REST] is Step.DONE
+    assert STEPS[Step.REST, Result.OK] is Step.ASK
 
 
-@pytest.mark.parametrize("step", [Step.BEGIN, Step.PRODUCE, Step.OFFSETS, Step.COMMIT, Step.ABORT])
+@pytest.mark.parametrize("step", [Step.BEGIN, Step.PRODUCE, Step.FLUSH, Step.OFFSETS, Step.COMMIT, Step.ABORT])
 def test_a_fatal_error_is_the_end_wherever_it_comes(step: Step) -> None:
     assert STEPS[step, Result.FATAL] is Step.FENCED
 
@@ -44,7 +47,7 @@ def test_a_fatal_error_is_the_end_wherever_it_comes(step: Step) -> None:
 def test_offsets_are_sent_only_behind_an_answer_and_committed_only_behind_offsets() -> None:
     before = {to: {of for (of, _), each in STEPS.items() if each is to and of is not to} for to in Step}
     assert before[Step.BEGIN] == {Step.ASK}
-    assert before[Step.OFFSETS] == {Step.PRODUCE}
+    assert before[Step.OFFSETS] == {Step.FLUSH}
     assert before[Step.COMMIT] == {Step.OFFSETS}
     assert before[Step.DONE] == {Step.ASK, Step.COMMIT}
 
@@ -71,11 +74,21 @@ def test_the_groups_metadata_is_written_as_librdkafka_reads_it(instance_id: str 
     assert written == b"CGMDv2:\x02\x01\x00\x00orders\x00member-1\x00" + end
 
 
-def test_an_answer_to_an_older_question_is_dropped() -> None:
-    identities = Identities()
-    identities.given(CommitAs(1, 7, "old", None))
-    identities.given(CommitAs(2, 8, "new", None))
-    answer = identities.wait(2, 1.0)
-    assert answer is not None
-    assert answer.generation == 8
-    assert identities.wait(3, 0.01) is None
+def test_each_question_gets_its_own_answer_whichever_comes_first() -> None:
+    identities, told = Identities(), list[FromWorker]()
+    numbers = [identities.ask(told.append) for _ in range(2)]
+    assert told == [CommitWanted(number) for number in numbers]
+    for number in reversed(numbers):
+        identities.given(CommitAs(number, 10 + number, "m", None))
+    answers = [identities.wait(number, 1.0) for number in numbers]
+    assert [answer and answer.generation for answer in answers] == [11, 12]
+
+
+def test_an_answer_to_a_question_that_is_over_is_dropped() -> None:
+    identities, told = Identities(), list[FromWorker]()
+    old = identities.ask(told.append)
+    identities.over(old, told.append)
+    new = identities.ask(told.append)
+    identities.given(CommitAs(old, 7, "old", None))
+    assert identities.wait(new, 0.01) is None
+    assert told == [CommitWanted(old), CommitOver(old), CommitWanted(new)]

@@ -1,0 +1,107 @@
+"""What a job says at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kunicorn.cli import app
+from kunicorn.pipeline import stream
+from kunicorn.pipeline.finished import Finished, FinishedRun, FinishedStream, tell
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.state import Counts, RunState
+from kunicorn.topics import TopicPartition
+from tests.system.members import group_settings, toml
+
+ORDERS = TopicPartition("orders", 0)
+RANGES = [OffsetRange("orders", 0, 10, 20), OffsetRange("orders", 1, 0, 5)]
+STUCK = RunState(
+    RANGES, positions={ORDERS: 12, TopicPartition("orders", 1): 5}, halted={ORDERS: "orders-0@12: Halt: look"},
+    rounds=2, counts=Counts(5, 1, 1), seconds=3.5,
+)  # fmt: skip
+GO_ON = "kunicorn pipeline backfill --resume a"
+
+
+def told(finished: Finished, *, for_program: bool) -> list[str]:
+    said: list[str] = []
+    tell(finished, said.append, for_program=for_program)
+    return said
+
+
+def test_a_program_gets_one_object_on_one_line_with_what_is_left_and_how_to_go_on() -> None:
+    (line,) = told(FinishedRun("backfill", "a", STUCK, GO_ON), for_program=True)
+    assert json.loads(line) == {
+        "job": "backfill",
+        "run": "a",
+        "exit_code": 6,
+        "finished": False,
+        "records": 5,
+        "skipped": 1,
+        "dead_letters": 1,
+        "rounds": 2,
+        "seconds": 3.5,
+        "offsets_per_second": 2.0,
+        "offsets_left": 0,
+        "positions": {"orders": {"0": 12, "1": 5}},
+        "halted": [{"topic": "orders", "partition": 0, "offset": 12, "why": "orders-0@12: Halt: look"}],
+        "go_on": GO_ON,
+        "notes": [],
+    }
+
+
+def test_a_person_is_told_the_same_in_lines() -> None:
+    assert told(FinishedRun("catch-up", "a", STUCK, GO_ON, ["the group is handed back"]), for_program=False) == [
+        "handled       5 records in 2 rounds, 3.5 s, 2 offsets/s",
+        "dead letters  1",
+        "skipped       1",
+        "halted        orders-0 at 12: orders-0@12: Halt: look",
+        "halted partitions go on with the record they halt at, once its cause is put right",
+        f"to go on: {GO_ON}",
+        "the group is handed back",
+    ]
+
+
+def test_a_run_that_was_stopped_says_how_much_is_left() -> None:
+    stopped = FinishedRun("backfill", "a", RunState(RANGES, positions={ORDERS: 15}, rounds=1), GO_ON)
+    assert "left          10 offsets" in told(stopped, for_program=False)
+    assert (stopped.as_json()["offsets_left"], stopped.code) == (10, 6)
+
+
+def test_a_job_that_found_nothing_to_do_says_only_that() -> None:
+    nothing = FinishedRun("catch-up", None, RunState(()), notes=["the group is at its end already"])
+    assert told(nothing, for_program=False) == ["the group is at its end already"]
+    assert nothing.as_json() | {"finished": True, "exit_code": 0, "run": None, "go_on": None} == nothing.as_json()
+
+
+def test_a_stream_tells_what_it_has_handled_since_it_was_started() -> None:
+    ended = FinishedStream("stream", Counts(1_000, 2, 3), 4)
+    assert told(ended, for_program=False) == ["handled       1,000 records, 3 dead letters, 2 skipped"]
+    assert ended.as_json() == {
+        "job": "stream", "run": "stream", "exit_code": 0, "records": 1_000, "skipped": 2, "dead_letters": 3,
+        "micro_batches": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("for_program", [True, False])
+def test_with_json_standard_output_has_the_object_and_nothing_of_the_progress(
+    for_program: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def streamed(*arguments: Any) -> FinishedStream:
+        arguments[-1]("micro-batch 0: 7 records")
+        return FinishedStream("stream", Counts(7, 0, 0), 1)
+
+    monkeypatch.setattr(stream, "stream", streamed)
+    config = tmp_path / "config.toml"
+    config.write_text(toml(group_settings("127.0.0.1:9", ["orders"], "orders", "shop:handle")))
+    command = ["pipeline", "stream", "--config", str(config), *(["--json"] if for_program else [])]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    if for_program:
+        assert json.loads(result.stdout)["records"] == 7
+        assert result.stderr == "micro-batch 0: 7 records\n"
+    else:
+        assert result.stdout.splitlines()[0] == "micro-batch 0: 7 records"
