@@ -229,6 +229,8 @@ class ClassicMember(ClassicStanding):
         match reaction(Api.HEARTBEAT, error):
             case Reaction.PROCEED:
                 self.heartbeat_ok_at, self._undisturbed_at = now, request.sent_at
+                if self.state is not State.UNJOINED:  # there, the next join is put off
+                    self._patience.succeeded()
                 return [self._certain(request.sent_at)]
             case Reaction.REJOIN:
                 return self._on_announced(request, now)

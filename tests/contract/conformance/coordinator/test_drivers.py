@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from kunicorn.group.states import State
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.schemas import RESPONSES
-from kunicorn.wire.versions import Api
+from kunicorn.wire.versions import OURS, Api
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.coordinator_broker import START, CoordinatorBroker
@@ -260,6 +261,32 @@ def test_failing_look_ups_come_further_and_further_apart_up_to_a_second() -> Non
         assert 0.7 < waits[-1] < 1.3
 
     play("classic", story)
+
+
+@both_protocols
+def test_a_dead_coordinator_that_brokers_still_name_is_tried_less_and_less_often(protocol: str) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start(group_protocol=protocol)
+        await stage.settled(member)
+        generation, alive = member.member.generation, stage.broker.coordinator
+        beats = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        not_coordinator = blank_response(beats, OURS[beats].high, error_code=16)
+        stage.broker.coordinator = SimpleNamespace(node_id=2, port=1)  # type: ignore[assignment]
+        stage.broker.plan(beats, not_coordinator)
+        looked = len(stage.asked(Api.FIND_COORDINATOR))
+        await asyncio.sleep(9)
+        assert 6 <= len(stage.asked(Api.FIND_COORDINATOR)) - looked <= 14
+        stage.broker.coordinator, asked = alive, len(stage.asked(beats))
+        await until(lambda: len(stage.asked(beats)) > asked, 1.5)
+        await asyncio.sleep(2)
+        # That was answered: another loss begins with the shortest wait.
+        stage.broker.plan(beats, not_coordinator)
+        await until(lambda: not stage.broker.planned[beats])
+        asked = len(stage.asked(beats))
+        await until(lambda: len(stage.asked(beats)) > asked, 0.3)
+        assert (member.member.generation, member.lost) == (generation, 0)
+
+    play(protocol, story)
 
 
 def test_a_look_up_that_fails_is_told_at_once_and_then_every_ten_seconds(capfd: pytest.CaptureFixture[str]) -> None:

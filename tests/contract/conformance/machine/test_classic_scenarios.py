@@ -148,7 +148,7 @@ def test_a_repeated_sync_for_a_generation_that_the_coordinator_does_not_know_joi
     talk = Conversation()
     talk.tell(ev.Synced(unanswered_sync(talk), SyncAnswer(error), talk.now))
     assert "Lose" not in talk.kinds()
-    talk.tell(ev.Tick(), after=0.2)
+    talk.tell(ev.Tick(), after=0.3)
     join = talk.order(ev.SendJoin)
     assert (join.member_id, join.generation, join.owned) == ("me", 2, tps(0))
 
