@@ -190,7 +190,8 @@ class Cluster:
         connection = self._connections.get(key)
         if connection is None:
             return None
-        if connection.closed or connection.address != self._addresses.get(key[0]):
+        outdated = connection.doubtful and not connection.in_flight
+        if connection.closed or outdated or connection.address != self._addresses.get(key[0]):
             self._discard(key)
             return None
         return connection

@@ -24,7 +24,13 @@ from kunicorn.errors import PeerError
 from kunicorn.wire import codec
 from kunicorn.wire.auth import Address, Security, open_stream
 from kunicorn.wire.authentication import authenticate
-from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost, ProtocolError, RequestTimedOut
+from kunicorn.wire.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
 from kunicorn.wire.in_flight import InFlight, Pending
 from kunicorn.wire.make import Fields
 from kunicorn.wire.negotiation import RetryWith, read_api_versions
@@ -60,6 +66,9 @@ class Connection:
         self.failure: PeerError | None = None
         """Why the connection closed, if it left requests unanswered, was not to be believed any more, or could not be
         authenticated anew."""
+        self.doubtful = False
+        """The broker was found to lack an API. It may have been wrong about that, or another one: who asks again shall
+        not meet this connection, on which the versions stay what they are."""
         self._client_id = client_id
         self._reader = reader
         self._writer = writer
@@ -107,7 +116,11 @@ class Connection:
 
     def version(self, api: Api, at_most: int | None = None) -> int:
         """The version that `request` will use. Raises `UnsupportedByBroker`."""
-        return self._versions.version(api, at_most)
+        try:
+            return self._versions.version(api, at_most)
+        except UnsupportedByBroker:
+            self.doubtful = True
+            raise
 
     async def request(self, api: Api, fields: Fields, timeout: float, at_most: int | None = None) -> Any:
         """Send and wait for the answer, `timeout` seconds at most; kio's message of `version(api, at_most)`.

@@ -11,7 +11,7 @@ import pytest
 from kunicorn.wire.auth import Security
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.connection import Connection
-from kunicorn.wire.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut
+from kunicorn.wire.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut, UnsupportedByBroker
 from kunicorn.wire.metadata import Broker
 from kunicorn.wire.versions import Api
 from tests.unit.wire.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
@@ -228,6 +228,21 @@ async def test_a_node_that_advertises_nonsense_is_lost(one: FakeBroker, two: Fak
     cluster.learn(Broker(2, host, port))
     with pytest.raises(ConnectionLost, match="cannot connect to"):
         await cluster.connection(2, "control")
+    await cluster.close()
+
+
+async def test_a_broker_that_seems_to_lack_an_api_is_asked_anew_what_it_offers(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    two.versions[Api.HEARTBEAT] = (9, 9)
+    old = await cluster.connection(2, "control")
+    with pytest.raises(UnsupportedByBroker):
+        old.version(Api.HEARTBEAT)
+    two.versions[Api.HEARTBEAT] = (0, 4)
+    assert (await cluster.connection(2, "control")).version(Api.HEARTBEAT) == 4
+    assert old.closed
     await cluster.close()
 
 
