@@ -113,14 +113,3 @@ def test_nobody_waits_for_the_http_server_to_be_loaded(of_run: list[str]) -> Non
     before = set(of_run[: of_run.index("kunicorn.supervisor.app")])
     assert not before & BESIDE
     assert "aiohttp.web" in of_run
-
-
-def test_the_server_is_loaded_without_a_client_that_reads_certificates() -> None:
-    program = (
-        "import sys, asyncio; from kunicorn.observe.loading import load_server; load_server()\n"
-        "import ssl; from aiohttp import connector\n"
-        "print(connector._SSL_CONTEXT_VERIFIED, ssl is asyncio.sslproto.ssl)"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment())
-    assert done.stdout == "None True\n"

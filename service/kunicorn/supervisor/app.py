@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ import uvloop
 
 from kunicorn.errors import ExitCode, ServiceError
 from kunicorn.observe import logs
-from kunicorn.observe.loading import load_server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
@@ -149,8 +149,8 @@ class Service:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._joining.wait(), _SHOWN_WITHIN)
         await asyncio.sleep(_ASKED)
-        server = load_server()
-        self._http = server(self._settings.http, self.status, self._metrics, self._actions(), port)
+        http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
+        self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
 
     def _actions(self) -> Actions:
