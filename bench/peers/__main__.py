@@ -1,6 +1,6 @@
 """Ours beside every peer: throughput, cost, memory and delays, audited, in one run. `make bench`
 
-    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--scale X] [--keep] [--write] [--page]
+    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--first N] [--scale X] [--keep] [--write] [--page]
 
 Contenders live in environments of their own, made on the first run. One that cannot be had or fails is told in the
 tables with the reason. Every run is on disk as soon as it is over, so that Ctrl-C loses the run at hand only; `--page`
@@ -15,6 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a dozen minutes: fewer topics, contenders and rounds")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="contenders whose title has one of these")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of handlers (default: all)")
+    parser.add_argument("--first", type=int, metavar="N", help="so many series of the plan; narrow goals come first")
     parser.add_argument("--scale", type=float, default=1.0, help="so many times as many records (default: 1)")
     parser.add_argument("--keep", action="store_true", help="what the last run left of what is not measured now")
     parser.add_argument("--write", action="store_true", help="put tables and pictures into docs/")
@@ -51,7 +53,7 @@ def main() -> int:
     results = Results.read(options.results) if options.page or options.keep else Results(options.results)
     if not options.page:
         try:
-            measure(plan, results, options.only, options.kinds)
+            measure(replace(plan, series=plan.series[: options.first]), results, options.only, options.kinds)
         except KeyboardInterrupt:
             print("interrupted: what there is so far follows", flush=True)
     reached = goals(plan, results)
