@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class MemberProcess:
         self.config.write_text(toml(merged(_spoken(settings), own, settings)) + more)
         self.environment = {**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})}
         self._output = self.log.open("ab")
+        self._has_answered = False
         self.process = subprocess.Popen(
             [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config), *options],
             env=self.environment,
@@ -121,7 +123,12 @@ class MemberProcess:
             return 0, str(error)
 
     def status(self) -> dict[str, Any]:
-        """`/status`, or nothing while the service does not answer."""
+        """`/status`, or nothing while the service does not answer. One that has just been started is waited for: first
+        records may be handled before anything is shown."""
+        if not self._has_answered:
+            self._has_answered = True
+            with suppress(AssertionError):
+                wait_until(lambda: self.process.poll() is not None or self.get("/livez")[0], "an answer", 5)
         code, body = self.get("/status")
         return json.loads(body) if code == 200 else {}
 

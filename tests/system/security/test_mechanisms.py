@@ -59,7 +59,7 @@ def handles_everything(stage: Scene) -> None:
     member = stage.members.start()
     for partition in range(stage.partitions):
         stage.wait_handled(partition, 9, member, within=30)
-    assert member.status()["problem"] is None
+    assert member.wait(member.status, "its status")["problem"] is None
     assert member.stop() == 0
     assert stage.committed() == dict.fromkeys(range(stage.partitions), 10)
     assert "Traceback" not in member.output()

@@ -75,7 +75,7 @@ def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its
     """`block` is in C code and holds the GIL: nothing of Python runs in that worker any more."""
     stage, member = with_a_record(scene, f"{how} 60 once")
     (worker,) = [worker["pid"] for worker in member.workers()]
-    member.wait(lambda: member.workers() and member.workers()[0]["restarts"] == 1, "the worker to be replaced", 20)
+    member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced", 20)
     assert "SIGABRT: has had " in str(member.workers()[0]["last_exit"])
     assert "Fatal Python error: Aborted" in member.output()
     assert f"in _{how}" in member.output()
@@ -88,7 +88,7 @@ def test_a_stopped_worker_is_killed_when_its_record_is_overdue(scene: SceneMaker
     stage.wait_marked("0@1 sleeps", member)
     (worker,) = [worker["pid"] for worker in member.workers()]
     os.kill(worker, signal.SIGSTOP)
-    member.wait(lambda: member.workers() and member.workers()[0]["restarts"] == 1, "the worker to be replaced", 20)
+    member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced", 20)
     assert "SIGKILL: has had " in str(member.workers()[0]["last_exit"])
     assert_all_is_handled(stage, member, worker)
 

@@ -96,7 +96,7 @@ def test_a_record_in_retry_wait_holds_up_no_other_and_its_next_owner_repeats_not
     stage.send(0, "raise once", *(f"v{n}" for n in range(50)))
     first = stage.members.start()
     first.wait(lambda: len(stage.handled(0)) == 50, "all others to be handled", 30)
-    first.wait(lambda: first.workers()[0]["waiting"] == {"retry": 1}, "the first one to wait")
+    first.wait(lambda: [worker["waiting"] for worker in first.workers()] == [{"retry": 1}], "the first one to wait")
     assert first.stop() == 0
     assert stage.committed() == {0: 0}, "invariant 1"
     second = stage.members.start()
