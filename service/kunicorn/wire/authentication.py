@@ -57,7 +57,8 @@ async def _shake_hands(ask: Ask, mechanism: str) -> None:
     answer = await ask(Api.SASL_HANDSHAKE, {"mechanism": mechanism})
     error = int(answer.error_code)
     if error == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        offered = ", ".join(answer.mechanisms or ()) or "none"
+        # The codec reads a null name as well as a null list.
+        offered = ", ".join(filter(None, answer.mechanisms or ())) or "none"
         raise AuthenticationFailed(
             f"{describe(error)}: the listener offers {offered}; set kafka.sasl_mechanism to one of these"
         )

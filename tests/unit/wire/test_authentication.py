@@ -80,6 +80,19 @@ async def test_a_refused_token_is_acknowledged_and_told_with_the_brokers_reason(
         await logged_in(broker, Sasl("OAUTHBEARER", token=lambda: BearerToken("t0ken")))
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(b"\0\0\0\2\xff\xff\0\3GSS", "offers GSS;"), (b"\xff\xff\xff\xff", "offers none;")],
+    ids=["one of two", "all"],
+)
+async def test_mechanisms_without_a_name_are_left_out_of_what_is_told(
+    broker: FakeBroker, names: bytes, told: str
+) -> None:
+    broker.script[Api.SASL_HANDSHAKE] = lambda asked: asked.correlation_id.to_bytes(4, "big") + b"\0\x21" + names
+    with pytest.raises(AuthenticationFailed, match=told):
+        await logged_in(broker)
+
+
 async def test_a_session_that_ends_is_renewed_before_on_the_same_connection(broker: FakeBroker, soon: None) -> None:
     sessions(broker, 5.0, 0.0)
     connection = await logged_in(broker)
