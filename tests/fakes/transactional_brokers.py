@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 ABORTABLE = KafkaError(KafkaError.ILLEGAL_GENERATION, "the generation is over", False, False, True)
 RETRIABLE = KafkaError(KafkaError._TIMED_OUT, "no answer", False, True, False)
@@ -26,6 +26,15 @@ class Transaction:
     committed: bool | None = None
 
 
+class Written(NamedTuple):
+    """What is committed of a partition."""
+
+    number: int
+    """When it was written, among all."""
+    offset: int
+    metadata: str
+
+
 @dataclass
 class TransactionalBrokers:
     """Shared by the producers."""
@@ -33,9 +42,9 @@ class TransactionalBrokers:
     faults: dict[tuple[str, int], KafkaError] = field(default_factory=dict)
     """By call and how many of its kind came before: what it is answered with, once; the call has no effect then."""
     log: list[tuple[Transaction, bytes]] = field(default_factory=list)
-    pending: dict[Transaction, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    """By partition: when an offset was written, and the offset."""
-    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    pending: dict[Transaction, dict[int, Written]] = field(default_factory=dict)
+    """By partition, as below."""
+    offsets: dict[int, Written] = field(default_factory=dict)
     commits: list[dict[int, int]] = field(default_factory=list)
     """What the group's offsets were behind each commit."""
     calls: list[str] = field(default_factory=list)
@@ -61,7 +70,7 @@ class TransactionalBrokers:
             if commit:
                 self.offsets[partition] = max(self.offsets.get(partition, written), written)
         if commit:
-            self.commits.append({partition: offset for partition, (_, offset) in self.offsets.items()})
+            self.commits.append({partition: found.offset for partition, found in self.offsets.items()})
 
 
 class TransactionalProducer:
@@ -100,12 +109,13 @@ class TransactionalProducer:
             told(error, None)
         return 0
 
-    def send_offsets_to_transaction(self, offsets: Sequence[tuple[int, int]], group: bytes, seconds: float) -> None:
+    def send_offsets_to_transaction(self, offsets: Sequence[TopicPartition], group: bytes, seconds: float) -> None:
         """They count once the transaction is committed."""
         self._brokers.called("offsets")
         self._brokers.written += 1
         pending = self._brokers.pending.setdefault(self._transaction, {})
-        pending.update({partition: (self._brokers.written, offset) for partition, offset in offsets})
+        number = self._brokers.written
+        pending.update({each.partition: Written(number, each.offset, each.metadata or "") for each in offsets})
 
     def commit_transaction(self, seconds: float) -> None:
         """All of it counts."""

@@ -53,12 +53,13 @@ def committed_records(bootstrap: str, topic: str, partitions: int, within: float
     return records
 
 
-def in_their_order(records: Iterable[Message]) -> None:
-    """Of each partition's inputs, the outputs that are in one partition are in the inputs' order. Their values name
-    them: `partition:offset`."""
-    last: dict[tuple[int | None, int], int] = {}
+def in_their_order(records: Iterable[Message], *, ordering: str = "partition") -> None:
+    """Of each partition's inputs (of each key's, by that ordering), the outputs that are in one partition are in the
+    inputs' order. Their values name them: `partition:offset`."""
+    last: dict[tuple[int | None, int, object], int] = {}
     for record in records:
         partition, offset = map(int, (record.value() or b"").decode().split(":"))
-        where = record.partition(), partition
+        lane = {"partition": None, "key": record.key(), "none": offset}[ordering]
+        where = record.partition(), partition, lane
         assert last.get(where, -1) < offset, f"{partition}:{offset} comes behind {last[where]}"
         last[where] = offset

@@ -70,11 +70,14 @@ def written(first: int, offsets: Collection[int]) -> str:
 
 
 def read(first: int, text: str) -> frozenset[int]:
-    """What `written` wrote. Other texts, which others may have committed with their offsets, say nothing."""
+    """What `written` wrote. Other texts, which others may have committed with their offsets, say nothing.
+
+    confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
+    """
     if not text.startswith(_FORM):
         return frozenset()
     try:
-        data = base64.b64decode(text.removeprefix(_FORM), validate=True)
+        data = base64.b64decode(text.removeprefix(_FORM).rstrip("\0"), validate=True)
     except (binascii.Error, ValueError):
         return frozenset()
     if len(data) > WINDOW // 8:

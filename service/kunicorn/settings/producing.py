@@ -99,13 +99,6 @@ PRODUCING_RULES = (
     ),
     Rule(
         "producing.delivery",
-        lambda s: not s.producing.in_transactions or not any(each.asks_for_several for each in s.every_handler),
-        "transactions commit one offset for a partition, which says nothing of records done beyond it: beside a "
-        'handler.ordering other than "partition", or a handler.concurrency above 1, their outputs could be there '
-        'twice; use delivery = "at_least_once", or remove both and have more workers',
-    ),
-    Rule(
-        "producing.delivery",
         lambda s: s.producing.delivery is None or not any(each.batch_max_ms for each in s.every_handler),
         "set beside a handler.batch_max_ms: where outputs are sent, batches do not wait for "
         "more records; remove one of them",

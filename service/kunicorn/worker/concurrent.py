@@ -171,10 +171,10 @@ class ConcurrentRunner:
             flight, error = self._failed.popleft()
             if self._outputs is not None:
                 self._outputs.flight = flight
-            if flight.poison:
-                self._failures.meet_poison(flight, [flight.message], now)
-            elif isinstance(error, DrainDeadline):
+            if isinstance(error, DrainDeadline) or self._flights.overtaken(flight):
                 self._flights.put_back(flight)
+            elif flight.poison:
+                self._failures.meet_poison(flight, [flight.message], now)
             else:
                 if isinstance(error, HandlerTimeout):
                     error = timed_out(error)

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from confluent_kafka import Consumer
@@ -17,6 +17,7 @@ from kunicorn.handling.outputs import size_of
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import FromWorker, Parked
+from kunicorn.topics import NO_OFFSET
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Grant, GrantState
@@ -63,9 +64,12 @@ class DeliveringFlights(Flights):
     def rewind(self, numbers: Iterable[int]) -> None:
         """These are refused: they have failed."""
         with self._lock:
-            refused = [flight for number in numbers if (flight := self._under_way.pop(number, None)) is not None]
+            known = [flight for number in numbers if (flight := self._under_way.get(number)) is not None]
+            # One that was taken back with another one may be on its way again by now.
+            refused = self._take_back([flight for flight in known if flight.refusal is not None])
             for flight in refused:
-                flight.outputs, flight.is_letter = (), False
+                del self._under_way[flight.number]
+                flight.outputs, flight.is_letter, flight.lane.refused_at = (), False, NO_OFFSET
                 self._lanes.take_up(flight, now_ns())
                 self._handed[flight.track.grant].taken(flight)
         for flight in refused:
@@ -89,19 +93,26 @@ class DeliveringFlights(Flights):
     def _start(self, hands: Hands, now: int) -> Flight | None:
         return super()._start(hands, now) if self._outbox.room() else None
 
+    def _take_back(self, refused: Sequence[Flight]) -> Sequence[Flight]:
+        """Which of these are dealt with now."""
+        return refused
+
     def _finish(self, flight: Flight) -> bool:
-        if not flight.outputs:
-            return self._done(flight)
+        return self._deliver(flight, lane_waits=True) if flight.outputs else self._done(flight)
+
+    def _deliver(self, flight: Flight, *, lane_waits: bool) -> bool:
+        """See `_finish`: it is done when all that it left has arrived."""
         handed = self._handed[flight.track.grant]
         if flight.track.discarded:
             self._lanes.queue_again(flight)
             return self._left_hands(flight)
-        self._lanes.send(flight)
+        self._lanes.send(flight, lane_waits=lane_waits)
         handed.returned(flight)
         flight.refusal = None
         self._under_way[flight.number] = flight
         entry = Entry(flight, flight.offset, flight.offset + 1, flight.outputs, flight.is_letter)
-        self._outbox.put(entry, 1, size_of(flight.outputs))
+        # The record is kept in memory as well: it may have to be handled again.
+        self._outbox.put(entry, 1, flight.size + size_of(flight.outputs))
         if handed.grant.state is GrantState.STOPPING or self._lanes.holds_back:
             self._outbox.hurry()
         return True

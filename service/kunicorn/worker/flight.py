@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from kunicorn.handling.outputs import Outgoing
-from kunicorn.topics import NO_EPOCH, TopicPartition
+from kunicorn.pipes import marks
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 from kunicorn.worker.hands import Hands
 
 
@@ -70,7 +71,8 @@ class Flight:
     @property
     def takes_all_outputs(self) -> bool:
         """See `outbox.Origin`."""
-        return self.refusal is None and not self.track.discarded
+        refused_at = self.lane.refused_at
+        return not self.track.discarded and (refused_at == NO_OFFSET or self.offset < refused_at)
 
     def takes_output_at(self, offset: int) -> bool:
         """See `outbox.Origin`."""
@@ -80,8 +82,9 @@ class Flight:
         """See `outbox.Origin`: its stage says so."""
 
     def refuse(self, offset: int, following: int, error: BaseException) -> None:
-        """See `outbox.Origin`: it alone has failed by that."""
-        self.refusal = error
+        """See `outbox.Origin`: it has failed by that, and what its lane went on with behind it is not delivered."""
+        if self.takes_all_outputs:
+            self.refusal, self.lane.refused_at = error, self.offset
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +97,12 @@ class Lane:
     """The first one may be running or waiting; it leaves when it is done."""
     ready: bool = False
     """In the list of those that may start."""
+    sending: dict[Flight, None] = field(default_factory=dict)
+    """Handled and not delivered, in order, where the lane goes on meanwhile."""
+    overtaken: Flight | None = None
+    """In hand when a refused record was put before it: nothing of the lane is started before it is back."""
+    refused_at: int = NO_OFFSET
+    """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +145,23 @@ def done_ahead(track: Track) -> Iterator[int]:
     """What is done beyond the consumed offset: under this grant, and under earlier ones."""
     yield from (flight.offset for flight in track.order if flight.stage is Stage.DONE)
     yield from (offset for offset in track.done_before if offset >= track.consumed)
+
+
+def place_with(track: Track, delivered: Collection[Flight]) -> Position:
+    """How far the partition is once these are done, too."""
+    consumed, epoch, ahead = track.consumed, track.epoch, []
+    unfinished = False
+    for flight in track.order:
+        if flight.offset >= consumed + marks.WINDOW:
+            break
+        if flight.stage is not Stage.DONE and flight not in delivered:
+            consumed, unfinished = (consumed if unfinished else flight.offset), True
+        elif unfinished:
+            ahead.append(flight.offset)
+        else:
+            consumed, epoch = flight.offset + 1, flight.epoch
+    ahead += [offset for offset in track.done_before if offset >= consumed]
+    return Position(consumed, epoch, marks.written(consumed, frozenset(ahead)))
 
 
 def oldest(track: Track) -> Flight | None:

@@ -177,8 +177,12 @@ class Flights(GrantTable):
             if flight.held:
                 self._lanes.queue_again(flight)
 
+    def overtaken(self, flight: Flight) -> bool:
+        """Whether one of its lane that was refused comes before it now: it is put back, whatever its handler did."""
+        return self._lanes.overtaken(flight)
+
     def put_back(self, flight: Flight) -> None:
-        """The handler was interrupted: it is not done."""
+        """The handler was interrupted, or worked too early: it is not done."""
         with self._lock:
             self._lanes.queue_again(flight)
             self._left_hands(flight)

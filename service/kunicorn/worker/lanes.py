@@ -147,7 +147,7 @@ class Lanes:
     def _first(self, lane: Lane) -> Flight | None:
         """The lane's next record, if it may start."""
         track = lane.track
-        if track.closed:
+        if track.closed or lane.overtaken is not None:
             return None
         if not lane.queue:
             self._remove(lane)
@@ -161,7 +161,8 @@ class Lanes:
         return flight
 
     def _remove(self, lane: Lane) -> None:
-        if lane.track.lanes.get(lane.key) is lane:
+        """Unless something of it is queued, or on its way and may be refused."""
+        if not lane.queue and not lane.sending and lane.track.lanes.get(lane.key) is lane:
             del lane.track.lanes[lane.key]
 
     def _run(self, flight: Flight, now: int) -> Flight:
@@ -182,35 +183,66 @@ class Lanes:
     def finish(self, flight: Flight) -> bool:
         """The record, which is running or whose outputs are delivered, is done with; whether its partition's consumed
         offset has moved."""
+        lane, went_on = flight.lane, flight in flight.lane.sending
         if flight.stage is Stage.SENDING:
             self.arrived(flight)
         else:
             self._put_down(flight)
         flight.stage, flight.message = Stage.DONE, None
-        lane = flight.lane
+        if went_on:
+            self._remove(lane)
+        else:
+            self._go_on(lane)
+        return self._settle(flight.track)
+
+    def _go_on(self, lane: Lane) -> None:
         lane.queue.popleft()
         if lane.queue and not lane.track.closed:
             self._make_ready(lane)
         else:
             self._remove(lane)
-        return self._settle(flight.track)
 
-    def send(self, flight: Flight) -> None:
-        """The handler has returned from the running record, which is done when its outputs are delivered: until then
-        its lane waits, and the hand is free."""
+    def send(self, flight: Flight, *, lane_waits: bool) -> None:
+        """The handler has returned from the running record, which is done when its outputs are delivered; the hand is
+        free. `lane_waits`: until then nothing else of its lane is started."""
         alone = self._alone
         self._put_down(flight)
         self._alone = alone
         flight.stage = Stage.SENDING
         flight.track.sending.add(flight)
         self.on_their_way += 1
+        if not lane_waits:
+            flight.lane.sending[flight] = None
+            self._go_on(flight.lane)
 
     def arrived(self, flight: Flight) -> None:
         """Nothing of it is on its way any more: it is delivered or refused, or its partition is lost."""
         flight.track.sending.remove(flight)
+        flight.lane.sending.pop(flight, None)
         self.on_their_way -= 1
         if self._alone is flight:
             self._alone = None
+
+    def recall(self, refused: Flight) -> list[Flight]:
+        """Put that record, which is on its way and refused, and behind it what its lane went on with, before what the
+        lane has in hand or queued; what that was. It is to be handled again."""
+        lane, track = refused.lane, refused.track
+        if lane.queue and lane.queue[0].stage is Stage.RUNNING:
+            lane.overtaken = lane.queue[0]
+        recalled = [flight for flight in lane.sending if flight.offset > refused.offset]
+        for flight in reversed(recalled):
+            self.arrived(flight)
+            flight.stage = Stage.QUEUED
+            lane.queue.appendleft(flight)
+            if not track.closed:
+                track.bytes += flight.size
+                self.bytes += flight.size
+        lane.queue.appendleft(refused)
+        return recalled
+
+    def overtaken(self, flight: Flight) -> bool:
+        """Whether a refused record was put before this one meanwhile: whatever its handler did, it is handled again."""
+        return flight.lane.overtaken is flight or flight.lane.queue[0] is not flight
 
     def wait(self, flight: Flight, waits_for: str, why: str) -> None:
         """The running record failed, and its lane waits with it."""
@@ -225,6 +257,8 @@ class Lanes:
         else:
             self._put_down(flight)
         flight.stage = Stage.QUEUED
+        if flight.lane.overtaken is flight:
+            flight.lane.overtaken = None
         if not flight.track.closed:
             flight.track.bytes += flight.size
             self.bytes += flight.size
@@ -274,7 +308,7 @@ class Lanes:
         for flight in reversed(track.order):
             if track.bytes <= keep_bytes:
                 break
-            if flight.stage is Stage.QUEUED and not flight.failures:
+            if flight.stage is Stage.QUEUED and not flight.failures and flight.lane.queue[-1] is flight:
                 flight.lane.queue.pop()
                 self._unqueue(flight)
                 flight.stage, flight.message = Stage.DROPPED, None

@@ -33,6 +33,7 @@ from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.assembled import Assembled
 from kunicorn.worker.channel import Channel
 from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.committing import CommittingFlights
 from kunicorn.worker.concurrent import ConcurrentRunner
 from kunicorn.worker.control import Control
 from kunicorn.worker.delays import delays_of
@@ -214,7 +215,8 @@ def _flights(
 ) -> Flights:
     if sending is None:
         return Flights(*table, hands_of, ahead_bytes)
-    return DeliveringFlights(*table, hands_of, ahead_bytes, sending.outbox)
+    kind = CommittingFlights if sending.in_transactions else DeliveringFlights
+    return kind(*table, hands_of, ahead_bytes, sending.outbox)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:

@@ -12,6 +12,7 @@ from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.pipes.messages import FromWorker
 from kunicorn.pipes.orders import ProducingTarget
 from kunicorn.worker.acknowledging import Acknowledging
+from kunicorn.worker.committing import CommittingFlights
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.identities import Identities
 from kunicorn.worker.login import Login
@@ -40,8 +41,8 @@ class Sending:
         senders: Callable[[Outbox, Sequence[Carrier]], Startable] = Senders,
     ) -> None:
         limits = Limits(target.max_records, target.max_bytes, target.max_ms / 1000)
-        self._in_transactions = target.delivery == "transactions"
-        self.outbox = Outbox(limits, senders=len(_TURNS) if self._in_transactions else 1)
+        self.in_transactions = target.delivery == "transactions"
+        self.outbox = Outbox(limits, senders=len(_TURNS) if self.in_transactions else 1)
         self.outputs = Outputs(self.outbox, target.topic, target.delivery)
         self.tally = Tally()
         self.identities = Identities()
@@ -63,9 +64,9 @@ class Sending:
         self, fetcher: SettlingFetcher | DeliveringFlights, login: Login, tell: Callable[[FromWorker], None]
     ) -> Sequence[Carrier]:
         target = self._target
-        if not self._in_transactions:
+        if not self.in_transactions:
             return [Acknowledging(lambda: self._acknowledged(login), self.outbox, fetcher, self.tally)]
-        assert isinstance(fetcher, SettlingFetcher), "the settings refuse transactions beside several in hand"
+        assert isinstance(fetcher, SettlingFetcher | CommittingFlights)
         whole, longest = target.client["transactional.id"], float(target.client["transaction.timeout.ms"]) / 2000
         producers = [self._producer(login, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
         login.use(*producers)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
@@ -23,6 +23,7 @@ from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.shipment import Shipment
 from kunicorn.worker.table import PARKED_TOLD
 
 _AT_REST = (GrantState.FETCHING, GrantState.PARKED, GrantState.PUT_OFF)
@@ -67,10 +68,10 @@ class SettlingFetcher(Fetcher):
                     self._close_if_settled(grant)
         self.interrupt()
 
-    def place(self, entry: Entry) -> ClientPartition:
-        """How far its partition is with this entry, as it is committed in a transaction."""
-        assert isinstance(entry.origin, Grant)
-        return entry.origin.place(self._cells, entry.following)
+    def places(self, shipment: Shipment, live: Sequence[Entry]) -> list[ClientPartition]:
+        """See `transactions.Table`."""
+        last = {entry.origin: entry.following for entry in live}
+        return [grant.place(self._cells, offset) for grant, offset in last.items() if isinstance(grant, Grant)]
 
     # -- control thread ------------------------------------------------------------------------------------------------
 

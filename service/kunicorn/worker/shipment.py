@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -42,6 +43,13 @@ class Shipment:
     """How often the one before was, when this one's transaction began."""
     passed: set[Step] = field(default_factory=set)
     """The steps of its transaction that have ended well."""
+
+    def all_before(self) -> Iterator[Shipment]:
+        """Those that were taken before it and are not settled, the last one first."""
+        before = self.before
+        while before is not None:
+            yield before
+            before = before.before
 
     def turn(self, step: Step) -> Turn:
         """Whether that step may be taken now."""

@@ -17,17 +17,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from kunicorn.pipes.messages import CommitAs, FromWorker
 from kunicorn.worker.acknowledging import Parcel, backoff, parcels_of, put, reached
 from kunicorn.worker.identities import Identities, group_metadata
-from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.outbox import Entry, Outbox, Settles
 from kunicorn.worker.producing import Fenced
 from kunicorn.worker.refusals import refusal
-from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.shipment import Shipment, Succession, Turn
 from kunicorn.worker.steps import ENDS, OPEN, STEPS, Result, Step, result_of
 from kunicorn.worker.tally import Tally
@@ -42,12 +41,20 @@ _AGAIN_SECONDS = 0.02
 """A call that ran into another one's end says so at once."""
 
 
+class Table(Settles, Protocol):
+    """Besides: where its partitions are to be committed."""
+
+    def places(self, shipment: Shipment, live: Sequence[Entry]) -> list[TopicPartition]:
+        """Of the partitions of `live`, how far they are once these of the shipment, and all before it, are delivered.
+        Caller: a sender's thread."""
+
+
 class Shared(NamedTuple):
     """What the transactions of one worker have in common."""
 
     group: str
     outbox: Outbox
-    fetcher: SettlingFetcher
+    table: Table
     tally: Tally
     identities: Identities
     succession: Succession
@@ -112,13 +119,13 @@ class Transactions:
                 f"its producer is of no use any more, a successor takes over: {self._why}. Fenced again and again: "
                 f"another member has the same producing.transactional_id_prefix; make it unique"
             )
-        tally, fetcher = self._shared.tally, self._shared.fetcher
+        tally, table = self._shared.tally, self._shared.table
         if self._live:
             tally.committed(time.monotonic() - self._began_at)
             tally.delivered(self._live)
-        fetcher.settle(reached(self._live))
+        table.settle(reached(self._live))
         if self._rewound:
-            fetcher.rewind(self._rewound)
+            table.rewind(self._rewound)
         self._shared.succession.delivered(self._shipment)
 
     def serve(self) -> None:
@@ -188,8 +195,7 @@ class Transactions:
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
         assert self._identity is not None
-        last = {entry.origin.number: entry for entry in self._live}
-        offsets = [shared.fetcher.place(entry) for entry in last.values()]
+        offsets = shared.table.places(self._shipment, self._live)
         metadata = group_metadata(shared.group, self._identity)
         self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
         return Result.OK

@@ -31,27 +31,41 @@ def consumed(kafka: KafkaCluster, topic: str) -> int:
     return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values())
 
 
-def once_each_in_order(kafka: KafkaCluster, topic: str) -> None:
+def once_each_in_order(kafka: KafkaCluster, topic: str, ordering: str = "partition") -> None:
     """Each input has its one output."""
     records = committed_records(kafka.bootstrap, f"{topic}.out", PARTITIONS)
-    in_their_order(records)
+    in_their_order(records, ordering=ordering)
     outputs = values_of(records)
     assert {value: count for value, count in outputs.items() if count != 1} == {}
     assert sum(outputs.values()) == RECORDS
 
 
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "one": ("copy", {}),
+    "key-threads": ("copy_in_its_time", {"ordering": "key", "concurrency": 8}),
+    "key-tasks": ("copy_async", {"ordering": "key", "concurrency": 8}),
+    "none-threads": ("copy_in_its_time", {"ordering": "none", "concurrency": 8}),
+    "partition-tasks": ("copy_async", {"concurrency": 8}),
+}
+"""Handler, and how many records it has in hand."""
+
+
+@pytest.mark.parametrize(
+    "form", [name if name in ("one", "key-threads") else pytest.param(name, marks=pytest.mark.long) for name in FORMS]
+)
 def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
-    kafka: KafkaCluster, topic: str, members_of: MembersOf
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, form: str
 ) -> None:
+    entrypoint, in_hand = FORMS[form]
     kafka.create_topic(topic, PARTITIONS)
     kafka.create_topic(f"{topic}.out", PARTITIONS)
     members = members_of(
         kafka.bootstrap,
         topic,
-        entrypoint="tests.system.handlers.sending:copy",
+        entrypoint=f"tests.system.handlers.sending:{entrypoint}",
         # Several transactions are under way at a time.
-        settings=settings(topic, transaction_max_records=10),
-        env={"KUNICORN_HANDLER_MS": "1"},
+        settings=merged(settings(topic, transaction_max_records=10), {"handler": in_hand}),
+        env={"KUNICORN_HANDLER_MS": "15" if in_hand else "1"},
     )
     produce(kafka.bootstrap, topic, RECORDS)
     member = members.start()
@@ -59,7 +73,7 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     os.kill(member.workers()[0]["pid"], signal.SIGKILL)
     member.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed")
     assert member.stop() == 0, member.output()[-3000:]
-    once_each_in_order(kafka, topic)
+    once_each_in_order(kafka, topic, in_hand.get("ordering", "partition"))
 
 
 @pytest.mark.long

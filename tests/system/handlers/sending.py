@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import time
 from collections.abc import Iterator
 
@@ -12,10 +14,26 @@ from kunicorn.records import Batch, Record
 _SECONDS = float(os.environ.get("KUNICORN_HANDLER_MS", "0")) / 1000
 
 
+def _own_seconds() -> float:
+    return _SECONDS * random.random() * (50 if random.random() < 0.02 else 2)
+
+
 def copy(record: Record) -> Send:
     """One output for each record, to the default topic."""
     if _SECONDS:
         time.sleep(_SECONDS)
+    return Send(value=f"{record.partition}:{record.offset}", key=record.key)
+
+
+def copy_in_its_time(record: Record) -> Send:
+    """The same; while one takes long, much is done beyond it."""
+    time.sleep(_own_seconds())
+    return Send(value=f"{record.partition}:{record.offset}", key=record.key)
+
+
+async def copy_async(record: Record) -> Send:
+    """Likewise."""
+    await asyncio.sleep(_own_seconds())
     return Send(value=f"{record.partition}:{record.offset}", key=record.key)
 
 

@@ -138,13 +138,13 @@ def test_a_suspect_has_nothing_on_its_way_beside_it_and_nothing_starts_before_it
     lanes, one = Lanes(), track(Hands("none", 10), suspects=frozenset({1}))
     arrive(lanes, one, *"abc")
     (first,) = started(lanes, one)
-    lanes.send(first)
+    lanes.send(first, lane_waits=True)
     assert started(lanes, one) == [], "what the first one has left may kill, too"
     assert lanes.holds_back
     lanes.finish(first)
     (suspect,) = started(lanes, one)
     assert suspect.offset == 1
-    lanes.send(suspect)
+    lanes.send(suspect, lane_waits=True)
     assert started(lanes, one) == []
     lanes.finish(suspect)
     assert offsets(started(lanes, one)) == [2]
@@ -155,7 +155,7 @@ def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on(
     lanes, one = Lanes(), track(Hands("none", 10), suspects=frozenset({0}))
     arrive(lanes, one, *"ab")
     (suspect,) = started(lanes, one)
-    lanes.send(suspect)
+    lanes.send(suspect, lane_waits=True)
     lanes.take_up(suspect, next(NS))
     lanes.finish(suspect)
     assert offsets(started(lanes, one)) == [1]
@@ -266,7 +266,7 @@ class Played:
         """The handler has returned, with outputs."""
         if self.running:
             flight = self.running.pop(index % len(self.running))
-            self.lanes.send(flight)
+            self.lanes.send(flight, lane_waits=True)
             self.sending.append(flight)
 
     def deliver(self, index: int) -> None:

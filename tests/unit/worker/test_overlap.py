@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kunicorn.handling.outputs import Outgoing
-from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, FromWorker
 from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker import transactions
 from kunicorn.worker.grants import Grant
-from kunicorn.worker.identities import Identities
 from kunicorn.worker.outbox import Entry, Limits, Outbox
 from kunicorn.worker.producing import Fenced
-from kunicorn.worker.shipment import Shipment, Succession
-from kunicorn.worker.steps import ENDS, Step
-from kunicorn.worker.tally import Tally
-from kunicorn.worker.transactions import Shared, Transactions
+from kunicorn.worker.shipment import Shipment
+from kunicorn.worker.steps import Step
+from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
     ABORTABLE,
     FATAL,
     RETRIABLE,
     TOO_LARGE_VALUE,
     TransactionalBrokers,
-    TransactionalProducer,
 )
 
 EACH = 2
@@ -36,11 +32,12 @@ EACH = 2
 PARTITIONS = (0, 1)
 
 
-@pytest.fixture(autouse=True)
+pytestmark = pytest.mark.usefixtures("_nobody_waits")
+
+
+@pytest.fixture
 def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_WAIT_SECONDS", "_AGAIN_SECONDS"):
-        monkeypatch.setattr(transactions, name, 0.0)
-    monkeypatch.setattr(transactions, "backoff", lambda failures: 0.0)
+    nobody_waits(monkeypatch)
 
 
 def value_of(partition: int, offset: int) -> bytes:
@@ -57,17 +54,7 @@ class World:
         self.settled: dict[int, int] = {}
         self.fetched: dict[int, int] = {}
         """Up to where; the outbox takes nothing of a partition between a refusal and its rewinding."""
-        self.windows: set[int] = set()
-        self.may_commit = True
-        self.now_settled: list[int] = []
-        self._asked: list[int] = []
-        self._identities = Identities()
-        shared = Shared(
-            "group", self.outbox, cast(Any, self), Tally(), self._identities, Succession(), self._hear, 3600.0
-        )
-        self.lanes = [Transactions(cast(Any, TransactionalProducer(self.brokers)), shared) for _ in range(producers)]
-        self.steps: list[Step | None] = [None] * producers
-        self.shipments: list[Shipment | None] = [None] * producers
+        self.senders = SteppedSenders(self.brokers, self.outbox, cast(Any, self), producers)
 
     # -- the runner ------------------------------------------------------------------------------------------------
 
@@ -83,21 +70,7 @@ class World:
         for partition in PARTITIONS:
             for offset in range(number * EACH, (number + 1) * EACH):
                 self.handle(partition, offset, TOO_LARGE_VALUE if offset in bad and partition == 0 else None)
-        return self.take()
-
-    def take(self) -> int:
-        """What is due; by whom."""
-        turn = next(lane for lane in range(len(self.lanes)) if self.steps[lane] is None and self._takes(lane))
-        shipment = self.shipments[turn]
-        assert shipment is not None
-        self.steps[turn] = self.lanes[turn].start(shipment)
-        return turn
-
-    def _takes(self, lane: int) -> bool:
-        if self.outbox._turn != lane:
-            return False
-        self.shipments[lane] = self.outbox.take(lane)
-        return self.shipments[lane] is not None
+        return self.senders.take()
 
     # -- the table, as `SettlingFetcher` has it --------------------------------------------------------------------
 
@@ -115,65 +88,9 @@ class World:
             for offset in range(refused, self.fetched[number]):
                 self.handle(number, offset, b"letter" if offset == refused else None)
 
-    def place(self, entry: Entry) -> tuple[int, int]:
-        return entry.origin.number, entry.following
-
-    # -- the supervisor ----------------------------------------------------------------------------------------------
-
-    def _hear(self, message: FromWorker) -> None:
-        assert isinstance(message, CommitWanted | CommitOver)
-        if isinstance(message, CommitOver):
-            self.windows.remove(message.number)
-        else:
-            self._asked.append(message.number)
-            self.answer()
-
-    def answer(self) -> None:
-        """As whom to commit, if that is known."""
-        while self.may_commit and self._asked:
-            number = self._asked.pop(0)
-            self.windows.add(number)
-            self._identities.given(CommitAs(number, 1, "m", None))
-
-    # -- the senders -------------------------------------------------------------------------------------------------
-
-    def advance(self, lane: int) -> Step:
-        """One step of one of them. Raises `Fenced`."""
-        step = self.steps[lane]
-        if step is None:
-            return Step.DONE
-        following = self.lanes[lane].advance(step)
-        self.steps[lane] = following
-        if following in ENDS:
-            self.steps[lane] = None
-            shipment = self.shipments[lane]
-            assert shipment is not None
-            self.lanes[lane].end(following)
-            self.outbox.done(shipment)
-        return following
-
-    def until(self, lane: int, step: Step) -> None:
-        """Let that one go on until that step comes next."""
-        for _ in range(50):
-            if self.steps[lane] is step or self.advance(lane) is step:
-                return
-        raise AssertionError(f"{lane} stays at {self.steps[lane]}, before {step}")
-
-    def finish(self) -> None:
-        """Everything, whoever can."""
-        for _ in range(300):
-            for lane in range(len(self.lanes)):
-                self.advance(lane)
-            if self.outbox.waits and any(step is None for step in self.steps):
-                self.take_if_possible()
-            if not self.outbox.waits and not any(self.steps):
-                return
-        raise AssertionError(f"it does not end: {self.steps}")
-
-    def take_if_possible(self) -> None:
-        turn = self.outbox._turn
-        if self.steps[turn] is None:
-            self.take()
+    def places(self, shipment: Shipment, live: Sequence[Entry]) -> list[ClientPartition]:
+        last = {entry.origin.number: entry.following for entry in live}
+        return [ClientPartition("in", number, following) for number, following in last.items()]
 
     def check(self, shipments: int, given_up: Iterable[int] = ()) -> None:
         """Every record has its output once, in the order of its partition, and is committed; no window is open."""
@@ -186,8 +103,8 @@ class World:
             if partition != 0:
                 ours = [value for value in ours if value != b"letter"]
             assert ours == expected
-            assert self.brokers.offsets[partition][1] == shipments * EACH == self.settled[partition]
-        assert (self.windows, self.brokers.open) == (set(), set())
+            assert self.brokers.offsets[partition].offset == shipments * EACH == self.settled[partition]
+        assert (self.senders.windows, self.brokers.open) == (set(), set())
         for offsets in zip(self.brokers.commits, self.brokers.commits[1:], strict=False):
             assert all(offsets[1][partition] >= offset for partition, offset in offsets[0].items()), "committed back"
 
@@ -198,35 +115,35 @@ class World:
 def test_while_one_transaction_commits_the_next_has_produced_and_sent_its_offsets() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)
-    world.until(first, Step.COMMIT)
-    world.until(second, Step.COMMIT)
+    world.senders.until(first, Step.COMMIT)
+    world.senders.until(second, Step.COMMIT)
     assert len(world.brokers.open) == 2
-    assert world.advance(second) is Step.COMMIT, "its offsets would be committed past unfinished records"
-    assert world.advance(first) is Step.DONE
-    assert world.advance(second) is Step.DONE
+    assert world.senders.advance(second) is Step.COMMIT, "its offsets would be committed past unfinished records"
+    assert world.senders.advance(first) is Step.DONE
+    assert world.senders.advance(second) is Step.DONE
     world.check(2)
 
 
 def test_nothing_is_produced_before_the_outputs_before_it_are_acknowledged() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)
-    world.until(second, Step.PRODUCE)
-    assert world.advance(second) is Step.PRODUCE
-    world.until(first, Step.OFFSETS)
-    assert world.advance(second) is Step.FLUSH
-    world.finish()
+    world.senders.until(second, Step.PRODUCE)
+    assert world.senders.advance(second) is Step.PRODUCE
+    world.senders.until(first, Step.OFFSETS)
+    assert world.senders.advance(second) is Step.FLUSH
+    world.senders.finish()
     world.check(2)
 
 
 def test_offsets_are_not_written_before_those_before_them() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)
-    world.until(first, Step.OFFSETS)
-    world.until(second, Step.OFFSETS)
-    assert world.advance(second) is Step.OFFSETS
-    world.until(first, Step.COMMIT)
-    assert world.advance(second) is Step.COMMIT
-    world.finish()
+    world.senders.until(first, Step.OFFSETS)
+    world.senders.until(second, Step.OFFSETS)
+    assert world.senders.advance(second) is Step.OFFSETS
+    world.senders.until(first, Step.COMMIT)
+    assert world.senders.advance(second) is Step.COMMIT
+    world.senders.finish()
     world.check(2)
 
 
@@ -234,11 +151,11 @@ def test_offsets_are_not_written_before_those_before_them() -> None:
 def test_what_was_produced_behind_an_aborted_transaction_is_aborted_and_sent_again_behind_it(call: str) -> None:
     world = World({(call, 0): ABORTABLE})
     first, second = world.ship(0), world.ship(1)
-    world.until(first, {"flush": Step.FLUSH, "offsets": Step.OFFSETS, "commit": Step.COMMIT}[call])
+    world.senders.until(first, {"flush": Step.FLUSH, "offsets": Step.OFFSETS, "commit": Step.COMMIT}[call])
     if call == "commit":
-        world.until(second, Step.COMMIT)
-    world.until(first, Step.REST)
-    world.finish()
+        world.senders.until(second, Step.COMMIT)
+    world.senders.until(first, Step.REST)
+    world.senders.finish()
     assert world.brokers.calls.count("abort") == (2 if call == "commit" else 1)
     world.check(2)
 
@@ -246,27 +163,27 @@ def test_what_was_produced_behind_an_aborted_transaction_is_aborted_and_sent_aga
 def test_one_that_was_aborted_has_nothing_open_until_those_before_it_are_committed() -> None:
     world = World({("commit", 0): ABORTABLE})
     first, second = world.ship(0), world.ship(1)
-    world.until(first, Step.COMMIT)
-    world.until(second, Step.COMMIT)
-    world.until(first, Step.REST)
-    world.until(second, Step.REST)
-    assert (world.brokers.open, world.windows) == (set(), set())
-    world.until(first, Step.COMMIT)
-    assert world.advance(second) is Step.REST
-    assert world.advance(first) is Step.DONE
-    assert world.advance(second) is Step.ASK
-    world.finish()
+    world.senders.until(first, Step.COMMIT)
+    world.senders.until(second, Step.COMMIT)
+    world.senders.until(first, Step.REST)
+    world.senders.until(second, Step.REST)
+    assert (world.brokers.open, world.senders.windows) == (set(), set())
+    world.senders.until(first, Step.COMMIT)
+    assert world.senders.advance(second) is Step.REST
+    assert world.senders.advance(first) is Step.DONE
+    assert world.senders.advance(second) is Step.ASK
+    world.senders.finish()
     world.check(2)
 
 
 def test_the_second_aborts_by_itself_and_the_first_does_not_notice() -> None:
     world = World({("offsets", 1): ABORTABLE})
     first, second = world.ship(0), world.ship(1)
-    world.until(first, Step.COMMIT)
-    world.until(second, Step.REST)
-    assert world.advance(second) is Step.REST
-    assert world.advance(first) is Step.DONE
-    world.finish()
+    world.senders.until(first, Step.COMMIT)
+    world.senders.until(second, Step.REST)
+    assert world.senders.advance(second) is Step.REST
+    assert world.senders.advance(first) is Step.DONE
+    world.senders.finish()
     assert world.brokers.calls.count("abort") == 1
     world.check(2)
 
@@ -274,11 +191,11 @@ def test_the_second_aborts_by_itself_and_the_first_does_not_notice() -> None:
 def test_an_undecided_commit_of_the_first_is_asked_about_again_and_the_second_waits() -> None:
     world = World({("commit", 0): RETRIABLE})
     first, second = world.ship(0), world.ship(1)
-    world.until(first, Step.COMMIT)
-    world.until(second, Step.COMMIT)
-    assert world.advance(first) is Step.COMMIT
-    assert world.advance(second) is Step.COMMIT
-    world.finish()
+    world.senders.until(first, Step.COMMIT)
+    world.senders.until(second, Step.COMMIT)
+    assert world.senders.advance(first) is Step.COMMIT
+    assert world.senders.advance(second) is Step.COMMIT
+    world.senders.finish()
     assert "abort" not in world.brokers.calls
     world.check(2)
 
@@ -286,13 +203,13 @@ def test_an_undecided_commit_of_the_first_is_asked_about_again_and_the_second_wa
 def test_one_that_waits_too_long_for_the_one_before_is_aborted_before_the_brokers_do() -> None:
     world = World({("commit", 0): RETRIABLE})
     first, second = world.ship(0), world.ship(1)
-    world.until(first, Step.COMMIT)
-    world.until(second, Step.COMMIT)
-    world.lanes[second]._opened_at -= 3601
-    world.until(second, Step.REST)
+    world.senders.until(first, Step.COMMIT)
+    world.senders.until(second, Step.COMMIT)
+    world.senders.every[second]._opened_at -= 3601
+    world.senders.until(second, Step.REST)
     assert len(world.brokers.open) == 1
-    assert world.advance(second) is Step.REST
-    world.finish()
+    assert world.senders.advance(second) is Step.REST
+    world.senders.finish()
     world.check(2)
 
 
@@ -300,9 +217,9 @@ def test_one_that_waits_too_long_for_the_one_before_is_aborted_before_the_broker
 def test_a_fenced_producer_ends_the_worker_and_nothing_behind_it_is_committed(fenced: int) -> None:
     world = World({("commit", fenced): FATAL})
     first, second = world.ship(0), world.ship(1)
-    world.until(second, Step.PRODUCE)
+    world.senders.until(second, Step.PRODUCE)
     with pytest.raises(Fenced, match="transactional_id_prefix"):
-        world.finish()
+        world.senders.finish()
     assert world.brokers.commits == [{0: EACH, 1: EACH}][:fenced]
     assert {first, second} == {0, 1}
 
@@ -310,19 +227,19 @@ def test_a_fenced_producer_ends_the_worker_and_nothing_behind_it_is_committed(fe
 def test_a_refused_output_of_the_first_takes_along_what_is_behind_it_in_its_partition_alone() -> None:
     world = World()
     first, second = world.ship(0, 1), world.ship(1)
-    world.until(second, Step.PRODUCE)
-    world.until(first, Step.REST)
-    world.finish()
+    world.senders.until(second, Step.PRODUCE)
+    world.senders.until(first, Step.REST)
+    world.senders.finish()
     world.check(2, given_up=[1])
 
 
 def test_a_refused_output_of_the_second_leaves_the_first_alone() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1, 2)
-    world.until(first, Step.COMMIT)
-    world.until(second, Step.REST)
-    assert world.advance(first) is Step.DONE
-    world.finish()
+    world.senders.until(first, Step.COMMIT)
+    world.senders.until(second, Step.REST)
+    assert world.senders.advance(first) is Step.DONE
+    world.senders.finish()
     world.check(2, given_up=[2])
 
 
@@ -330,10 +247,10 @@ def test_a_refused_output_of_the_second_leaves_the_first_alone() -> None:
 def test_of_a_partition_that_is_lost_neither_goes_out_and_of_the_others_both(step: Step) -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)
-    world.until(first, step)
+    world.senders.until(first, step)
     world.grants[0].discarded = True
-    world.finish()
-    assert world.brokers.offsets == {1: (world.brokers.offsets[1][0], 2 * EACH)}
+    world.senders.finish()
+    assert {number: found.offset for number, found in world.brokers.offsets.items()} == {1: 2 * EACH}
     assert not [value for value in world.brokers.committed_values() if value.startswith(b"0@")]
     assert {first, second} == {0, 1}
 
@@ -344,21 +261,21 @@ def test_a_shipment_of_which_nothing_is_left_holds_nobody_up() -> None:
     for grant in world.grants.values():
         grant.discarded = True
     world.handle(1, 99)
-    assert world.advance(first) is Step.DONE
-    world.until(second, Step.DONE)
+    assert world.senders.advance(first) is Step.DONE
+    world.senders.until(second, Step.DONE)
     assert world.brokers.calls == []
 
 
 def test_while_the_member_may_not_commit_nothing_is_open() -> None:
     world = World()
-    world.may_commit = False
+    world.senders.may_commit = False
     first, second = world.ship(0), world.ship(1)
     for lane in (first, second) * 3:
-        assert world.advance(lane) is Step.ASK
-    assert (world.brokers.calls, world.windows) == ([], set())
-    world.may_commit = True
-    world.answer()
-    world.finish()
+        assert world.senders.advance(lane) is Step.ASK
+    assert (world.brokers.calls, world.senders.windows) == ([], set())
+    world.senders.may_commit = True
+    world.senders.answer()
+    world.senders.finish()
     world.check(2)
 
 
@@ -388,17 +305,16 @@ def test_in_whatever_order_and_whatever_is_aborted_every_record_is_committed_onc
     given_up = [] if bad is None else [bad]
 
     def more() -> None:
-        while left and world.steps[world.outbox._turn] is None and not world.outbox.waits:
+        while left and world.senders.steps[world.outbox._turn] is None and not world.outbox.waits:
             world.ship(left.pop(0), *given_up)
 
     more()
     for lane in order:
-        world.advance(lane % producers)
-        if world.outbox.waits:
-            world.take_if_possible()
+        world.senders.advance(lane % producers)
+        world.senders.take_if_possible()
         more()
     while left:
-        world.finish()
+        world.senders.finish()
         more()
-    world.finish()
+    world.senders.finish()
     world.check(NUMBER, given_up)
