@@ -15,8 +15,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.topics import NO_EPOCH, Position, TopicPartition
 from kunicorn.worker.delivering import DeliveringFlights
-from kunicorn.worker.flight import Flight, place_with
+from kunicorn.worker.flight import Flight
 from kunicorn.worker.outbox import Entry
+from kunicorn.worker.progress import place_with
 from kunicorn.worker.shipment import Shipment
 
 

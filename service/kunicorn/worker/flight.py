@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from kunicorn.handling.outputs import Outgoing
-from kunicorn.pipes import marks
-from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.hands import Hands
 
 
@@ -139,29 +138,6 @@ class Track:
     """Of what is queued."""
     passed: list[int] = field(default_factory=list)
     """Offsets that the consumed one has moved over the last time it moved."""
-
-
-def done_ahead(track: Track) -> Iterator[int]:
-    """What is done beyond the consumed offset: under this grant, and under earlier ones."""
-    yield from (flight.offset for flight in track.order if flight.stage is Stage.DONE)
-    yield from (offset for offset in track.done_before if offset >= track.consumed)
-
-
-def place_with(track: Track, delivered: Collection[Flight]) -> Position:
-    """How far the partition is once these are done, too."""
-    consumed, epoch, ahead = track.consumed, track.epoch, []
-    unfinished = False
-    for flight in track.order:
-        if flight.offset >= consumed + marks.WINDOW:
-            break
-        if flight.stage is not Stage.DONE and flight not in delivered:
-            consumed, unfinished = (consumed if unfinished else flight.offset), True
-        elif unfinished:
-            ahead.append(flight.offset)
-        else:
-            consumed, epoch = flight.offset + 1, flight.epoch
-    ahead += [offset for offset in track.done_before if offset >= consumed]
-    return Position(consumed, epoch, marks.written(consumed, frozenset(ahead)))
 
 
 def oldest(track: Track) -> Flight | None:

@@ -23,8 +23,9 @@ from kunicorn.pipes.ledger import (
 )
 from kunicorn.pipes.messages import FailureKind, InHand, Parked
 from kunicorn.topics import NO_EPOCH, NO_TIMESTAMP
-from kunicorn.worker.flight import Flight, Track, done_ahead, oldest
+from kunicorn.worker.flight import Flight, Track, oldest
 from kunicorn.worker.grants import Grant, GrantState
+from kunicorn.worker.progress import done_ahead
 from kunicorn.worker.table import PARKED_TOLD
 
 

@@ -12,13 +12,14 @@ record in a handler's hands at most; one that failed and waits keeps its place, 
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heappush
 from itertools import count
 from typing import Any
 
 from kunicorn.pipes.marks import WINDOW
 from kunicorn.worker.flight import Flight, Lane, Stage, Track
 from kunicorn.worker.hands import Hands
+from kunicorn.worker.progress import make_ready, note_gone, settle
 
 
 class Lanes:
@@ -57,7 +58,7 @@ class Lanes:
         """A record was fetched; its offset is above all that arrived before, unless it is fetched again. None: it is
         done already, or known."""
         if track.dropped:
-            self._note_gone(track, offset)
+            note_gone(track, offset)
         if offset < track.following:
             if not track.dropped or track.dropped[0].offset != offset:
                 return None
@@ -76,25 +77,16 @@ class Lanes:
         if offset in track.done_before:
             track.done_before.discard(offset)
             flight.stage, flight.message = Stage.DONE, None
-            self._settle(track)
+            settle(track)
             return None
         self._enqueue(flight)
         return flight
 
     def pass_by(self, track: Track, position: int) -> None:
         """The client has given out all that there is before `position`."""
-        self._note_gone(track, position)
+        note_gone(track, position)
         if not track.order:
             track.consumed = max(track.consumed, position)
-
-    def _note_gone(self, track: Track, position: int) -> None:
-        """Dropped records that did not come again were compacted away meanwhile."""
-        gone = False
-        while track.dropped and track.dropped[0].offset < position:
-            track.dropped.popleft().stage = Stage.DONE
-            gone = True
-        if gone:
-            self._settle(track)
 
     def _enqueue(self, flight: Flight) -> None:
         track, lane = flight.track, flight.lane
@@ -103,17 +95,7 @@ class Lanes:
         track.bytes += flight.size
         self.bytes += flight.size
         if lane.queue[0] is flight:
-            self._make_ready(lane)
-
-    def _make_ready(self, lane: Lane, *, first: bool = False) -> None:
-        if lane.ready:
-            return
-        lane.ready = True
-        ready = lane.track.hands.ready
-        if first:
-            ready.appendleft(lane)
-        else:
-            ready.append(lane)
+            make_ready(lane)
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -193,12 +175,12 @@ class Lanes:
             self._remove(lane)
         else:
             self._go_on(lane)
-        return self._settle(flight.track)
+        return settle(flight.track)
 
     def _go_on(self, lane: Lane) -> None:
         lane.queue.popleft()
         if lane.queue and not lane.track.closed:
-            self._make_ready(lane)
+            make_ready(lane)
         else:
             self._remove(lane)
 
@@ -262,7 +244,7 @@ class Lanes:
         if not flight.track.closed:
             flight.track.bytes += flight.size
             self.bytes += flight.size
-            self._make_ready(flight.lane, first=True)
+            make_ready(flight.lane, first=True)
 
     def take_up(self, flight: Flight, now: int) -> None:
         """A record that waits, for its next try or its delivery, is about to be ended by somebody other than the
@@ -283,22 +265,6 @@ class Lanes:
         self.in_flight -= 1
         if self._alone is flight:
             self._alone = None
-
-    def _settle(self, track: Track) -> bool:
-        order = track.order
-        if not order or order[0].stage is not Stage.DONE:
-            return False
-        track.passed.clear()
-        while order and order[0].stage is Stage.DONE:
-            flight = order.popleft()
-            track.passed.append(flight.offset)
-            track.consumed, track.epoch = flight.offset + 1, flight.epoch
-        if order:
-            track.consumed = order[0].offset
-        # Only those that may start now: each that may not would come back with every record that ends.
-        while track.beyond and track.beyond[0][0] < track.consumed + WINDOW:
-            self._make_ready(heappop(track.beyond)[2])
-        return True
 
     # -- making room -------------------------------------------------------------------------------------------------
 

@@ -31,11 +31,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     # One record may be in hand at several kills: it is not to blame.
     "workers": {"max_crashes": 100},
 }
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "cooperative-sticky": {"partition_assignment_strategy": ["cooperative-sticky"]},
-    "range": {"partition_assignment_strategy": ["range"]},
-    "consumer": {"group_protocol": "consumer"},
+COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
+KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "cooperative-sticky": ("copy", {}, COOPERATIVE),
+    "range": ("copy", {}, {"partition_assignment_strategy": ["range"]}),
+    "consumer": ("copy", {}, {"group_protocol": "consumer"}),
+    "key-threads": ("copy_in_its_time", {"ordering": "key", "concurrency": 8}, COOPERATIVE),
+    "none-tasks": ("copy_async", {"ordering": "none", "concurrency": 8}, {"group_protocol": "consumer"}),
 }
+"""Handler, how many records it has in hand, and how the group agrees."""
 BROKER = {
     "group.consumer.min.session.timeout.ms": 6000,
     "group.consumer.session.timeout.ms": 6000,
@@ -97,21 +101,22 @@ class Victims:
         assert member.stop(within=60) == 0, member.output()[-3000:]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
-    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members], protocol: str
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members], kind: str
 ) -> None:
     kafka = kafka_factory(overrides=BROKER)
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     kafka.create_topic(topic, PARTITIONS)
     kafka.create_topic(f"{topic}.out", PARTITIONS)
-    settings = merged(SETTINGS, {"group": PROTOCOLS[protocol], "producing": {"topic": f"{topic}.out"}})
+    handler, in_hand, group = KINDS[kind]
+    settings = merged(SETTINGS, {"group": group, "producing": {"topic": f"{topic}.out"}, "handler": in_hand})
     members = members_of(
         kafka.bootstrap,
         topic,
         workers=WORKERS,
-        entrypoint="tests.system.handlers.sending:copy",
+        entrypoint=f"tests.system.handlers.sending:{handler}",
         settings=settings,
         env={"KUNICORN_HANDLER_MS": "5"},
     )
@@ -134,7 +139,7 @@ def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
     wait_until(lambda: consumed() == flow.sent, f"{flow.sent} inputs to be committed (seed {seed})", 90, 0.5)
     victims.close()
     records = committed_records(kafka.bootstrap, f"{topic}.out", PARTITIONS)
-    in_their_order(records)
+    in_their_order(records, ordering=in_hand.get("ordering", "partition"))
     outputs = values_of(records)
     assert {value: count for value, count in outputs.items() if count != 1} == {}, f"seed {seed}"
     assert sum(outputs.values()) == flow.sent, f"seed {seed}"

@@ -28,11 +28,6 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(tmp_path: Path, sect
     ("text", "said"),
     [
         ('[producing]\ndelivery = "transactions"\nacks = "1"', 'below "all", which transactions need'),
-        (
-            '[producing]\ndelivery = "transactions"\n[handler]\nordering = "key"\nconcurrency = 5',
-            "says nothing of records",
-        ),
-        ('[producing]\ndelivery = "transactions"\n[handler]\nconcurrency = 5', 'use delivery = "at_least_once"'),
     ],
 )
 def test_contradictions_are_told(tmp_path: Path, text: str, said: str) -> None:

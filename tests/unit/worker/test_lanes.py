@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kunicorn.pipes.marks import WINDOW
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.flight import Flight, Stage, Track, done_ahead
+from kunicorn.pipes.marks import WINDOW, written
+from kunicorn.topics import Position, TopicPartition
+from kunicorn.worker.flight import Flight, Stage, Track
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
+from kunicorn.worker.progress import done_ahead, place_with
 
 TP = TopicPartition("t", 0)
 NS = iter(range(1, 1 << 60))
@@ -368,3 +369,15 @@ def test_a_record_that_failed_is_no_longer_held_once_its_partition_is_closed() -
     lanes.close(one)
     assert not flight.held
     assert flight.stage is Stage.WAITING
+
+
+def test_where_a_partition_will_be_is_told_over_gaps_and_with_what_was_done_before() -> None:
+    lanes, one = Lanes(), track(Hands("none", 10), done_before={3, 2 * WINDOW + 9})
+    for offset in (0, 2, 3, 2 * WINDOW, 2 * WINDOW + 1):
+        lanes.arrive(one, offset, 7, None, f"record {offset}", 1)
+    zero, two, far, farther = one.order[0], one.order[1], one.order[3], one.order[4]
+    assert place_with(one, {two}) == Position(0, -1, written(0, {2, 3}))
+    assert place_with(one, {zero, two}) == Position(2 * WINDOW, 7, written(2 * WINDOW, {2 * WINDOW + 9}))
+    assert place_with(one, {zero, two, far}) == Position(2 * WINDOW + 1, 7, written(2 * WINDOW + 1, {2 * WINDOW + 9}))
+    everything = place_with(one, {zero, two, far, farther})
+    assert everything == Position(2 * WINDOW + 2, 7, written(2 * WINDOW + 2, {2 * WINDOW + 9}))
