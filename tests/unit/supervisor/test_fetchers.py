@@ -272,6 +272,15 @@ async def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None
     assert stage.fetchers.table == {}
 
 
+async def test_what_is_lost_is_forgotten_when_its_worker_dies_with_it(stage: Stage) -> None:
+    stage.give(0, 1)
+    stage.workers[0].consume(stage.start_of(0), 130, in_hand=1)
+    losing = await lost(stage, 0)
+    stage.die()
+    await losing
+    assert list(stage.fetchers.table) == tps(1)
+
+
 async def test_a_lost_partition_that_its_worker_clings_to_meets_the_ladder_too(stage: Stage) -> None:
     stage.give(0)
     stage.workers[0].consume(stage.start_of(0), 130, in_hand=1)
