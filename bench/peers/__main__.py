@@ -1,6 +1,7 @@
 """Ours beside every peer: throughput, cost, memory and delays, audited, in one run. `make bench`
 
-    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--first N] [--scale X] [--keep] [--write] [--page]
+    python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--first N] [--scale X] [--keep]
+                         [--broker small|shipped] [--write] [--page]
 
 Contenders live in environments of their own, made on the first run. One that cannot be had or fails is told in the
 tables with the reason. Every run is on disk as soon as it is over, so that Ctrl-C loses the run at hand only; `--page`
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,13 +28,14 @@ from bench.peers.contenders import Contender, Setting
 from bench.peers.environments import Unavailable
 from bench.peers.goals import Goal, goals
 from bench.peers.loads import fill
-from bench.peers.page import KINDS, TITLE, page, pictures
+from bench.peers.page import BROKERS, KINDS, TITLES, page, page_as_shipped, pictures
 from bench.peers.plan import Plan, Series, full, loops_of_work, quick
 from bench.peers.results import Measured, Results
 from bench.topics import create
-from tests.kafka import KafkaCluster
+from tests.kafka import AS_SHIPPED, SMALL, KafkaCluster
 
-RESULTS = Path(__file__).parents[2] / "reports" / "peers.json"
+REPORTS = Path(__file__).parents[2] / "reports"
+JVMS = {"small": SMALL, "shipped": AS_SHIPPED}
 
 
 def main() -> int:
@@ -47,24 +49,29 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="what the last run left of what is not measured now")
     parser.add_argument("--write", action="store_true", help="put tables and pictures into docs/")
     parser.add_argument("--page", action="store_true", help="measure nothing: what the last run left")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
+    parser.add_argument("--broker", choices=BROKERS, default="small", help="its JVM: %(choices)s; a page for each")
+    parser.add_argument("--results", type=Path, help="default: reports/peers-BROKER.json")
     options = parser.parse_args()
+    results_at = options.results or REPORTS / f"peers-{options.broker}.json"
     plan = (quick if options.quick else full)(options.scale)
-    results = Results.read(options.results) if options.page or options.keep else Results(options.results)
+    results = Results.read(results_at) if options.page or options.keep else Results(results_at)
     if not options.page:
         try:
-            measure(replace(plan, series=plan.series[: options.first]), results, options.only, options.kinds)
+            wanted = replace(plan, series=plan.series[: options.first])
+            measure(wanted, results, options.only, options.kinds, JVMS[options.broker])
         except KeyboardInterrupt:
             print("interrupted: what there is so far follows", flush=True)
     reached = goals(plan, results)
     show(reached)
-    if options.write:
+    if options.write and options.broker == "shipped":
+        write_section(TITLES["shipped"], page_as_shipped(plan, results, reached))
+    elif options.write:
         pictures(plan, results)
-        write_section(TITLE, page(plan, results, reached))
+        write_section(TITLES["small"], page(plan, results, reached))
     return 1 if any(goal.reached is False for goal in reached) else 0
 
 
-def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection[str]) -> None:
+def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection[str], jvm: Sequence[str]) -> None:
     """All runs of the plan. Blocks."""
     words = [word.lower() for word in only]
     runs = [
@@ -74,7 +81,7 @@ def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection
     ]
     results.forget({(series.case, who) for series, _, who in runs})
     loops, unavailable = loops_of_work(), prepared({who for _, _, who in runs})
-    with KafkaCluster() as kafka:
+    with KafkaCluster(jvm=jvm) as kafka:
         for load in dict.fromkeys(series.case.load for series, _, _ in runs if series.case.kind != "delay"):
             print(f"filling {load}: {load.records:,} records", flush=True)
             fill(kafka, load)

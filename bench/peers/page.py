@@ -13,12 +13,13 @@ from bench.pages import PAGE
 from bench.peers import contenders as c
 from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.goals import Goal
-from bench.peers.plan import Case, Plan
+from bench.peers.plan import HEADLINE, Case, Plan
 from bench.peers.plot import Bar, bars
 from bench.peers.results import Results
 from tests.kafka.cluster import VERSION
 
-TITLE = "Beside every peer"
+TITLES = {"small": "Beside every peer", "shipped": "Beside every peer, the broker as Kafka's scripts start it"}
+BROKERS = {"small": "a small JVM (C1, serial collector, 512 MB)", "shipped": "Kafka's own JVM flags (C2, G1, 1 GB)"}
 PICTURES = PAGE.parent / "pictures"
 KINDS = {
     "nothing": "nothing to do",
@@ -33,11 +34,24 @@ def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
     parts = [conditions("make bench", CONTENDERS), _goal_table(reached), _paragraph(_rules())]
     for picture, title in (("peers-rate.svg", "Records per second"), ("peers-cpu.svg", "CPU per record")):
         parts.append(f"![{title}](pictures/{picture})")
+    return "\n\n".join([*parts, *_tables(plan, results)])
+
+
+def page_as_shipped(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
+    """What was measured beside such a broker; most of it is not."""
+    command = "python -m bench.peers --broker shipped --first 1"
+    told = "As above, with the broker as most people run it."
+    measured = [goal for goal in reached if goal.reached is not None]
+    return "\n\n".join([conditions(command, HEADLINE, "shipped"), told, _goal_table(measured), *_tables(plan, results)])
+
+
+def _tables(plan: Plan, results: Results) -> list[str]:
+    parts = []
     for case in dict.fromkeys(series.case for series in plan.series):
         taking_part = [who for who in CONTENDERS if results.of(case, who) or results.failure(case, who)]
         if taking_part:
             parts += [f"### {_heading(case)}", _table(case, results, taking_part)]
-    return "\n\n".join(parts)
+    return parts
 
 
 def pictures(plan: Plan, results: Results) -> None:
@@ -54,13 +68,13 @@ def pictures(plan: Plan, results: Results) -> None:
         (PICTURES / name).write_text(bars(title, unit, ranked))
 
 
-def conditions(command: str, taking_part: Iterable[Contender]) -> str:
+def conditions(command: str, taking_part: Iterable[Contender], broker: str = "small") -> str:
     """What it was measured with."""
     versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
     return _paragraph(
-        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} and one contender at a time on "
-        f"the same {os.cpu_count()} cores ({_processor()}), Linux {platform.release().split('-')[0]}, Python "
-        f"{platform.python_version()}. {'; '.join(versions)}."
+        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker]} and one "
+        f"contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}. {'; '.join(versions)}."
     )
 
 

@@ -24,7 +24,7 @@ from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.sasl import Sasl
 from tests.fakes.coordinator_broker import CoordinatorBroker
 from tests.fakes.obedient_worker import ObedientWorker
-from tests.unit.supervisor.test_fetchers import Stage
+from tests.fakes.stage import Stage
 
 GROUP: Mapping[str, Any] = {
     "id": "g",

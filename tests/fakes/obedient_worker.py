@@ -17,7 +17,7 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.topics import Position, TopicPartition
-from tests.unit.supervisor.test_fetchers import PlayedWorker
+from tests.fakes.played_workers import PlayedWorker
 
 
 class ObedientWorker(PlayedWorker):

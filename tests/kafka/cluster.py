@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kunicorn.demo.processes import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked
-from tests.kafka.broker import Broker, java_command
+from tests.kafka.broker import SMALL, Broker, java_command
 from tests.kafka.properties import plan_nodes, server_properties
 from tests.waiting import wait_until
 
@@ -32,7 +32,7 @@ class KafkaCluster:
     """`brokers` real brokers on free loopback ports; everything is gone when the block ends.
 
     `overrides` are added to every `server.properties`, `format_arguments` to StorageTool's command
-    line. With a `workdir` of the caller's, data and logs stay there.
+    line; `jvm` are the brokers' flags. With a `workdir` of the caller's, data and logs stay there.
     Raises `KafkaUnavailable` with the brokers' log where they do not come up.
     """
 
@@ -43,6 +43,7 @@ class KafkaCluster:
         overrides: Mapping[str, object] | None = None,
         version: str = VERSION,
         format_arguments: Sequence[str] = (),
+        jvm: Sequence[str] = SMALL,
     ) -> None:
         self._format_arguments = format_arguments
         self._kafka = distribution(version)
@@ -50,7 +51,7 @@ class KafkaCluster:
         self.workdir = workdir or Path(tempfile.mkdtemp(prefix="kunicorn-kafka-"))
         self._nodes = plan_nodes(brokers, self.workdir)
         self._overrides = dict(overrides or {})
-        self.brokers = [Broker(node, self._kafka) for node in self._nodes]
+        self.brokers = [Broker(node, self._kafka, jvm) for node in self._nodes]
         self._admin: AdminClient | None = None
 
     def __enter__(self) -> Self:

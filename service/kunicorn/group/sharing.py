@@ -32,6 +32,9 @@ def share(
     ring = sorted(set(workers))
     if not ring:
         return {}
+    placed = {partition: current[partition] for partition in partitions if partition in current}
+    if len(placed) == len(partitions) and _is_even(ring, placed):
+        return placed
     held: dict[int, list[TopicPartition]] = {worker: [] for worker in ring}
     free: list[TopicPartition] = []
     for partition in sorted(set(partitions)):
@@ -71,6 +74,14 @@ def keep(
         busy[worker] += demands.get(tp, 0.0) or usual
     starving = any(not counts[worker] for worker in busy) and max(counts.values(), default=0) > 1
     return share(partitions, workers, current) if starving else shared
+
+
+def _is_even(ring: Sequence[int], placed: Mapping[TopicPartition, int]) -> bool:
+    """Whether everything is with these workers, in equal numbers within one: most reports find it so, and with ten
+    thousand partitions to sort through every one of them would hold up the loop."""
+    counts = Counter(placed.values())
+    having = [counts[worker] for worker in ring]
+    return sum(having) == len(placed) and max(having) - min(having) <= 1
 
 
 def _quotas(ring: Sequence[int], held: Mapping[int, Sequence[TopicPartition]], free: int) -> dict[int, int]:

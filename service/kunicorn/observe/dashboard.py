@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunicorn.observe import catalogue as c
+from kunicorn.observe import group_catalogue as g
 from kunicorn.observe.catalogue import Declared, Kind
 
 _HEIGHT = 8
@@ -83,23 +84,23 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "At a glance",
         (
-            Panel("Oldest unhandled record", "s", _one("max({0})", c.LAG_SECONDS, ""), 4, "stat"),
-            Panel("Lag", "short", _one("sum({0})", c.LAG, ""), 4, "stat"),
-            Panel("Members", "short", _one("count({0})", c.GROUP_INFO, ""), 4, "stat"),
+            Panel("Oldest unhandled record", "s", _one("max({0})", g.LAG_SECONDS, ""), 4, "stat"),
+            Panel("Lag", "short", _one("sum({0})", g.LAG, ""), 4, "stat"),
+            Panel("Members", "short", _one("count({0})", g.GROUP_INFO, ""), 4, "stat"),
             Panel("Workers up", "short", _one("sum({0})", c.WORKER_UP, ""), 4, "stat"),
             Panel("Ready", "short", _one("sum({0})", c.READY, ""), 4, "stat"),
             Panel("Halted or stuck", "short",
-                  (Query("sum({0})", (c.PARTITIONS,), "", 'state=~"halted|stuck"'),), 4, "stat"),
+                  (Query("sum({0})", (g.PARTITIONS,), "", 'state=~"halted|stuck"'),), 4, "stat"),
         ),
     ),
     (
         "Records",
         (
             Panel("Records handled", "ops", _rate(c.CONSUMED, "topic")),
-            Panel("Lag in seconds", "s", _one("max by (topic) ({0})", c.LAG_SECONDS, "{{topic}}")),
-            Panel("Lag", "short", _one("sum by (topic) ({0})", c.LAG, "{{topic}}")),
+            Panel("Lag in seconds", "s", _one("max by (topic) ({0})", g.LAG_SECONDS, "{{topic}}")),
+            Panel("Lag", "short", _one("sum by (topic) ({0})", g.LAG, "{{topic}}")),
             Panel("Lag by partition, the ten largest", "short",
-                  _one("topk(10, max by (topic, partition) ({0}))", c.LAG, "{{topic}}-{{partition}}")),
+                  _one("topk(10, max by (topic, partition) ({0}))", g.LAG, "{{topic}}-{{partition}}")),
             Panel("Handler duration", "s", _quantiles(c.PROCESS_SECONDS)),
             Panel("Longest handler call now", "s", _each(c.INFLIGHT_AGE)),
             Panel("Handler failures", "ops", _rate(c.FAILURES, "topic"), 6),
@@ -125,22 +126,22 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Group",
         (
-            Panel("Partitions by state", "short", _one("sum by (state) ({0}) > 0", c.PARTITIONS, "{{state}}")),
-            Panel("Partitions by member", "short", _one("sum by (instance) ({0})", c.ASSIGNED, "{{instance}}")),
-            Panel("Generation", "short", _each(c.GENERATION)),
+            Panel("Partitions by state", "short", _one("sum by (state) ({0}) > 0", g.PARTITIONS, "{{state}}")),
+            Panel("Partitions by member", "short", _one("sum by (instance) ({0})", g.ASSIGNED, "{{instance}}")),
+            Panel("Generation", "short", _each(g.GENERATION)),
             Panel("Rebalances by reason and result", "short",
-                  _one("sum by (reason, result) (increase({0}{w}))", c.REBALANCES, "{{reason}}: {{result}}")),
-            Panel("Rebalance duration", "s", _quantiles(c.REBALANCE_SECONDS)),
-            Panel("Drain duration", "s", _quantiles(c.DRAIN_SECONDS)),
+                  _one("sum by (reason, result) (increase({0}{w}))", g.REBALANCES, "{{reason}}: {{result}}")),
+            Panel("Rebalance duration", "s", _quantiles(g.REBALANCE_SECONDS)),
+            Panel("Drain duration", "s", _quantiles(g.DRAIN_SECONDS)),
             Panel("Last heartbeat against the session", "percentunit", (
                 Query("max by (instance) ({0} / on (job, instance, group) {1})",
-                      (c.HEARTBEAT_AGE, c.SESSION_TIMEOUT), "{{instance}}"),
+                      (g.HEARTBEAT_AGE, g.SESSION_TIMEOUT), "{{instance}}"),
             )),
-            Panel("Heartbeats", "ops", _rate(c.HEARTBEATS, "result")),
-            Panel("Heartbeat answer time", "s", _quantiles(c.HEARTBEAT_SECONDS)),
-            Panel("Commits by result", "ops", _rate(c.COMMITS, "result")),
-            Panel("Commit duration", "s", _quantiles(c.COMMIT_SECONDS)),
-            Panel("Since the last commit", "s", _each(c.COMMIT_AGE)),
+            Panel("Heartbeats", "ops", _rate(g.HEARTBEATS, "result")),
+            Panel("Heartbeat answer time", "s", _quantiles(g.HEARTBEAT_SECONDS)),
+            Panel("Commits by result", "ops", _rate(g.COMMITS, "result")),
+            Panel("Commit duration", "s", _quantiles(g.COMMIT_SECONDS)),
+            Panel("Since the last commit", "s", _each(g.COMMIT_AGE)),
         ),
     ),
     (
@@ -154,7 +155,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Event loop late by", "s", _each(c.LOOP_LAG)),
             Panel("Uptime", "s", _each(c.UPTIME)),
             Panel("Workers by state", "short", _one("sum by (state) ({0}) > 0", c.WORKERS, "{{state}}")),
-            Panel("Longest turn of a worker", "s", _each(c.LAST_POLL)),
+            Panel("Longest turn of a worker", "s", _each(g.LAST_POLL)),
         ),
     ),
     (
@@ -197,7 +198,7 @@ def _variables() -> list[dict[str, Any]]:
     return [
         datasource,
         _variable("job", f"label_values({c.BUILD_INFO.name}, job)"),
-        _variable("group", f'label_values({c.ASSIGNED.name}{{job=~"$job"}}, group)'),
+        _variable("group", f'label_values({g.ASSIGNED.name}{{job=~"$job"}}, group)'),
         _variable("instance", f'label_values({c.BUILD_INFO.name}{{job=~"$job"}}, instance)'),
     ]
 

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kunicorn.group.partitions import PartitionState
 from kunicorn.observe import catalogue as c
+from kunicorn.observe import group_catalogue as g
 from kunicorn.observe import health
 from kunicorn.observe.catalogue import Declared
 from kunicorn.observe.status import GroupStatus, PartitionStatus, Status, WorkerStatus
@@ -19,27 +20,27 @@ _WORKER_STATES = ("starting", "ready", "draining", "backing-off", "idle")
 _NO_GENERATION = -1
 
 _PARTITION_SERIES: tuple[tuple[Declared, Callable[[PartitionStatus], Value]], ...] = (
-    (c.LAG, lambda p: p.lag),
-    (c.LAG_SECONDS, lambda p: p.lag_seconds),
-    (c.POSITION, lambda p: p.position),
-    (c.COMMITTED, lambda p: p.committed),
-    (c.LOG_END, lambda p: p.log_end),
+    (g.LAG, lambda p: p.lag),
+    (g.LAG_SECONDS, lambda p: p.lag_seconds),
+    (g.POSITION, lambda p: p.position),
+    (g.COMMITTED, lambda p: p.committed),
+    (g.LOG_END, lambda p: p.log_end),
 )
 
 _ASSIGNED_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
-    (c.LAG_MAX, lambda s: max((p.lag for p in s.partitions if p.lag is not None), default=None)),
+    (g.LAG_MAX, lambda s: max((p.lag for p in s.partitions if p.lag is not None), default=None)),
     (c.INFLIGHT, lambda s: sum(w.in_flight for w in s.workers)),
     (c.INFLIGHT_AGE, lambda s: max((p.in_hand_age for p in s.partitions if p.in_hand_age is not None), default=None)),
-    (c.ASSIGNED, lambda s: len(s.partitions)),
-    (c.LAST_POLL, lambda s: max((w.runner_age for w in s.workers if w.runner_age is not None), default=None)),
+    (g.ASSIGNED, lambda s: len(s.partitions)),
+    (g.LAST_POLL, lambda s: max((w.runner_age for w in s.workers if w.runner_age is not None), default=None)),
 )
 
 _GROUP_SERIES: tuple[tuple[Declared, Callable[[GroupStatus], Value]], ...] = (
-    (c.GENERATION, lambda g: None if g.generation == _NO_GENERATION else g.generation),
-    (c.HEARTBEAT_AGE, lambda g: g.heartbeat_age),
-    (c.SESSION_TIMEOUT, lambda g: g.session_timeout),
-    (c.LEASE_LEFT, lambda g: g.lease_left),
-    (c.REBALANCE_AGE, lambda g: min((r.age for r in g.last_rebalances), default=None)),
+    (g.GENERATION, lambda m: None if m.generation == _NO_GENERATION else m.generation),
+    (g.HEARTBEAT_AGE, lambda m: m.heartbeat_age),
+    (g.SESSION_TIMEOUT, lambda m: m.session_timeout),
+    (g.LEASE_LEFT, lambda m: m.lease_left),
+    (g.REBALANCE_AGE, lambda m: min((r.age for r in m.last_rebalances), default=None)),
 )
 
 _SERVICE_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
@@ -70,7 +71,7 @@ class Gauges:
         """Caller: Prometheus's encoder."""
         status, group_id = self._status, self._status.group_id
         yield _family(c.BUILD_INFO, [((status.version,), 1)])
-        yield _family(c.PARTITIONS, self._by_state())
+        yield _family(g.PARTITIONS, self._by_state())
         for declared, of_service in _SERVICE_SERIES:
             yield _family(declared, [((), of_service(status))])
         for declared, of_assigned in _ASSIGNED_SERIES:
@@ -80,13 +81,13 @@ class Gauges:
         if status.group is not None:
             yield from self._of_group(status.group)
         if status.commit is not None:
-            yield _family(c.COMMIT_AGE, [((group_id,), status.commit.last_age)])
+            yield _family(g.COMMIT_AGE, [((group_id,), status.commit.last_age)])
         for declared, of_worker in _WORKER_SERIES:
             yield _family(declared, [((str(worker.worker),), of_worker(worker)) for worker in status.workers])
 
     def _of_group(self, group: GroupStatus) -> Iterator[Metric]:
-        yield _family(c.GROUP_INFO, [((group.group_id, group.protocol, group.instance_id or ""), 1)])
-        yield _family(c.GROUP_STATE, [((group.group_id, group.state), 1)])
+        yield _family(g.GROUP_INFO, [((group.group_id, group.protocol, group.instance_id or ""), 1)])
+        yield _family(g.GROUP_STATE, [((group.group_id, group.state), 1)])
         for declared, of_group in _GROUP_SERIES:
             yield _family(declared, [((group.group_id,), of_group(group))])
 

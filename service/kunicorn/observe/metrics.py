@@ -16,10 +16,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from kunicorn.observe import catalogue as c
+from kunicorn.observe import group_catalogue as g
 from kunicorn.observe import logs
 from kunicorn.observe.catalogue import Declared
 from kunicorn.observe.families import Families
 from kunicorn.observe.gauges import Gauges
+from kunicorn.observe.served import every
 from kunicorn.observe.status import Status
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas, Pong
 
@@ -39,21 +41,21 @@ _TOTALS = ("records", "failures", "retries", "skipped")
 _GROUPS_OWN = frozenset(
     declared.name
     for declared in (
-        *(c.HEARTBEATS, c.HEARTBEAT_SECONDS, c.REBALANCES, c.REBALANCE_SECONDS, c.PARTITIONS_LOST),
-        *(c.COMMITS, c.COMMIT_SECONDS),
+        *(g.HEARTBEATS, g.HEARTBEAT_SECONDS, g.REBALANCES, g.REBALANCE_SECONDS, g.PARTITIONS_LOST),
+        *(g.COMMITS, g.COMMIT_SECONDS),
     )
 )
 """Counted for members of a group only: elsewhere they would stand at 0 and look like a fault."""
 
 
-_OURS = frozenset(declared.name for declared in c.every())
+_OURS = frozenset(declared.name for declared in every())
 _OF_THE_PROCESS = (
     *("virtual_memory_bytes", "resident_memory_bytes", "start_time_seconds", "cpu_seconds", "open_fds", "max_fds"),
 )
 
 
 class Metrics:
-    """Counters and histograms as attributes; what each means is in `kunicorn.observe.catalogue`.
+    """Counters and histograms as attributes; what each means is in `kunicorn.observe.catalogue` and `group_catalogue`.
 
     Caller: supervisor, from its event loop; `render` runs in another thread meanwhile.
     """
@@ -78,15 +80,15 @@ class Metrics:
         """What the handler counts by itself."""
         self.clients = Families(())
         """What the workers' Kafka clients say of themselves."""
-        self.heartbeats = self._counter(c.HEARTBEATS)
-        self.heartbeat_seconds = self._histogram(c.HEARTBEAT_SECONDS, _FAST)
-        self.rebalances = self._counter(c.REBALANCES)
-        self.rebalance_seconds = self._histogram(c.REBALANCE_SECONDS, _SLOW)
-        self.partitions_lost = self._counter(c.PARTITIONS_LOST)
-        self.commits = self._counter(c.COMMITS)
-        self.commit_seconds = self._histogram(c.COMMIT_SECONDS, _FAST)
-        self.offset_resets = self._counter(c.OFFSET_RESETS)
-        self.drain_seconds = self._histogram(c.DRAIN_SECONDS, _SLOW)
+        self.heartbeats = self._counter(g.HEARTBEATS)
+        self.heartbeat_seconds = self._histogram(g.HEARTBEAT_SECONDS, _FAST)
+        self.rebalances = self._counter(g.REBALANCES)
+        self.rebalance_seconds = self._histogram(g.REBALANCE_SECONDS, _SLOW)
+        self.partitions_lost = self._counter(g.PARTITIONS_LOST)
+        self.commits = self._counter(g.COMMITS)
+        self.commit_seconds = self._histogram(g.COMMIT_SECONDS, _FAST)
+        self.offset_resets = self._counter(g.OFFSET_RESETS)
+        self.drain_seconds = self._histogram(g.DRAIN_SECONDS, _SLOW)
         self.worker_restarts = self._counter(c.WORKER_RESTARTS)
         self.worker_recycles, self.partition_moves = map(self._counter, (c.WORKER_RECYCLES, c.PARTITION_MOVES))
         self.reloads = self._counter(c.RELOADS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kunicorn.observe import job_catalogue
-from kunicorn.observe.catalogue import Declared, Kind, every
+from kunicorn.observe.catalogue import Declared, Kind
+from kunicorn.observe.served import every
 
 _HEAD = """# Metrics
 

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 log = logs.get("kunicorn")
 
 _SHOWN_WITHIN = 0.4
-"""Seconds without a join."""
-_ASKED = 0.05
-"""Seconds that it takes until JoinGroup is on its way."""
+"""Seconds without a join, which may be long in coming: no broker answers, or the handler takes its time to import."""
 
 
 def run(
@@ -100,7 +98,6 @@ class Service:
         fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
         self._stopping = Stopping(self._source, group, self._works.end)
         self._snapshot = Snapshot(self._source, self._workforce, self._metrics.totals)
-        self._joining = asyncio.Event()
         self._http: Server | None = None
 
     def _source_of_partitions(self) -> Source:
@@ -147,8 +144,7 @@ class Service:
         """Answer there, from the join on, or soon if there is none yet: what answers is loaded while the coordinator
         waits for other members, and keeps no record waiting before."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._joining.wait(), _SHOWN_WITHIN)
-        await asyncio.sleep(_ASKED)
+            await asyncio.wait_for(self._source.asked.wait(), _SHOWN_WITHIN)
         http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
         self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
@@ -179,7 +175,6 @@ class Service:
             *([watching.watch(self._watched, self._workforce.reloader.ask)] if self._watched else []),
         )
         self._stopping.serving = True
-        self._joining.set()
         await self._source.run()
 
     async def _shut_down(self) -> None:

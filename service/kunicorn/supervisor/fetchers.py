@@ -223,11 +223,13 @@ class Fetchers:
 
     def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
         """See `PoolListener`."""
+        ended: list[Partition] = []
         for stopped in report.partitions:
             if (partition := self._grants.find(worker, stopped.grant)) is not None:
                 self._grants.end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
                 partition.meet(PartitionEvent.LET_GO)
-        self._after_reports()
+                ended.append(partition)
+        self._after_reports(ended)
 
     def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
         """See `PoolListener`."""
@@ -247,7 +249,7 @@ class Fetchers:
             self._deny(partition, report.error)
         else:
             self.halt(partition.tp, report.error)
-        self._after_reports()
+        self._after_reports([partition])
 
     def _deny(self, partition: Partition, reason: str) -> None:
         if partition.denied:
@@ -276,11 +278,12 @@ class Fetchers:
         self._grants.bury(worker)
         if unsettled := [partition for partition in held if partition.state is PartitionState.RESOLVING]:
             self.resolve(unsettled)
-        self._after_reports()
+        self._after_reports(held)
         return anything
 
-    def _after_reports(self) -> None:
-        self.forget([tp for tp, p in self.table.items() if p.lost and p.state is PartitionState.RELEASED])
+    def _after_reports(self, ended: Iterable[Partition]) -> None:
+        """The grants of these are over. Those that were lost are forgotten at once: no commit waits for them."""
+        self.forget([p.tp for p in ended if p.lost and p.state is PartitionState.RELEASED])
         self.distribute()
         self._notify()
 

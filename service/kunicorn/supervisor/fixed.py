@@ -60,6 +60,7 @@ class FixedAssignment:
         extend_lease: Callable[[int], None],
     ) -> None:
         """Sends nothing before `run`."""
+        self.asked = asyncio.Event()
         self.over = False
         self.steady = True
         self.unfinished = 0
@@ -88,6 +89,7 @@ class FixedAssignment:
         self._extend_lease(_FOR_EVER)
         stops = await self._ends() if self._assign.stop == "end" else {}
         self._take_up(self._known, stops)
+        self.asked.set()
         watching = asyncio.create_task(self._watch_topics())
         try:
             while not self._told_to_leave.is_set() and not await self._through():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from kunicorn.group.states import State
@@ -63,6 +64,11 @@ class GroupAssignment:
             unclean="not everything handled is committed: it will be handled again by the next owner",
             overdue="not out of the group",
         )
+
+    @property
+    def asked(self) -> asyncio.Event:
+        """See `Source`."""
+        return self._coordinator.join_sent
 
     @property
     def steady(self) -> bool:

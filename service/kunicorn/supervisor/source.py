@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,6 +34,10 @@ class Source(Protocol):
     @property
     def commits(self) -> Commits | None:
         """The committer; None where no offsets are kept."""
+
+    @property
+    def asked(self) -> asyncio.Event:
+        """Set once the first partitions are asked for: JoinGroup is on its way, or there is no group to join."""
 
     @property
     def steady(self) -> bool:

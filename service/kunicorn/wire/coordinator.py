@@ -56,6 +56,9 @@ class Coordinator:
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         """Sends nothing."""
         self.node: Broker | None = None
+        self.join_sent = asyncio.Event()
+        """Set from the first JoinGroup on that may bring an assignment, or the first ConsumerGroupHeartbeat. Whoever
+        waits for it goes on after the frame was written."""
         self._cluster = cluster
         self._group_id = group_id
 
@@ -98,11 +101,15 @@ class Coordinator:
         reason: str,
         timeout: float,
     ) -> JoinAnswer:
-        """JoinGroup; parked by the broker until all members have come, `rebalance_timeout_ms` at most."""
+        """JoinGroup; parked by the broker until all members have come, `rebalance_timeout_ms` at most.
+
+        Without `member_id` and `instance_id` it is answered at once, with the id to come back with (KIP-394).
+        """
+        sent = self.join_sent if member_id or instance_id is not None else None
         fields = group_requests.join(
             self._group_id, member_id, instance_id, session_timeout_ms, rebalance_timeout_ms, protocols, reason
         )
-        return group_answers.joined(await self._ask(CONTROL, Api.JOIN_GROUP, lambda _: fields, timeout))
+        return group_answers.joined(await self._ask(CONTROL, Api.JOIN_GROUP, lambda _: fields, timeout, sent=sent))
 
     async def sync(
         self,
@@ -136,7 +143,7 @@ class Coordinator:
     ) -> ConsumerHeartbeatAnswer:
         """ConsumerGroupHeartbeat. Raises `UnsupportedByBroker` where the consumer protocol is not known."""
         fields = group_requests.consumer_heartbeat(self._group_id, member_id, epoch, instance_id, wishes, owned)
-        answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout)
+        answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout, sent=self.join_sent)
         return group_answers.consumer_heartbeat_answered(answer)
 
     async def describe(self, timeout: float) -> Any:
@@ -208,7 +215,13 @@ class Coordinator:
         return group_answers.offsets_fetched(answer, self._group_id)
 
     async def _ask(
-        self, purpose: str, api: Api, fields: Callable[[int], Fields], timeout: float, at_most: int | None = None
+        self,
+        purpose: str,
+        api: Api,
+        fields: Callable[[int], Fields],
+        timeout: float,
+        at_most: int | None = None,
+        sent: asyncio.Event | None = None,
     ) -> Any:
         if self.node is None:
             raise CoordinatorUnavailable(
@@ -218,4 +231,7 @@ class Coordinator:
         deadline = loop.time() + timeout
         connection = await self._cluster.connection(self.node.node_id, purpose, timeout)
         version = connection.version(api, at_most)
+        if sent is not None:
+            # Nothing else has its turn between here and the request's frame.
+            sent.set()
         return await connection.request(api, fields(version), max(0.0, deadline - loop.time()), version)

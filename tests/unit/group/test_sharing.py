@@ -41,6 +41,19 @@ def test_loads_differ_by_at_most_one(
     assert max(counts) - min(counts) <= 1
 
 
+@pytest.mark.parametrize(
+    ("counts", "evened"), [((3, 2), (3, 2)), ((4, 2), (3, 3)), ((1, 1, 0), (1, 1, 0)), ((2, 0), (1, 1))]
+)
+def test_what_is_even_stays_as_it_is_and_two_more_than_another_worker_has_is_not(
+    counts: tuple[int, ...], evened: tuple[int, ...]
+) -> None:
+    places = [worker for worker, count in enumerate(counts) for _ in range(count)]
+    current = {TopicPartition("a", number): worker for number, worker in enumerate(places)}
+    shared = share(list(current), range(len(counts)), current)
+    assert tuple(loads(shared, set(range(len(counts))))) == evened
+    assert (shared == current) is (counts == evened)
+
+
 @steady
 @given(partitions=partition_sets, workers=worker_sets, current=currents)
 def test_no_balanced_sharing_moves_less(

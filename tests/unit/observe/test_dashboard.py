@@ -7,13 +7,13 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from kunicorn.observe import catalogue
 from kunicorn.observe.catalogue import Kind
 from kunicorn.observe.dashboard import dashboard, expressions
+from kunicorn.observe.served import every
 
 ROOT = Path(__file__).parents[3]
 _SUFFIX = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket", Kind.GAUGE: ""}
-EXPOSED = {declared.name + _SUFFIX[declared.kind]: declared for declared in catalogue.every()}
+EXPOSED = {declared.name + _SUFFIX[declared.kind]: declared for declared in every()}
 
 
 def test_the_dashboard_is_current() -> None:

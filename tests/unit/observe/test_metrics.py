@@ -9,9 +9,10 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from kunicorn.observe import catalogue, logs
+from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.pages import metrics_page
+from kunicorn.observe.served import every
 from kunicorn.observe.status import Status
 from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
 from kunicorn.worker.statistics import ClientStatistics
@@ -219,7 +220,7 @@ def test_every_declared_metric_is_exposed_and_every_exposed_one_declared() -> No
         for family in parser.text_string_to_metric_families(body.decode())
         if not family.name.startswith("process_") and not family.name.endswith("_created")
     }
-    assert found == {(declared.name, declared.kind.value) for declared in catalogue.every()}
+    assert found == {(declared.name, declared.kind.value) for declared in every()}
 
 
 def test_the_metrics_page_is_current() -> None:
@@ -229,7 +230,7 @@ def test_the_metrics_page_is_current() -> None:
 
 
 def test_names_belong_to_no_exporter() -> None:
-    assert [d.name for d in catalogue.every() if d.name.startswith("kafka_consumergroup")] == []
+    assert [d.name for d in every() if d.name.startswith("kafka_consumergroup")] == []
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])

@@ -14,7 +14,8 @@ from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.replacing import ReplacementFailed
 from kunicorn.supervisor.seeking import Seeker
-from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
+from tests.fakes.played_workers import PlayedWorker
+from tests.fakes.stage import Stage, tps
 
 
 class Bench:

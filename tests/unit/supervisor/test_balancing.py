@@ -21,7 +21,8 @@ from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.suspects import Poison
 from kunicorn.topics import TopicPartition
-from tests.unit.supervisor.test_fetchers import PlayedPool, PlayedWorker, Stage
+from tests.fakes.played_workers import PlayedPool, PlayedWorker
+from tests.fakes.stage import Stage
 
 SETTINGS = WorkerSettings(sharing_interval_ms=1000)
 

@@ -18,7 +18,8 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.ending import Ending
 from kunicorn.supervisor.until import Until, until_of
 from kunicorn.topics import TopicPartition
-from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
+from tests.fakes.played_workers import PlayedWorker
+from tests.fakes.stage import Stage, tps
 
 END = 105
 

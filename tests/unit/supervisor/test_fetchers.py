@@ -3,138 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection
 
 import pytest
 
 from kunicorn.group.partitions import PartitionState
-from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, Ledger
-from kunicorn.pipes.messages import (
-    Failed,
-    FailureKind,
-    FetcherStart,
-    FetcherStopped,
-    StartFetcher,
-    StopFetcher,
-    Stopped,
-    ToWorker,
-)
-from kunicorn.supervisor.deaths import TopicHandling
-from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.worker import WorkerProcess, WorkerState
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
 from kunicorn.topics import Position, TopicPartition
-
-
-def tps(*numbers: int) -> list[TopicPartition]:
-    return [TopicPartition("orders", n) for n in numbers]
-
-
-class PlayedWorker(WorkerProcess):
-    """A worker whose part the test plays: it keeps what it is told and writes a real ledger."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number, pid=-1, pidfd=-1, ledger=Ledger.create(64), now=clock.now())
-        self.told: list[ToWorker] = []
-        self.state = WorkerState.READY
-
-    def send(self, message: ToWorker) -> None:
-        self.told.append(message)
-
-    def starts(self) -> dict[TopicPartition, FetcherStart]:
-        """Every hand-out so far, the latest of each partition."""
-        return {
-            TopicPartition(start.topic, start.partition): start
-            for message in self.told
-            if isinstance(message, StartFetcher)
-            for start in message.partitions
-        }
-
-    def asked_to_stop(self) -> list[int]:
-        return [grant for message in self.told if isinstance(message, StopFetcher) for grant in message.grants]
-
-    def consume(self, start: FetcherStart, offset: int, *, in_hand: int = 0) -> None:
-        """Open the slot if need be; have consumed up to `offset`, with so many records in hand."""
-        if not self.ledger.read(start.slot, start.grant).started:
-            self.ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
-        at = self.ledger.index(start.slot)
-        self.ledger.cells[at + CONSUMED] = offset
-        self.ledger.cells[at + HAND_OFFSET] = offset
-        self.ledger.cells[at + HAND_COUNT] = in_hand
-
-
-@dataclass
-class PlayedPool:
-    """The workers there are."""
-
-    workers: dict[int, PlayedWorker]
-    places: list[int] = field(default_factory=lambda: [0, 1])
-    pressed: list[int] = field(default_factory=list)
-
-    def want(self, workers: int) -> None:
-        pass
-
-    def expected(self) -> list[int]:
-        return sorted(self.workers)
-
-    def taking(self, number: int) -> PlayedWorker | None:
-        return self.workers.get(number)
-
-    async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
-        self.pressed.append(worker.number)
-
-
-class Stage:
-    """Fetchers with a pool of played workers; start offsets are 100 everywhere."""
-
-    def __init__(self, workers: int = 1, max_crashes: int = 2, **more: bool) -> None:
-        self.workers = {number: PlayedWorker(number) for number in range(workers)}
-        self.pool = PlayedPool(dict(self.workers))
-        self.fetchers = Fetchers(max_crashes, Metrics(), lambda _: TopicHandling(**more))
-        untyped: Any = self.pool
-        self.fetchers.pool = untyped
-        self.resolving: list[Partition] = []
-        self.fetchers.resolve = self.resolving.extend
-
-    def give(self, *numbers: int) -> None:
-        """Assign these partitions and resolve their starts."""
-        self.fetchers.assign(tps(*numbers))
-        self.resolve(*numbers)
-
-    def resolve(self, *numbers: int) -> None:
-        self.fetchers.resolved({tp: Position(100, 3) for tp in tps(*numbers)}, dict.fromkeys(tps(*numbers), 100))
-
-    def state(self, number: int) -> PartitionState | None:
-        partition = self.fetchers.table.get(TopicPartition("orders", number))
-        return partition.state if partition is not None else None
-
-    def start_of(self, number: int, worker: int = 0) -> FetcherStart:
-        return self.workers[worker].starts()[TopicPartition("orders", number)]
-
-    def stopped(self, start: FetcherStart, offset: int, worker: int = 0) -> None:
-        self.fetchers.worker_stopped(self.workers[worker], FetcherStopped([Stopped(start.grant, offset, 3)]))
-
-    def die(self, worker: int = 0) -> bool:
-        dead = self.pool.workers.pop(worker)
-        dead.state = WorkerState.DEAD
-        return self.fetchers.worker_died(dead, "SIGKILL")
-
-    def revive(self, worker: int = 0) -> None:
-        self.workers[worker] = self.pool.workers[worker] = PlayedWorker(worker)
-        self.fetchers.worker_ready(self.workers[worker])
+from tests.fakes.stage import Stage, consumed, tps
 
 
 @pytest.fixture
 def stage() -> Stage:
     return Stage()
-
-
-def consumed(stage: Stage) -> dict[int, int]:
-    return {tp.partition: position.offset for tp, position in stage.fetchers.table.consumed().items()}
 
 
 async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
@@ -388,6 +270,15 @@ async def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None
     await losing
     assert consumed(stage) == {}
     assert stage.fetchers.table == {}
+
+
+async def test_what_is_lost_is_forgotten_when_its_worker_dies_with_it(stage: Stage) -> None:
+    stage.give(0, 1)
+    stage.workers[0].consume(stage.start_of(0), 130, in_hand=1)
+    losing = await lost(stage, 0)
+    stage.die()
+    await losing
+    assert list(stage.fetchers.table) == tps(1)
 
 
 async def test_a_lost_partition_that_its_worker_clings_to_meets_the_ladder_too(stage: Stage) -> None:

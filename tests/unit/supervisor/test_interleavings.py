@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kunicorn.group.partitions import PartitionState
 from kunicorn.supervisor import commits
 from kunicorn.topics import TopicPartition
-from tests.unit.supervisor.test_fetchers import PlayedWorker
+from tests.fakes.played_workers import PlayedWorker
 from tests.unit.supervisor.world import World
 
 WORKERS = 2

@@ -25,7 +25,8 @@ from kunicorn.testing.records import message_of, placed
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.worker.assembled import Assembled
 from kunicorn.worker.main import Makers, assemble
-from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage
+from tests.fakes.played_workers import PlayedWorker
+from tests.fakes.stage import Stage
 from tests.unit.worker import crowded_handlers
 from tests.unit.worker.test_concurrent import order
 from tests.waiting import wait_until

@@ -19,7 +19,8 @@ from kunicorn.supervisor.seeking import Seeker
 from kunicorn.supervisor.starts import EARLIEST, LATEST
 from kunicorn.supervisor.suspects import Poison
 from kunicorn.topics import Position, TopicPartition
-from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, tps
+from tests.fakes.played_workers import PlayedWorker
+from tests.fakes.stage import Stage, tps
 
 FIRST, END, AT_NOON = 50, 200, 120
 NOON = 1_700_000_000_000

@@ -10,7 +10,7 @@ from kunicorn.group.partitions import PartitionState
 from kunicorn.pipes.marks import read, written
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
 from kunicorn.topics import Position, TopicPartition
-from tests.unit.supervisor.test_fetchers import Stage, consumed, tps
+from tests.fakes.stage import Stage, consumed, tps
 
 ZERO = TopicPartition("orders", 0)
 

@@ -7,7 +7,7 @@ import pytest
 from kunicorn.group.partitions import PartitionState
 from kunicorn.pipes.ledger import HAND_OFFSET
 from kunicorn.pipes.messages import FetcherStart
-from tests.unit.supervisor.test_fetchers import Stage
+from tests.fakes.stage import Stage
 
 
 @pytest.fixture

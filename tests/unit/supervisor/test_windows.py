@@ -9,7 +9,8 @@ from kunicorn.group.partitions import PartitionState
 from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, ToWorker
 from kunicorn.supervisor.transactional import TransactionalIds
 from kunicorn.supervisor.windows import Windows
-from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage, consumed
+from tests.fakes.played_workers import PlayedWorker
+from tests.fakes.stage import Stage, consumed
 from tests.unit.supervisor.world import SETTINGS
 
 

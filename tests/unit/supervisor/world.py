@@ -26,7 +26,8 @@ from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.replacing import Replacer
 from kunicorn.supervisor.seeking import Seeker
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
-from tests.unit.supervisor.test_fetchers import PlayedWorker, Stage
+from tests.fakes.played_workers import PlayedWorker
+from tests.fakes.stage import Stage
 
 FIRST = 100
 """Where partitions begin."""

@@ -12,7 +12,7 @@ import pytest
 from kunicorn.group.protocol import Committed, Subscription
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.cluster import Cluster
-from kunicorn.wire.coordinator import Coordinator
+from kunicorn.wire.coordinator import CONTROL, Coordinator
 from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.errors import ConnectionLost, CoordinatorUnavailable, ProtocolError, RequestTimedOut
 from kunicorn.wire.schemas import RESPONSES
@@ -245,6 +245,34 @@ async def test_joining_is_understood_in_every_version(
     asked = broker.asked[-1].message
     assert asked.group_instance_id == "pod-0"
     assert len(getattr(asked, "reason", "r" * 255)) == 255
+
+
+async def test_a_join_that_only_asks_for_an_id_is_not_told_as_sent(
+    broker: FakeBroker, coordinator: Coordinator
+) -> None:
+    await coordinator.join(**JOIN | {"member_id": "", "instance_id": None})
+    assert not coordinator.join_sent.is_set()
+
+
+@pytest.mark.parametrize("member", [{"member_id": "m", "instance_id": None}, {"member_id": ""}])
+async def test_a_join_is_told_as_sent_once_its_frame_is_written(
+    broker: FakeBroker, cluster: Cluster, coordinator: Coordinator, member: dict[str, Any]
+) -> None:
+    connecting, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(asked: Asked) -> Reply:
+        connecting.set()
+        await release.wait()
+        return broker.api_versions(asked)
+
+    broker.script |= {Api.API_VERSIONS: hold, Api.JOIN_GROUP: lambda _: Silence}
+    joining = asyncio.create_task(coordinator.join(**JOIN | member))
+    await asyncio.wait_for(connecting.wait(), 10)
+    assert not coordinator.join_sent.is_set()
+    release.set()
+    await asyncio.wait_for(coordinator.join_sent.wait(), 10)
+    assert (await cluster.connection(broker.node_id, CONTROL)).in_flight == 1
+    joining.cancel()
 
 
 async def test_a_refused_join_has_no_members_and_no_nulls(broker: FakeBroker, coordinator: Coordinator) -> None:

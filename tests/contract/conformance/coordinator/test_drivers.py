@@ -102,6 +102,18 @@ def test_members_come_and_go_share_everything_and_commit_where_they_begin(protoc
     play(protocol, story)
 
 
+@both_protocols
+def test_whoever_waits_for_the_join_to_be_out_goes_on_before_anything_is_assigned(protocol: str) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start(group_protocol=protocol)
+        assert not member.source.asked.is_set()
+        await asyncio.wait_for(member.source.asked.wait(), 60)
+        assert not member.owned
+        await stage.settled(member)
+
+    play(protocol, story)
+
+
 @pytest.mark.scenario("testJoinGroupRequestMaxTimeout")
 def test_a_join_that_is_parked_until_the_rebalance_timeout_is_waited_for() -> None:
     async def story(stage: Stage) -> None:

@@ -1,0 +1,66 @@
+"""Workers whose part the test plays, with real ledgers, and the pool of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kunicorn.pipes import clock
+from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, Ledger
+from kunicorn.pipes.messages import FetcherStart, StartFetcher, StopFetcher, ToWorker
+from kunicorn.supervisor.worker import WorkerProcess, WorkerState
+from kunicorn.topics import Position, TopicPartition
+
+
+class PlayedWorker(WorkerProcess):
+    """A worker whose part the test plays: it keeps what it is told and writes a real ledger."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, pid=-1, pidfd=-1, ledger=Ledger.create(64), now=clock.now())
+        self.told: list[ToWorker] = []
+        self.state = WorkerState.READY
+
+    def send(self, message: ToWorker) -> None:
+        self.told.append(message)
+
+    def starts(self) -> dict[TopicPartition, FetcherStart]:
+        """Every hand-out so far, the latest of each partition."""
+        return {
+            TopicPartition(start.topic, start.partition): start
+            for message in self.told
+            if isinstance(message, StartFetcher)
+            for start in message.partitions
+        }
+
+    def asked_to_stop(self) -> list[int]:
+        return [grant for message in self.told if isinstance(message, StopFetcher) for grant in message.grants]
+
+    def consume(self, start: FetcherStart, offset: int, *, in_hand: int = 0) -> None:
+        """Open the slot if need be; have consumed up to `offset`, with so many records in hand."""
+        if not self.ledger.read(start.slot, start.grant).started:
+            self.ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
+        at = self.ledger.index(start.slot)
+        self.ledger.cells[at + CONSUMED] = offset
+        self.ledger.cells[at + HAND_OFFSET] = offset
+        self.ledger.cells[at + HAND_COUNT] = in_hand
+
+
+@dataclass
+class PlayedPool:
+    """The workers there are."""
+
+    workers: dict[int, PlayedWorker]
+    places: list[int] = field(default_factory=lambda: [0, 1])
+    pressed: list[int] = field(default_factory=list)
+
+    def want(self, workers: int) -> None:
+        pass
+
+    def expected(self) -> list[int]:
+        return sorted(self.workers)
+
+    def taking(self, number: int) -> PlayedWorker | None:
+        return self.workers.get(number)
+
+    async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+        self.pressed.append(worker.number)
