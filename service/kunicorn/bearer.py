@@ -13,7 +13,7 @@ import time
 from kunicorn.errors import PeerError
 from kunicorn.exits import how_it_ended
 from kunicorn.pipes.framing import decode, encode
-from kunicorn.pipes.messages import FetchToken, FromTokenHelper, Token, TokenFailed
+from kunicorn.pipes.logins import FetchToken, FromTokenHelper, Token, TokenFailed
 from kunicorn.settings.security import without_secrets
 
 _MAX_PACKET = 1 << 17

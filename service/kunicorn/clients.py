@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kunicorn.pipes.client import client_properties, letter_properties
-from kunicorn.pipes.messages import FetchToken
+from kunicorn.pipes.logins import FetchToken
 from kunicorn.pipes.orders import (
     Batching,
     DeadLetterTarget,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.logins import Token
 
 Range = tuple[str, int, int, int]
 """Topic, partition, first offset, and the end."""

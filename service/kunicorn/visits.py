@@ -12,7 +12,7 @@ from typing import TypeVar
 from kunicorn import bearer
 from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.logins import Token
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
 from kunicorn.wire.cluster import Cluster

@@ -9,7 +9,7 @@ import pytest
 
 from kunicorn import bearer
 from kunicorn.errors import PeerError
-from kunicorn.pipes.messages import FetchToken
+from kunicorn.pipes.logins import FetchToken
 
 ROOT = Path(__file__).parents[2]
 

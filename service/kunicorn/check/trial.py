@@ -11,7 +11,7 @@ from kunicorn.check.findings import Finding
 from kunicorn.check.handler import no_handler
 from kunicorn.clients import consumer_properties, handler_orders
 from kunicorn.errors import ConfigError, ExitCode, PeerError
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.logins import Token
 from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition

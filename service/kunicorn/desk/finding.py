@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.fetching import fetch
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.logins import Token
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster

@@ -15,7 +15,7 @@ from kunicorn.clients import consumer_properties, dead_letter_target
 from kunicorn.dlq.selection import Replayed
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.handling.deadletters import Told, Unreadable, read
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.logins import Token
 from kunicorn.records import Record
 from kunicorn.settings import Settings
 from kunicorn.settings.handling import default_topic

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError
-from kunicorn.pipes.messages import Token
+from kunicorn.pipes.logins import Token
 from kunicorn.records import Record
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition

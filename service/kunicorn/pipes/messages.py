@@ -18,42 +18,16 @@ from enum import StrEnum
 import msgspec
 
 from kunicorn.pipes.families import Family
+from kunicorn.pipes.logins import FetchToken, FromTokenHelper, Password, Token
 from kunicorn.pipes.orders import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.pipes.tagged import Tagged
+from kunicorn.pipes.template_messages import FromTemplate, ToTemplate
 from kunicorn.topics import NO_OFFSET
-
-
-class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A frame's content; its type's name travels as the tag."""
-
 
 # -- supervisor to worker ------------------------------------------------------------------------------------
 
 
-class Token(_Message, frozen=True):
-    """An OAUTHBEARER token: from the token helper to the supervisor, and from there to every worker. A secret."""
-
-    value: str
-    expires_at: float
-    """Seconds since 1970."""
-    principal: str
-    extensions: dict[str, str]
-    """SASL extensions to send beside it (KIP-342)."""
-
-    def __repr__(self) -> str:
-        return f"Token(principal={self.principal!r}, expires_at={self.expires_at!r}, …)"
-
-
-class Password(_Message, frozen=True):
-    """The password was rotated: log in with this one from now on. A secret."""
-
-    username: str
-    value: str
-
-    def __repr__(self) -> str:
-        return f"Password(username={self.username!r}, …)"
-
-
-class Configure(_Message, frozen=True):
+class Configure(Tagged, frozen=True):
     """The first frame on every worker's channel. Carries secrets: never logged, never an argument."""
 
     worker: int
@@ -107,13 +81,13 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workers died with these records and others in hand: each is handled with nothing beside it."""
 
 
-class StartFetcher(_Message, frozen=True):
+class StartFetcher(Tagged, frozen=True):
     """Fetch and handle these partitions from the given offsets on."""
 
     partitions: list[FetcherStart]
 
 
-class StopFetcher(_Message, frozen=True):
+class StopFetcher(Tagged, frozen=True):
     """Stop fetching, finish what is in hand until `deadline`, report `FetcherStopped`.
 
     `lost`: the partitions belong to another member already; what is in hand is not ours to finish in peace,
@@ -126,7 +100,7 @@ class StopFetcher(_Message, frozen=True):
     lost: bool = False
 
 
-class TimedOut(_Message, frozen=True):
+class TimedOut(Tagged, frozen=True):
     """Interrupt the handler if it still has this record in hand; by now it may have another one.
 
     `offset`: the first unfinished one, as the ledger says.
@@ -136,7 +110,7 @@ class TimedOut(_Message, frozen=True):
     offset: int
 
 
-class CommitAs(_Message, frozen=True):
+class CommitAs(Tagged, frozen=True):
     """The answer to `CommitWanted` of that number: as whom to commit offsets in a transaction now (KIP-447)."""
 
     number: int
@@ -146,13 +120,13 @@ class CommitAs(_Message, frozen=True):
     instance_id: str | None
 
 
-class Ping(_Message, frozen=True):
+class Ping(Tagged, frozen=True):
     """Asks for evidence; answered by the control thread whatever the runner does."""
 
     sequence: int
 
 
-class Drain(_Message, frozen=True):
+class Drain(Tagged, frozen=True):
     """Stop every fetcher, report each, then exit 0."""
 
     deadline: float
@@ -161,7 +135,7 @@ class Drain(_Message, frozen=True):
 # -- worker to supervisor ------------------------------------------------------------------------------------
 
 
-class Ready(_Message, frozen=True):
+class Ready(Tagged, frozen=True):
     """The handler is loaded and the consumer exists: StartFetcher may come."""
 
 
@@ -174,7 +148,7 @@ class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     done: str = ""
 
 
-class FetcherStopped(_Message, frozen=True):
+class FetcherStopped(Tagged, frozen=True):
     """Nothing of these grants is fetched, queued or in hand any more; their ledger slots are free."""
 
     partitions: list[Stopped]
@@ -223,7 +197,7 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
 
 
-class Pong(_Message, frozen=True):
+class Pong(Tagged, frozen=True):
     """Evidence of life and progress: the runner's own counter, never the control thread's beat."""
 
     sequence: int
@@ -236,21 +210,21 @@ class Pong(_Message, frozen=True):
     paused_by_lease: bool
     deltas: list[Deltas]
     logs_dropped: int
-    parked: list[Parked] = []
+    parked: list[Parked] = msgspec.field(default_factory=list)
     """Some of the waiting partitions: a worker can have thousands."""
-    parked_count: dict[str, int] = {}
+    parked_count: dict[str, int] = msgspec.field(default_factory=dict)
     """How many there are, by what they wait for."""
     families: list[Family] | None = None
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
-    hook_failures: dict[str, int] = {}
+    hook_failures: dict[str, int] = msgspec.field(default_factory=dict)
     """How often hooks of handlers raised since the last Pong, by the hook's name."""
     in_flight: int = 0
     """Records that calls of the handler have right now."""
-    sent: dict[str, int] = {}
+    sent: dict[str, int] = msgspec.field(default_factory=dict)
     """By topic: outputs acknowledged (in transactions: committed) since the last Pong."""
-    committed_seconds: list[float] = []
+    committed_seconds: list[float] = msgspec.field(default_factory=list)
     """Duration of each transaction that was committed since."""
     aborted: int = 0
     """Transactions aborted since."""
@@ -271,7 +245,7 @@ class FailureKind(StrEnum):
     PARTITION = "partition"
 
 
-class Failed(_Message, frozen=True):
+class Failed(Tagged, frozen=True):
     """The grant ended by itself; like `FetcherStopped` it frees the slot. Text only, never a pickled exception."""
 
     grant: int
@@ -282,7 +256,7 @@ class Failed(_Message, frozen=True):
     done: str = ""
 
 
-class WorkerFailed(_Message, frozen=True):
+class WorkerFailed(Tagged, frozen=True):
     """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
 
     stage: str
@@ -290,93 +264,18 @@ class WorkerFailed(_Message, frozen=True):
     error: str
 
 
-class CommitWanted(_Message, frozen=True):
+class CommitWanted(Tagged, frozen=True):
     """A transaction is to be committed: as whom? Until `CommitOver` the supervisor sends no JoinGroup, for a while."""
 
     number: int
 
 
-class CommitOver(_Message, frozen=True):
+class CommitOver(Tagged, frozen=True):
     """That transaction is committed or aborted."""
 
     number: int
 
 
-# -- supervisor and template -------------------------------------------------------------------------------------
-
-
-class Preload(_Message, frozen=True):
-    """The template's first frame: what to import, and where from."""
-
-    entrypoints: list[str]
-    path: list[str]
-    """`sys.path` of the supervisor, so that a handler found only there is found again."""
-    supervisor: int
-    """The supervisor's pid: whoever has another parent must not live on."""
-    log_level: str
-    log_format: str
-
-
-class TemplateReady(_Message, frozen=True):
-    """The import is done. With `preloaded` false the handler starts threads or sockets when it is imported, which do
-    not survive a fork: workers import it themselves, after the fork."""
-
-    preloaded: bool
-    note: str
-    seconds: float
-    keepers: list[str] = []
-    """Entry points of handlers that keep their offsets themselves (`load_offsets`)."""
-
-
-class TemplateFailed(_Message, frozen=True):
-    """The handler cannot be imported; the template exits."""
-
-    error: str
-
-
-class Fork(_Message, frozen=True):
-    """Fork one worker; the frame carries two descriptors: its channel and its ledger."""
-
-    worker: int
-
-
-class Forked(_Message, frozen=True):
-    """The worker's pid; the frame carries its pidfd."""
-
-    pid: int
-
-
-# -- supervisor and token helper ---------------------------------------------------------------------------------
-
-
-class FetchToken(_Message, frozen=True):
-    """The helper's only frame: whom to ask for a token, answered by `Token` or `TokenFailed`. Carries secrets."""
-
-    endpoint_url: str | None
-    client_id: str | None
-    client_secret: str | None
-    scope: str | None
-    provider: str | None
-    """The user's function, in place of an endpoint."""
-    extensions: dict[str, str]
-    path: list[str]
-    """`sys.path` of the supervisor."""
-    timeout: float
-    """Seconds; the helper ends itself by then."""
-
-    def __repr__(self) -> str:
-        return f"FetchToken(endpoint_url={self.endpoint_url!r}, provider={self.provider!r}, …)"
-
-
-class TokenFailed(_Message, frozen=True):
-    """There is no token, and why."""
-
-    error: str
-
-
 ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | CommitAs | Ping | Drain | Token | Password
 FromWorker = Ready | FetcherStopped | Pong | Failed | CommitWanted | CommitOver | WorkerFailed
-ToTemplate = Preload | Fork
-FromTemplate = TemplateReady | TemplateFailed | Forked
-FromTokenHelper = Token | TokenFailed
 Message = ToWorker | FromWorker | ToTemplate | FromTemplate | FetchToken | FromTokenHelper

@@ -17,7 +17,7 @@ from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
-from kunicorn.pipes.messages import Password, Token
+from kunicorn.pipes.logins import Password, Token
 from kunicorn.settings import Settings
 from kunicorn.settings.memory import memory_limit, overcommitted
 from kunicorn.supervisor import ages, lag, watching

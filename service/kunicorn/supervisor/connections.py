@@ -11,7 +11,7 @@ from kunicorn.clients import security_of, token_request
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group.error_codes import ErrorCode
 from kunicorn.observe import logs
-from kunicorn.pipes.messages import Password, Token
+from kunicorn.pipes.logins import Password, Token
 from kunicorn.settings import Settings
 from kunicorn.supervisor.brokers import Brokers
 from kunicorn.supervisor.passwords import watch_password

@@ -16,14 +16,7 @@ from kunicorn.group.sharing import workers_wanted
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import (
-    CommitOver,
-    CommitWanted,
-    Failed,
-    FailureKind,
-    FetcherStopped,
-    StopFetcher,
-)
+from kunicorn.pipes.messages import CommitOver, CommitWanted, Failed, FailureKind, FetcherStopped, StopFetcher
 from kunicorn.supervisor.deaths import Deaths, TopicHandling
 from kunicorn.supervisor.distribution import OPEN, Distribution
 from kunicorn.supervisor.grants import Grants

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from kunicorn.clients import consumer_properties, dead_letter_target, handler_orders, producing_target
 from kunicorn.pipes.client import ahead_bytes
-from kunicorn.pipes.messages import Configure, Token
+from kunicorn.pipes.logins import Token
+from kunicorn.pipes.messages import Configure
 from kunicorn.settings import Settings
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from kunicorn.observe import logs
-from kunicorn.pipes.messages import Password
+from kunicorn.pipes.logins import Password
 from kunicorn.settings import KafkaSettings
 
 log = logs.get("kunicorn.passwords")

@@ -12,7 +12,7 @@ import sys
 from typing import NamedTuple
 
 from kunicorn.pipes.framing import encode
-from kunicorn.pipes.messages import Preload
+from kunicorn.pipes.template_messages import Preload
 from kunicorn.settings import Settings
 from kunicorn.settings.security import without_secrets
 

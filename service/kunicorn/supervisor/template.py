@@ -15,7 +15,7 @@ import socket
 from kunicorn.errors import HandlerLoadError, PeerError
 from kunicorn.observe import logs
 from kunicorn.pipes.framing import decode, encode
-from kunicorn.pipes.messages import Fork, Forked, FromTemplate, TemplateFailed, TemplateReady
+from kunicorn.pipes.template_messages import Fork, Forked, FromTemplate, TemplateFailed, TemplateReady
 from kunicorn.supervisor.processes import send_signal, watch_exit
 from kunicorn.supervisor.spawning import Spawned
 

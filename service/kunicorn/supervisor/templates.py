@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kunicorn.errors import HandlerLoadError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes.messages import Preload, TemplateReady
+from kunicorn.pipes.template_messages import Preload, TemplateReady
 from kunicorn.supervisor.spawning import Spawned, spawn
 from kunicorn.supervisor.template import Template, TemplateDied
 

@@ -19,7 +19,7 @@ from kunicorn.bearer import answered
 from kunicorn.errors import PeerError
 from kunicorn.observe import logs
 from kunicorn.pipes.framing import encode
-from kunicorn.pipes.messages import FetchToken, Token
+from kunicorn.pipes.logins import FetchToken, Token
 from kunicorn.settings.security import without_secrets
 from kunicorn.supervisor.processes import kill_group, watch_exit
 from kunicorn.wire.backoff import Backoff

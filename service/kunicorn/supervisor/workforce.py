@@ -8,7 +8,8 @@ from functools import partial
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Configure, Password, Token
+from kunicorn.pipes.logins import Password, Token
+from kunicorn.pipes.messages import Configure
 from kunicorn.settings import Settings, shown
 from kunicorn.supervisor.balancing import Balancer
 from kunicorn.supervisor.connections import Connections

@@ -20,15 +20,7 @@ from confluent_kafka import Message
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import (
-    CommitAs,
-    CommitWanted,
-    Configure,
-    Failed,
-    FetcherStart,
-    FetcherStopped,
-    FromWorker,
-)
+from kunicorn.pipes.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
 from kunicorn.records import Batch
 from kunicorn.settings import Settings
 from kunicorn.supervisor.outfitting import configure

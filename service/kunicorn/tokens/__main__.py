@@ -14,7 +14,7 @@ import sys
 import traceback
 
 from kunicorn.pipes.framing import decode, encode
-from kunicorn.pipes.messages import FetchToken, FromTokenHelper, TokenFailed
+from kunicorn.pipes.logins import FetchToken, FromTokenHelper, TokenFailed
 from kunicorn.tokens import endpoint, provider
 from kunicorn.tokens.errors import TokenError
 

@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from kunicorn.pipes.messages import FetchToken, Token
+from kunicorn.pipes.logins import FetchToken, Token
 from kunicorn.tokens.errors import TokenError
 
 _MOST_BYTES = 1 << 20

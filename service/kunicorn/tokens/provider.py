@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from kunicorn.pipes.messages import FetchToken, Token
+from kunicorn.pipes.logins import FetchToken, Token
 from kunicorn.tokens.errors import TokenError
 
 _CONTRACT = "it is to return (token, expires_at in seconds since 1970, principal, extensions), the last two optional"

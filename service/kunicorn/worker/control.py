@@ -17,17 +17,16 @@ from kunicorn.pipes.clock import NANOSECONDS, now_ns
 from kunicorn.pipes.families import Family
 from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.logins import Password, Token
 from kunicorn.pipes.messages import (
     CommitAs,
     Configure,
     Drain,
-    Password,
     Ping,
     Pong,
     StartFetcher,
     StopFetcher,
     TimedOut,
-    Token,
     ToWorker,
 )
 from kunicorn.worker.assembled import Assembled

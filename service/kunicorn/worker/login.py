@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import Consumer, Producer
 
-from kunicorn.pipes.messages import Password, Token
+from kunicorn.pipes.logins import Password, Token
 
 
 class Login:

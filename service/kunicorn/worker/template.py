@@ -29,7 +29,7 @@ import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import find
 from kunicorn.pipes.framing import FrameError, decode, encode
-from kunicorn.pipes.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
+from kunicorn.pipes.template_messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
 from kunicorn.worker import main as worker
 from kunicorn.worker.linux import die_with, name_process, sockets, stdin_from_nowhere, threads
 

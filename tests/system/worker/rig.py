@@ -21,21 +21,17 @@ from kunicorn.pipes.ledger import Ledger, SlotReading
 from kunicorn.pipes.messages import (
     Configure,
     FetcherStart,
-    Fork,
-    Forked,
-    FromTemplate,
     FromWorker,
     Ping,
     Pong,
-    Preload,
     Ready,
     StartFetcher,
     StopFetcher,
-    TemplateReady,
     ToWorker,
     WorkerFailed,
 )
 from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.pipes.template_messages import Fork, Forked, FromTemplate, Preload, TemplateReady
 from kunicorn.supervisor.processes import become_subreaper
 from kunicorn.topics import NO_EPOCH
 from tests.waiting import wait_until

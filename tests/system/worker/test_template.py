@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kunicorn.pipes.framing import encode
-from kunicorn.pipes.messages import Fork, TemplateFailed
+from kunicorn.pipes.template_messages import Fork, TemplateFailed
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, TemplateProcess, configuration
 from tests.system.worker.traffic import HANDLERS, produce, seen

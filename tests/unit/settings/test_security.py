@@ -11,7 +11,8 @@ import pytest
 
 from kunicorn.clients import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError
-from kunicorn.pipes.messages import Configure, Token
+from kunicorn.pipes.logins import Token
+from kunicorn.pipes.messages import Configure
 from kunicorn.settings import Settings, shown
 from kunicorn.settings.security import without_secrets
 from tests.unit.settings.files import LEAST, loaded, problems

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from kunicorn.pipes.messages import Password
+from kunicorn.pipes.logins import Password
 from kunicorn.settings import KafkaSettings
 from kunicorn.supervisor.passwords import watch_password
 from tests.unit.settings.files import LEAST, loaded

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipes.messages import FetchToken, Token
+from kunicorn.pipes.logins import FetchToken, Token
 from kunicorn.supervisor import tokens
 from kunicorn.supervisor.tokens import NoToken, Tokens
 from kunicorn.wire.errors import AuthenticationFailed

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from kunicorn.pipes.messages import FetchToken
+from kunicorn.pipes.logins import FetchToken
 from kunicorn.tokens.endpoint import ask
 from kunicorn.tokens.errors import TokenError
 

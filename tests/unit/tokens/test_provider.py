@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipes.messages import FetchToken
+from kunicorn.pipes.logins import FetchToken
 from kunicorn.tokens.errors import TokenError
 from kunicorn.tokens.provider import call
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer
 
-from kunicorn.pipes.messages import Password, Token
+from kunicorn.pipes.logins import Password, Token
 from kunicorn.worker.login import Login
 
 
