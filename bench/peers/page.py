@@ -31,7 +31,7 @@ KINDS = {
 
 def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
     """All of it."""
-    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), _paragraph(_rules())]
+    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), paragraph(_rules())]
     for picture, title in (("peers-rate.svg", "Records per second"), ("peers-cpu.svg", "CPU per record")):
         parts.append(f"![{title}](pictures/{picture})")
     return "\n\n".join([*parts, *_tables(plan, results)])
@@ -71,7 +71,7 @@ def pictures(plan: Plan, results: Results) -> None:
 def conditions(command: str, taking_part: Iterable[Contender], broker: str = "small") -> str:
     """What it was measured with."""
     versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
-    return _paragraph(
+    return paragraph(
         f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker]} and one "
         f"contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
         f"{platform.release().split('-')[0]}, Python {platform.python_version()}. {'; '.join(versions)}."
@@ -161,5 +161,6 @@ def rows_of(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _paragraph(text: str) -> str:
+def paragraph(text: str) -> str:
+    """Broken into lines, as the page has them."""
     return textwrap.fill(text, 120, break_on_hyphens=False)
