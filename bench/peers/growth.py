@@ -19,7 +19,7 @@ from bench.peers import run
 from bench.peers.contenders import BATCH_2, Contender, Setting, kunicorns
 from bench.peers.environments import Unavailable
 from bench.peers.loads import Load, fill
-from bench.peers.page import PICTURES, conditions, rows_of
+from bench.peers.page import PICTURES, conditions, paragraph, rows_of
 from bench.peers.plan import loops_of_work
 from bench.peers.plot import Point, curve
 from tests.kafka import KafkaCluster
@@ -61,6 +61,22 @@ def steps(scale: float) -> Iterator[Step]:
         )
     for work_us in (0.0, 5.0, 20.0, 100.0, 1000.0):
         yield Step("work", work_us, small, BATCH_2, work_us)
+
+
+REASONS = {
+    "partitions": "Up to some hundreds cost a tenth. Beyond, a fetch brings each partition fewer records, and what "
+    "librdkafka and the broker do once for a partition and a fetch is shared by fewer: a bare client loses as much at "
+    "2,000 (above).",
+    "workers": "Two workers and the broker fill two cores; from then on each worker adds a client with threads of its "
+    "own, smaller fetches, and one more turn on the same cores. Where there are more cores the bend comes later. "
+    "Memory grows with the clients, each of which fetches ahead for its worker.",
+    "size": "Up to a few hundred bytes a record costs what its handling costs, whatever its size. Beyond a thousand it "
+    "is the bytes: about a gigabyte a second goes through the loopback, is checked (CRC-32C) and copied into Python's "
+    "memory, by two workers and the broker on two cores.",
+    "work": "Work here is decoding JSON, which takes some microseconds by itself, and a loop for the time said: from "
+    "the first microseconds on it is all that counts.",
+}
+"""Why each curve bends where it does."""
 
 
 class Found(NamedTuple):
@@ -137,11 +153,11 @@ def draw(found: list[Found]) -> None:
 
 def page(found: list[Found]) -> str:
     """The section of docs/benchmarks.md."""
-    parts = [conditions("make bench-growth", [BATCH_2]), "", ""]
-    parts[1] = "One thing grows, the rest stays: two workers, a batch handler with nothing to do, 8 partitions (16 for "
-    parts[1] += "workers), 200 bytes. Medians of three rounds; rates, CPU, memory and audit as above."
-    parts[2] = "\n".join(f"![{axis}](pictures/growth-{name}.svg)" for name, axis in CURVES.items())
+    told = "One thing grows, the rest stays: two workers, a batch handler with nothing to do, 8 partitions (16 for "
+    told += "workers), 200 bytes. Medians of three rounds; rates, CPU, memory and audit as above."
+    parts = [conditions("make bench-growth", [BATCH_2]), paragraph(told)]
     for name, axis in CURVES.items():
+        parts += [f"### By {axis}", f"![{axis}](pictures/growth-{name}.svg)", paragraph(REASONS[name])]
         head = [[axis, "records/s", "CPU µs a record", "MB", "audit"], [*["--:"] * 4, "---"]]
         parts.append(rows_of([*head, *(_row(each) for each in found if each.step.curve == name)]))
     return "\n\n".join(parts)

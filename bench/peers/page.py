@@ -31,7 +31,7 @@ KINDS = {
 
 def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
     """All of it."""
-    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), _paragraph(_rules())]
+    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), paragraph(_rules())]
     for picture, title in (("peers-rate.svg", "Records per second"), ("peers-cpu.svg", "CPU per record")):
         parts.append(f"![{title}](pictures/{picture})")
     return "\n\n".join([*parts, *_tables(plan, results)])
@@ -71,7 +71,7 @@ def pictures(plan: Plan, results: Results) -> None:
 def conditions(command: str, taking_part: Iterable[Contender], broker: str = "small") -> str:
     """What it was measured with."""
     versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
-    return _paragraph(
+    return paragraph(
         f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker]} and one "
         f"contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
         f"{platform.release().split('-')[0]}, Python {platform.python_version()}. {'; '.join(versions)}."
@@ -112,7 +112,9 @@ def _heading(case: Case) -> str:
 
 def _table(case: Case, results: Results, taking_part: Iterable[Contender]) -> str:
     if case.kind == "delay":
-        rows = [["client", "p50 ms", "p99 ms", "p99.9 ms", "audit"], ["---", *["--:"] * 3, "---"]]
+        poll = [f"poll()'s {name}" for name in ("p50", "p99", "p99.9")]
+        head = ["client", "p50 ms", "p99 ms", "p99.9 ms", *poll, "p99 beside poll()", "audit"]
+        rows = [head, ["---", *["--:"] * 7, "---"]]
         return rows_of([*rows, *(_delay_row(case, results, who) for who in taking_part)])
     head = ["client", f"beside {c.BATCH_2.title if case.kind == 'nothing' else c.RECORD_2.title}", "records/s", "range"]
     rows = [[*head, "CPU µs a record", "MB", "audit"], ["---", *["--:"] * 5, "---"]]
@@ -147,9 +149,11 @@ def _audit(case: Case, results: Results, who: Contender) -> str:
 
 def _delay_row(case: Case, results: Results, who: Contender) -> list[str]:
     if failure := results.failure(case, who):
-        return [who.title, "", "", "", _cell(failure)]
-    figures = (results.median(case, who, name) for name in ("p50", "p99", "p999"))
-    return [who.title, *(f"{value:.2f}" for value in figures), _cell(results.finding(case, who) or "once each")]
+        return [who.title, *[""] * 7, _cell(failure)]
+    figures = [results.median(case, who, before + name) for before in ("", "poll_") for name in ("p50", "p99", "p999")]
+    ratio = results.ratio_within(case, who, "p99", "poll_p99")
+    told = [f"{value:.2f}" for value in (*figures, ratio)]
+    return [who.title, *told, _cell(results.finding(case, who) or "once each")]
 
 
 def _cell(text: str) -> str:
@@ -161,5 +165,6 @@ def rows_of(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _paragraph(text: str) -> str:
+def paragraph(text: str) -> str:
+    """Broken into lines, as the page has them."""
     return textwrap.fill(text, 120, break_on_hyphens=False)

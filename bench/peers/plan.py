@@ -44,7 +44,7 @@ HEADLINE = (c.BATCH_2, c.BATCH_1, c.RECORD_1, c.BARE_RUNS, c.BARE, c.FRANZ_GO, c
 """Who is near enough to one another that single runs would not tell."""
 PACKED = (c.BATCH_2, c.BATCH_1, c.BARE_RUNS, c.FRANZ_GO, c.JAVA, c.AIOKAFKA)
 WORKING = (c.RECORD_2, c.RECORD_1)
-DELAYED = (c.RECORD_1, c.BARE_POLL)
+DELAYED = (c.RECORD_1,)
 
 
 def others(kind: str, *but: Contender) -> tuple[Contender, ...]:
@@ -114,7 +114,7 @@ def full(scale: float = 1.0) -> Plan:
         *(Series(Case(load, "nothing"), PACKED, 3, 15.0) for load in more if load != small),
         Series(Case(small, "work"), others("work", *WORKING), 3, 10.0),
         Series(Case(waited, "wait"), others("wait"), 3, 10.0),
-        Series(Case(delayed, "delay"), others("delay", *DELAYED), 2, 0.0),
+        Series(Case(delayed, "delay"), others("delay", *DELAYED, c.BARE_POLL), 2, 0.0),
     )
     return Plan(small, packed, wide, waited, delayed, series)
 

@@ -82,7 +82,7 @@ def _panel(left: int, unit: str, found: Sequence[tuple[float, float]]) -> list[s
     line = " ".join(f"{x:.0f},{y:.0f}" for x, y in places)
     parts = [
         f'<line x1="{left}" y1="{bottom}" x2="{left + PANEL}" y2="{bottom}" stroke="{GRID}"/>',
-        f'<text x="{left}" y="{top - 18}" fill="{INK}">{unit}</text>',
+        f'<text x="{left}" y="{top - 24}" fill="{INK}">{unit}</text>',
         f'<polyline points="{line}" fill="none" stroke="{OURS}" stroke-width="2"/>',
     ]
     for (x, y), (at, value) in zip(places, found, strict=True):

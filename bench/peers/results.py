@@ -87,6 +87,11 @@ class Results:
             return float(median(mine.values()) / median(other.values()))
         return None
 
+    def ratio_within(self, case: Case, who: Contender, one: str, other: str) -> float | None:
+        """The median of the runs' ratios of two of their own figures."""
+        found = [entry.figures[one] / entry.figures[other] for entry in self.of(case, who)]
+        return median(found) if found else None
+
     def finding(self, case: Case, who: Contender) -> str:
         """What the audits of its runs found."""
         return "; ".join(sorted({entry.figures["finding"] for entry in self.of(case, who)} - {""}))
