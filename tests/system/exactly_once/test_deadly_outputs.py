@@ -41,6 +41,8 @@ FORMS = {
     "at least once": Form("at_least_once"),
     "keys on threads": Form("at_least_once", "copy", {"ordering": "key", "concurrency": 8}),
     "tasks in no order": Form("at_least_once", "copy_async", {"ordering": "none", "concurrency": 8}),
+    "keys on threads in transactions": Form("transactions", "copy", {"ordering": "key", "concurrency": 8}),
+    "tasks in transactions": Form("transactions", "copy_async", {"ordering": "none", "concurrency": 8}),
 }
 CORE = "transactions"
 EVERY_FORM = [name if name == CORE else pytest.param(name, marks=pytest.mark.long) for name in FORMS]
