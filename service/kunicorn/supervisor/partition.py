@@ -87,11 +87,10 @@ class Partition:
         return self.reading.in_hand != NO_OFFSET
 
     def begin_at(self, start: Position) -> None:
-        """The position was looked up, or chosen. What was known of records beyond another one is forgotten: they may be
-        other records by now, or are to be handled again."""
+        """The position was looked up, or chosen. What was known to be done beyond another one is forgotten: it may be
+        other records by now, or is to be handled again. Suspects stay: where workers commit, each death leads here."""
         self.position = start._replace(done="")
         self.done = marks.read(start.offset, start.done)
-        self.blame.suspects = frozenset()
 
     def reached(self) -> Position | None:
         """The position, and what is done beyond it."""

@@ -3,7 +3,9 @@
 1. Every record goes out with a transaction, also one that leaves nothing: the transaction has its offset.
 2. A transaction commits for each partition its lowest unfinished offset and, as the commit's metadata, what is done
    beyond that; whoever gets the partition next leaves those out.
-3. A lane goes on while its records are on their way, else a key would have one record per transaction. When one of them
+3. What was passed by without a record (markers, compacted records) at the end of a partition goes out likewise: else
+   others would see a lag there.
+4. A lane goes on while its records are on their way, else a key would have one record per transaction. When one of them
    is refused, what came behind it in its lane is taken back, and handled again behind it.
 """
 
@@ -13,11 +15,14 @@ from collections.abc import Sequence
 
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.pipes.messages import FetcherStart
 from kunicorn.topics import NO_EPOCH, Position, TopicPartition
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.flight import Flight
+from kunicorn.worker.grants import Grant
+from kunicorn.worker.handed import Handed
 from kunicorn.worker.outbox import Entry
-from kunicorn.worker.progress import place_with
+from kunicorn.worker.progress import note_gone, place_with
 from kunicorn.worker.shipment import Shipment
 
 
@@ -29,8 +34,10 @@ class CommittingFlights(DeliveringFlights):
         committed before this one, or this one is aborted with them."""
         delivered = _flights(live).union(*(_flights(before.entries) for before in shipment.all_before()))
         with self._lock:
-            places = [(track.tp, place_with(track, delivered)) for track in {flight.track for flight in _flights(live)}]
-        return [_as_client_has_it(tp, place) for tp, place in places]
+            places = {track: place_with(track, delivered) for track in {flight.track for flight in _flights(live)}}
+            for track, place in places.items():
+                track.placed = place.offset
+        return [_as_client_has_it(track.tp, place) for track, place in places.items()]
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
@@ -42,6 +49,28 @@ class CommittingFlights(DeliveringFlights):
                 self._handed[recalled.track.grant].left(recalled)
                 recalled.outputs, recalled.is_letter, recalled.refusal = (), False, None
         return list(first.values())
+
+    def _open(self, start: FetcherStart) -> Grant:
+        grant = super()._open(start)
+        self._handed[grant.number].track.placed = start.offset
+        return grant
+
+    def _pass_by(self, handed: Handed, position: int, epoch: int) -> None:
+        track = handed.track
+        note_gone(track, position)
+        if track.order or max(track.consumed, position) <= track.placed:
+            return
+        flight = self._lanes.stand_in(track, max(track.consumed, position), epoch)
+        self._under_way[flight.number] = flight
+        self._outbox.put(Entry(flight, flight.offset, flight.offset + 1, ()), 0, 0)
+
+    def _done(self, flight: Flight) -> bool:
+        if flight.message is not None:
+            return super()._done(flight)
+        handed = self._handed[flight.track.grant]
+        self._lanes.finish(flight)
+        handed.store()
+        return not self._conclude(handed)
 
     def _finish(self, flight: Flight) -> bool:
         if self.overtaken(flight):

@@ -136,6 +136,8 @@ class Track:
     dropped: deque[Flight] = field(default_factory=deque)
     bytes: int = 0
     """Of what is queued."""
+    placed: int = NO_OFFSET
+    """Where transactions are committed: the offset that the last one was given."""
     passed: list[int] = field(default_factory=list)
     """Offsets that the consumed one has moved over the last time it moved."""
 

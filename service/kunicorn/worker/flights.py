@@ -27,7 +27,7 @@ from kunicorn.pipes.messages import (
     Parked,
     Stopped,
 )
-from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.ahead import Ahead
 from kunicorn.worker.faults import refused
 from kunicorn.worker.flight import Flight, Track, in_hand_at, kept_bytes
@@ -298,7 +298,12 @@ class Flights(GrantTable):
             if now.offset < 0 or now.offset == handed.grant.stale_position:
                 continue
             # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
-            self._lanes.pass_by(handed.track, min(now.offset, self.stops.get(handed.track.tp, now.offset)))
-            if not handed.track.order and now.leader_epoch is not None:
-                handed.track.epoch = now.leader_epoch
-            handed.store()
+            position = min(now.offset, self.stops.get(handed.track.tp, now.offset))
+            self._pass_by(handed, position, NO_EPOCH if now.leader_epoch is None else now.leader_epoch)
+
+    def _pass_by(self, handed: Handed, position: int, epoch: int) -> None:
+        """Nothing before the position is left to come."""
+        self._lanes.pass_by(handed.track, position)
+        if not handed.track.order and epoch != NO_EPOCH:
+            handed.track.epoch = epoch
+        handed.store()

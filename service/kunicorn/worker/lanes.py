@@ -88,6 +88,17 @@ class Lanes:
         if not track.order:
             track.consumed = max(track.consumed, position)
 
+    def stand_in(self, track: Track, position: int, epoch: int) -> Flight:
+        """One that stands for the offsets before `position` of a partition of which nothing is unfinished: on its way,
+        and with nothing to deliver."""
+        flight = Flight(next(self._numbers), track, Lane(track, None), position - 1, epoch, 0, None, Stage.SENDING)
+        flight.lane.sending[flight] = None
+        track.following = max(track.following, position)
+        track.order.append(flight)
+        track.sending.add(flight)
+        self.on_their_way += 1
+        return flight
+
     def _enqueue(self, flight: Flight) -> None:
         track, lane = flight.track, flight.lane
         lane.queue.append(flight)

@@ -66,7 +66,7 @@ FORMS = {
     "keys in tasks": Form("obey_async", {"ordering": "key", "concurrency": 8}),
     "at least once": Form("obey_and_send", {}, "at_least_once"),
     "transactions": Form("obey_and_send", {}, "transactions"),
-    "transactions, keys on threads": Form("obey_and_send", {"ordering": "key", "concurrency": 8}, "transactions"),
+    "transactions by key": Form("obey_and_send", {"ordering": "key", "concurrency": 8}, "transactions"),
 }
 
 

@@ -101,6 +101,17 @@ def test_records_that_were_in_hand_at_two_deaths_are_tried_alone_and_the_others_
     assert (start.suspects, start.poison) == ([106], "")
 
 
+def test_where_workers_commit_suspects_stay_although_each_death_has_the_position_looked_up(stage: Stage) -> None:
+    stage.fetchers.table.workers_commit = True
+    stage.give(0)
+    for _ in range(2):
+        handle(stage, 0, 105, (), {105, 107})
+        stage.die()
+        stage.fetchers.resolved({ZERO: Position(105)}, {ZERO: 105})
+        stage.revive()
+    assert stage.start_of(0).suspects == [105, 107]
+
+
 def test_a_record_that_kills_alone_is_poison_wherever_it_is(stage: Stage) -> None:
     stage.give(0)
     for _ in range(2):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ class Worker:
         self._waiting: list[Flight] = []
         self._hands = Hands(ordering, 10)
         log = placed([record("v", key=key, partition=number) for number in PARTITIONS for key in KEYS], "in")
-        consumer: Any = MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None)
+        self._consumer = consumer = cast(Any, MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None))
         self.table = CommittingFlights(
             consumer,
             NoTopics(),
@@ -96,6 +97,11 @@ class Worker:
     def _start(self, number: int) -> FetcherStart:
         begin = self.brokers.offsets.get(number, NOWHERE)
         return FetcherStart(1 + number, 1 + number, "in", number, begin.offset, NO_EPOCH, done=begin.metadata)
+
+    def end_at(self, offset: int) -> None:
+        """There are markers at the end of every partition: so far the client has come."""
+        places = [ClientPartition("in", number, offset) for number in PARTITIONS]
+        self._consumer.position = lambda partitions: places[: len(partitions)]
 
     def start(self) -> None:
         """As many handlers as may."""
@@ -320,6 +326,21 @@ def test_a_stopped_partition_is_reported_with_what_is_done_ahead_once_that_is_co
         worker.senders.finish()
         ((stopped,),) = [report.partitions for report in worker.reports if isinstance(report, FetcherStopped)]
         assert (stopped.offset, set(marks.read(0, stopped.done))) == (0, {1})
+
+
+def test_what_was_passed_by_at_the_end_of_a_partition_is_committed_once_nothing_is_unfinished() -> None:
+    with working("none") as worker:
+        worker.end_at(len(KEYS) + 2)
+        worker.table.begin_turn(10**12)
+        assert not worker.outbox.waits, "records are unfinished"
+        worker.finish()
+        for turn in (2, 3):
+            worker.table.begin_turn(turn * 10**12)
+            worker.finish()
+        assert worker.brokers.offsets[0].offset == worker.ledger.read(1, 1).consumed.offset == len(KEYS) + 2
+        assert worker.ledger.read(1, 1).handled == len(KEYS)
+        worker.table.begin_turn(4 * 10**12)
+        assert not worker.outbox.waits, "nothing has changed"
 
 
 def test_of_a_lost_partition_nothing_more_is_committed() -> None:
