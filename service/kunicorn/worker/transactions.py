@@ -37,6 +37,10 @@ _CALL_SECONDS = 5.0
 """How long one call of the client may take; it is repeated until it has an end."""
 _WAIT_SECONDS = 0.5
 """Likewise for what others have to do first."""
+_REMEDIES = {
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "; raise the brokers' offset.metadata.max.bytes to 700 or more (the default "
+    "is 4096): what is done beyond an offset is committed with it; or unset handler.ordering and handler.concurrency",
+}
 _AGAIN_SECONDS = 0.02
 """A call that ran into another one's end says so at once."""
 
@@ -143,7 +147,8 @@ class Transactions:
             result = self._steps[step]()
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            self._why = self._shared.outbox.trouble = f"{step.value}: {error.name()}: {error.str()}"
+            remedy = _REMEDIES.get(error.code(), "")
+            self._why = self._shared.outbox.trouble = f"{step.value}: {error.name()}: {error.str()}{remedy}"
             if (result := result_of(error)) is Result.AGAIN:
                 time.sleep(_AGAIN_SECONDS)
         if result is Result.OK:

@@ -343,6 +343,18 @@ def test_what_was_passed_by_at_the_end_of_a_partition_is_committed_once_nothing_
         assert not worker.outbox.waits, "nothing has changed"
 
 
+def test_brokers_that_take_no_metadata_are_named_with_the_setting_that_lets_them() -> None:
+    refused = KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE, "too large", False, False, True)
+    with working("none", {("offsets", 0): refused}) as worker:
+        worker.start()
+        worker.handle(1)
+        worker.take()
+        worker.senders.until(0, Step.ABORT)
+        assert "offset.metadata.max.bytes" in worker.outbox.trouble
+        worker.finish()
+        check(worker.brokers, everything=True)
+
+
 def test_of_a_lost_partition_nothing_more_is_committed() -> None:
     with working("none") as worker:
         worker.start()
