@@ -222,10 +222,8 @@ def test_nothing_is_left_behind(handler: Callable[..., Any]) -> None:
     threads = threading.active_count()
     test = HandlerTest(handler, handler_timeout_ms=10_000)
     test.run(record("a"))
-    began = time.perf_counter()
     for _ in range(20):
         test.run(*map(record, "abcdefghij"))
-    assert (time.perf_counter() - began) / 20 < 0.05, "seconds a run"
     assert threading.active_count() == threads
     assert clock.now() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=5)
 
