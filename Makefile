@@ -18,7 +18,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 JOBS ?= 4
 
 .PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
-.PHONY: bench bench-growth bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
+.PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
 .PHONY: bench-pipeline bench-decoding bench-differential bench-features bench-sharing
 
 help:  ## what can be made
@@ -106,6 +106,9 @@ bench: venv  ## ours beside every peer, in about an hour; QUICK=1, ONLY="aiokafk
 
 bench-growth: venv  ## how our cost grows with partitions, workers, sizes and work, in about a quarter of an hour
 	$(BIN)/python -m bench.peers.growth --write
+
+bench-anatomy: venv  ## where a record's processor time goes, by threads, in about two minutes
+	$(BIN)/python -m bench.peers.anatomy --write
 
 bench-concurrency: venv  ## several records in hand, in about a minute
 	$(BIN)/python -m bench.concurrency
