@@ -21,7 +21,7 @@ def test_partitions_added_while_running_are_handled_from_their_beginning(
 ) -> None:
     """Even under `latest`: what was produced between their creation and our noticing is not skipped."""
     kafka.create_topic(topic, 2)
-    members = members_of(kafka.bootstrap, topic, settings={**LATEST, "kafka": {"metadata_max_age_ms": 1_000}})
+    members = members_of(kafka.bootstrap, topic, settings={**LATEST, "kafka": {"metadata_max_age_ms": 3_000}})
     member = members.start()
     member.wait_running(2)
     kafka.admin().create_partitions([NewPartitions(topic, 5)])[topic].result(10)
