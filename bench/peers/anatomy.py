@@ -9,10 +9,8 @@ the Kafka client there), what librdkafka does for the network is in threads of i
 from __future__ import annotations
 
 import argparse
-import contextlib
 import time
 from collections import Counter
-from pathlib import Path
 from statistics import median
 
 from bench.pages import write_section
@@ -36,21 +34,17 @@ def spent(root: int, *, ours: bool) -> Counter[str]:
     """CPU nanoseconds so far of that process and all it has started, by `PARTS`; what ends meanwhile is left out."""
     found: Counter[str] = Counter()
     for pid in tree.members(root):
-        serves = ours and not _name(Path(f"/proc/{pid}/comm")).startswith(_WORKER)
-        for task in Path(f"/proc/{pid}/task").glob("*"):
-            with contextlib.suppress(OSError):
-                part = (
-                    MAIN if task.name == str(pid) else CLIENT if _name(task / "comm").startswith(_CLIENTS) else OTHERS
-                )
-                found[SUPERVISOR if serves else part] += int((task / "schedstat").read_text().split()[0])
+        every = list(tree.threads(pid))
+        serves = ours and not any(tid == pid and name.startswith(_WORKER) for tid, name, _ in every)
+        for tid, name, took in every:
+            found[SUPERVISOR if serves else _part(name, main=tid == pid)] += took
     return found
 
 
-def _name(comm: Path) -> str:
-    try:
-        return comm.read_text()
-    except OSError:
-        return ""
+def _part(name: str, *, main: bool) -> str:
+    if main:
+        return MAIN
+    return CLIENT if name.startswith(_CLIENTS) else OTHERS
 
 
 def measure(kafka: KafkaCluster, who: Contender, group: str) -> dict[str, float]:

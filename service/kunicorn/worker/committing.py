@@ -47,7 +47,8 @@ class CommittingFlights(DeliveringFlights):
             for recalled in self._lanes.recall(flight):
                 self._under_way.pop(recalled.number, None)
                 self._handed[recalled.track.grant].left(recalled)
-                recalled.outputs, recalled.is_letter, recalled.refusal = (), False, None
+                recalled.withdraw()
+                recalled.refusal = None
         return list(first.values())
 
     def _open(self, start: FetcherStart) -> Grant:
@@ -74,7 +75,7 @@ class CommittingFlights(DeliveringFlights):
 
     def _finish(self, flight: Flight) -> bool:
         if self.overtaken(flight):
-            flight.outputs, flight.is_letter = (), False
+            flight.withdraw()
             self._lanes.queue_again(flight)
             return self._left_hands(flight)
         return self._deliver(flight, lane_waits=False)

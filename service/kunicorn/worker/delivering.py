@@ -69,7 +69,8 @@ class DeliveringFlights(Flights):
             refused = self._take_back([flight for flight in known if flight.refusal is not None])
             for flight in refused:
                 del self._under_way[flight.number]
-                flight.outputs, flight.is_letter, flight.lane.refused_at = (), False, NO_OFFSET
+                flight.withdraw()
+                flight.lane.refused_at = NO_OFFSET
                 self._lanes.take_up(flight, now_ns())
                 self._handed[flight.track.grant].taken(flight)
         for flight in refused:

@@ -77,6 +77,10 @@ class Flight:
         """See `outbox.Origin`."""
         return self.takes_all_outputs
 
+    def withdraw(self) -> None:
+        """What its handler returned is not to be delivered: it is handled again, or ends otherwise."""
+        self.outputs, self.is_letter = (), False
+
     def handled(self, following: int) -> None:
         """See `outbox.Origin`: its stage says so."""
 

@@ -103,8 +103,7 @@ class Lanes:
         track, lane = flight.track, flight.lane
         lane.queue.append(flight)
         track.lanes[lane.key] = lane
-        track.bytes += flight.size
-        self.bytes += flight.size
+        self._count(flight)
         if lane.queue[0] is flight:
             make_ready(lane)
 
@@ -167,6 +166,10 @@ class Lanes:
         self.in_flight += 1
         return flight
 
+    def _count(self, flight: Flight) -> None:
+        flight.track.bytes += flight.size
+        self.bytes += flight.size
+
     def _unqueue(self, flight: Flight) -> None:
         flight.track.bytes -= flight.size
         self.bytes -= flight.size
@@ -228,8 +231,7 @@ class Lanes:
             flight.stage = Stage.QUEUED
             lane.queue.appendleft(flight)
             if not track.closed:
-                track.bytes += flight.size
-                self.bytes += flight.size
+                self._count(flight)
         lane.queue.appendleft(refused)
         return recalled
 
@@ -253,8 +255,7 @@ class Lanes:
         if flight.lane.overtaken is flight:
             flight.lane.overtaken = None
         if not flight.track.closed:
-            flight.track.bytes += flight.size
-            self.bytes += flight.size
+            self._count(flight)
             make_ready(flight.lane, first=True)
 
     def take_up(self, flight: Flight, now: int) -> None:
