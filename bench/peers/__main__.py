@@ -28,14 +28,13 @@ from bench.peers.contenders import Contender, Setting
 from bench.peers.environments import Unavailable
 from bench.peers.goals import Goal, goals
 from bench.peers.loads import fill
-from bench.peers.page import BROKERS, KINDS, TITLES, page, page_as_shipped, pictures
+from bench.peers.page import BROKERS, KINDS, page, page_as_shipped, pictures
 from bench.peers.plan import Plan, Series, full, loops_of_work, quick
 from bench.peers.results import Measured, Results
 from bench.topics import create
-from tests.kafka import AS_SHIPPED, SMALL, KafkaCluster
+from tests.kafka import KafkaCluster
 
 REPORTS = Path(__file__).parents[2] / "reports"
-JVMS = {"small": SMALL, "shipped": AS_SHIPPED}
 
 
 def main() -> int:
@@ -52,22 +51,23 @@ def main() -> int:
     parser.add_argument("--broker", choices=BROKERS, default="small", help="its JVM: %(choices)s; a page for each")
     parser.add_argument("--results", type=Path, help="default: reports/peers-BROKER.json")
     options = parser.parse_args()
+    broker = BROKERS[options.broker]
     results_at = options.results or REPORTS / f"peers-{options.broker}.json"
     plan = (quick if options.quick else full)(options.scale)
     results = Results.read(results_at) if options.page or options.keep else Results(results_at)
     if not options.page:
         try:
             wanted = replace(plan, series=plan.series[: options.first])
-            measure(wanted, results, options.only, options.kinds, JVMS[options.broker])
+            measure(wanted, results, options.only, options.kinds, broker.flags)
         except KeyboardInterrupt:
             print("interrupted: what there is so far follows", flush=True)
     reached = goals(plan, results)
     show(reached)
     if options.write and options.broker == "shipped":
-        write_section(TITLES["shipped"], page_as_shipped(plan, results, reached))
+        write_section(broker.title, page_as_shipped(plan, results, reached))
     elif options.write:
         pictures(plan, results)
-        write_section(TITLES["small"], page(plan, results, reached))
+        write_section(broker.title, page(plan, results, reached))
     return 1 if any(goal.reached is False for goal in reached) else 0
 
 

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.pages import PAGE
 from bench.peers import contenders as c
@@ -16,10 +17,26 @@ from bench.peers.goals import Goal
 from bench.peers.plan import HEADLINE, Case, Plan
 from bench.peers.plot import Bar, bars
 from bench.peers.results import Results
+from tests.kafka import AS_SHIPPED, SMALL
 from tests.kafka.cluster import VERSION
 
-TITLES = {"small": "Beside every peer", "shipped": "Beside every peer, the broker as Kafka's scripts start it"}
-BROKERS = {"small": "a small JVM (C1, serial collector, 512 MB)", "shipped": "Kafka's own JVM flags (C2, G1, 1 GB)"}
+
+class Jvm(NamedTuple):
+    """How the broker is started: its flags, the section that figures beside it go to, and what that says of it."""
+
+    flags: Sequence[str]
+    title: str
+    told: str
+
+
+BROKERS = {
+    "small": Jvm(SMALL, "Beside every peer", "a small JVM (C1, serial collector, 512 MB)"),
+    "shipped": Jvm(
+        AS_SHIPPED,
+        "Beside every peer, the broker as Kafka's scripts start it",
+        "Kafka's own JVM flags (C2, G1, 1 GB)",
+    ),
+}
 PICTURES = PAGE.parent / "pictures"
 KINDS = {
     "nothing": "nothing to do",
@@ -72,8 +89,8 @@ def conditions(command: str, taking_part: Iterable[Contender], broker: str = "sm
     """What it was measured with."""
     versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
     return paragraph(
-        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker]} and one "
-        f"contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
+        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker].told} and "
+        f"one contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
         f"{platform.release().split('-')[0]}, Python {platform.python_version()}. {'; '.join(versions)}."
     )
 
