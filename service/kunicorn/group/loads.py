@@ -27,7 +27,7 @@ HORIZON = 10.0
 REST = 6
 """Intervals for which a partition stays where it was moved to."""
 _LONGEST_REST = 2**7 * REST
-_FORGOTTEN = 4
+FORGOTTEN = 4
 """So many times its rest without another move, and the partition's moves are forgotten."""
 _LEAST_DEMAND = 0.5
 """A worker that is half idle catches up by itself."""
@@ -89,7 +89,7 @@ class Past:
 
     def with_move(self, tp: TopicPartition, now: float, limits: Limits) -> Past:
         """After one more move."""
-        known = {other: rest for other, rest in self.rests.items() if not rest.over(now, limits, _FORGOTTEN)}
+        known = {other: rest for other, rest in self.rests.items() if not rest.over(now, limits, FORGOTTEN)}
         before = known.get(tp)
         rest = Rest(now) if before is None else Rest(now, min(2 * before.intervals, _LONGEST_REST))
         return Past(now, {**known, tp: rest})
