@@ -191,7 +191,7 @@ def _memory(megabytes: int, brokers: int) -> dict[str, Property]:
     broker comes on top. Compressed records take as many times more as they were compressed."""
     share = megabytes * _BYTES_PER_MB // _QUEUE_SHARE
     spare = max(0, megabytes * _BYTES_PER_MB - _BASE_BYTES)
-    response = spare // 2 // brokers * _SMALL_RECORD_BYTES // (_SMALL_RECORD_BYTES + _MESSAGE_BYTES)
+    response = spare * 4 // 5 // brokers * _SMALL_RECORD_BYTES // (_SMALL_RECORD_BYTES + _MESSAGE_BYTES)
     return {
         "queued.max.messages.kbytes": _clamp(share // 1024, _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES),
         "fetch.max.bytes": _clamp(response, _MIN_FETCH_BYTES, _MAX_FETCH_BYTES),
