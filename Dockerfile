@@ -18,6 +18,10 @@ FROM build AS build-pipeline
 RUN /src/deploy/image/build.sh /src /opt/kunicorn pipeline && /opt/kunicorn/bin/python -c 'import pyspark'
 
 FROM python:3.11-slim-bookworm AS runtime
+# jemalloc, which workers.allocator = "auto" looks for. Unpinned: Debian keeps one version of a package, the newest.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends libjemalloc2 \
+    && rm -rf /var/lib/apt/lists/*
 # A number, so that Kubernetes can tell that it is not root.
 RUN groupadd --gid 10001 kunicorn && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp kunicorn
 ENV PATH=/opt/kunicorn/bin:$PATH \
@@ -32,7 +36,6 @@ ENTRYPOINT ["kunicorn"]
 CMD ["run", "--config", "/etc/kunicorn/config/config.toml"]
 
 FROM runtime AS pipeline
-# Unpinned: Debian keeps one version of a package, the newest.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/*

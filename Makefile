@@ -44,7 +44,7 @@ python3-venv:
 	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; \
 	fi
 
-tools: venv  ## Helm, promtool, Prometheus, hadolint and Kubernetes' schemas, for the tests of deploy/; cached
+tools: venv  ## what tests need besides: Helm, promtool, Prometheus, hadolint, Kubernetes' schemas, jemalloc; cached
 	@$(BIN)/python -m tests.deploy.tools
 
 demo: venv  ## a group on a mock cluster, hurt on purpose and audited; half a minute

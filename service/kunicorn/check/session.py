@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 
+from kunicorn import allocator
 from kunicorn.check import cluster, registry
 from kunicorn.check.findings import Finding
 from kunicorn.check.handler import importable
@@ -54,10 +56,24 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
         )
     yield from registry.findings(settings)
     yield _client(settings)
+    yield _allocator(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)
         while (finding := runner.run(anext(findings, None))) is not None:
             yield finding
+
+
+def _allocator(settings: Settings) -> Finding:
+    """What workers would allocate their memory with."""
+    if library := allocator.library_of(settings.workers.allocator, os.environ):
+        return Finding("allocator", f"workers allocate memory with {library}")
+    if settings.workers.allocator == allocator.SYSTEM or os.environ.get(allocator.PRELOAD):
+        return Finding("allocator", "workers allocate memory as this process does")
+    return Finding(
+        "allocator",
+        "workers allocate memory with the C library's malloc: jemalloc would spare them a quarter of the "
+        f"processor time that a record's way through the client takes; {allocator.HOW_TO_INSTALL}",
+    )
 
 
 def _client(settings: Settings) -> Finding:

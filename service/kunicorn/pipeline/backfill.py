@@ -113,7 +113,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
     go_on = f"kunicorn pipeline {JOB} --config {file.path} --resume {run.id}"
     say(f"run {run.id}; if it is cut off: {go_on}")
     outcomes = runs.outcomes(run.id)
-    spark = open_session(settings.pipeline, master, run.id)
+    spark = open_session(settings, master, run.id)
     try:
         job = Job(spark, file, settings.pipeline.min_partitions)
         job.check_executors(outcomes)

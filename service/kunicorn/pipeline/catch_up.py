@@ -158,7 +158,7 @@ def _run(
     settings: Settings, file: SettingsFile, runs: Runs, run: Run, holding: Holding, master: str, say: Say
 ) -> FinishedRun:
     outcomes = runs.outcomes(run.id)
-    spark = open_session(settings.pipeline, master, run.id)
+    spark = open_session(settings, master, run.id)
     try:
         job = Job(spark, file)
         job.check_executors(outcomes)

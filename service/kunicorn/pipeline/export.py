@@ -172,7 +172,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             lake.commit(now.rounds, files, now.positions)
         _save(target, now, form)
 
-    spark = open_session(settings.pipeline, master, JOB)
+    spark = open_session(settings, master, JOB)
     try:
         job = Job(spark, file, settings.pipeline.min_partitions)
         job.check_executors(target / OWN, handler=False)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kunicorn.allocator import library_of, with_library
 from kunicorn.errors import ConfigError
-from kunicorn.settings import PipelineSettings
+from kunicorn.settings import PipelineSettings, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ def patient(master: str) -> str:
     return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{_ATTEMPTS}]", master)
 
 
-def open_session(pipeline: PipelineSettings, master: str, name: str) -> SparkSession:
+def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     """Start Spark, or connect to a cluster's, and register the source. Blocks for seconds. Raises `ConfigError`."""
     check_installed()
     if master.startswith("sc:"):
@@ -108,12 +109,14 @@ def open_session(pipeline: PipelineSettings, master: str, name: str) -> SparkSes
     from kunicorn.pipeline.source import KunicornDataSource
 
     builder = SparkSession.builder
-    for setting, value in spark_settings(pipeline, master, name).items():
+    for setting, value in spark_settings(settings.pipeline, master, name).items():
         builder = builder.config(setting, value)
     try:
         spark = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    # Of Spark's Python processes alone: `spark.executorEnv` would be the JVMs', too.
+    spark.sparkContext.environment.update(with_library({}, library_of(settings.workers.allocator, os.environ)))
     spark.dataSource.register(KunicornDataSource)
     return spark
 

@@ -121,7 +121,7 @@ def stream(
     check_installed()
     check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
-    spark = open_session(settings.pipeline, master, run)
+    spark = open_session(settings, master, run)
     try:
         Job(spark, file).check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:

@@ -17,6 +17,8 @@ class Preload(Tagged, frozen=True):
     """The supervisor's pid: whoever has another parent must not live on."""
     log_level: str
     log_format: str
+    allocator: str = ""
+    """The library that is preloaded into the template, and so into workers; empty for none."""
 
 
 class TemplateReady(Tagged, frozen=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from kunicorn.allocator import AUTO, SYSTEM
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 
 S = TypeVar("S")
@@ -99,6 +100,11 @@ WORKER_RULES = (
         lambda s: s.max_rss_mb is None or s.max_rss_mb >= s.memory_per_worker_mb,
         "below memory_per_worker_mb = {s.memory_per_worker_mb}, which fetch buffers are sized for, so that workers "
         "would be replaced for using what they were given; raise it, or lower that",
+    ),
+    Rule(
+        "allocator",
+        lambda s: s.allocator in (AUTO, SYSTEM) or (s.allocator.startswith("/") and not set(s.allocator) & set(": ")),
+        f'not "{AUTO}", "{SYSTEM}" or the absolute path of a library, without spaces and colons; correct it',
     ),
 )
 

@@ -11,6 +11,7 @@ import socket
 import sys
 from typing import NamedTuple
 
+from kunicorn.allocator import library_of, with_library
 from kunicorn.pipes.framing import encode
 from kunicorn.pipes.template_messages import Preload
 from kunicorn.settings import Settings
@@ -36,6 +37,7 @@ def preload(settings: Settings) -> Preload:
         supervisor=os.getpid(),
         log_level=settings.log.level,
         log_format=settings.log.format,
+        allocator=library_of(settings.workers.allocator, os.environ),
     )
 
 
@@ -49,7 +51,7 @@ def spawn(message: Preload) -> Spawned:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-m", "kunicorn.worker.template", str(_CHILD_FD)],
-            without_secrets(os.environ),
+            with_library(without_secrets(os.environ), message.allocator),
             file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHILD_FD)],
             setpgroup=0,
             setsigmask=[],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from kunicorn.allocator import is_loaded
 from kunicorn.errors import HandlerLoadError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
@@ -57,7 +58,7 @@ class Templates:
             await template.dead.wait()
             template.close()
             raise HandlerLoadError(_ends_the_process(preload.entrypoints, template)) from None
-        _tell(template, answer)
+        _tell(template, answer, preload)
         return template
 
     async def adopt(self, template: Template, preload: Preload) -> None:
@@ -90,7 +91,7 @@ class Templates:
             else:
                 failures, loaded_before = 0, True
                 if template is self._template:
-                    _tell(template, answer)
+                    _tell(template, answer, self._preload)
                     self._in_use()
             if self._ready.is_set():
                 await self._until_dead()
@@ -129,10 +130,20 @@ class Templates:
         self._ready.set()
 
 
-def _tell(template: Template, answer: TemplateReady) -> None:
-    log.info(f"template ready after {answer.seconds:.2f} s", template_pid=template.pid, preloaded=answer.preloaded)
+def _tell(template: Template, answer: TemplateReady, preload: Preload) -> None:
+    log.info(
+        f"template ready after {answer.seconds:.2f} s",
+        template_pid=template.pid,
+        preloaded=answer.preloaded,
+        allocator=preload.allocator or "system",
+    )
     if answer.note:
         log.warning(answer.note)
+    if preload.allocator and not is_loaded(preload.allocator, template.pid):
+        log.warning(
+            f"workers go on with the C library's memory allocator: {preload.allocator} could not be preloaded; "
+            f"standard error says why (ld.so); correct workers.allocator"
+        )
 
 
 def _ends_the_process(entrypoints: Sequence[str], template: Template) -> str:

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of them 40 ms)
 
+from kunicorn.allocator import with_library, without_library
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import find
 from kunicorn.pipes.framing import FrameError, decode, encode
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> int:
         if not die_with(preload.supervisor):
             return 0
         _import_like(preload)
+        _keep_allocator_to_ourselves(preload.allocator)
         answer = TemplateReady(False, reason, 0.0, keepers) if reason else _import_handler(sock, preload)
         sock.recv(_MAX_PACKET)
         _send(sock, answer)
@@ -81,6 +83,16 @@ def _import_like(preload: Preload) -> None:
     sys.path[:] = preload.path + [entry for entry in sys.path if entry not in preload.path]
 
 
+def _keep_allocator_to_ourselves(library: str) -> None:
+    """It is meant for this process and its forks, not for the programs that a handler starts."""
+    if not library:
+        return
+    rest = without_library(os.environ, library)
+    for name in os.environ.keys() - rest.keys():
+        del os.environ[name]
+    os.environ.update(rest)
+
+
 def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | TemplateFailed:
     """Import it and look at what that left behind; does not return if the process has to start over."""
     before, had = threads(), sockets()
@@ -95,7 +107,8 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
     seconds = time.monotonic() - began
     if left_behind := _left_behind(threads() - before, len(sockets() - had)):
         os.chdir(directory)
-        _start_over(sock, f"importing {', '.join(preload.entrypoints)} {left_behind}", keepers, environment)
+        again = with_library(environment, preload.allocator)
+        _start_over(sock, f"importing {', '.join(preload.entrypoints)} {left_behind}", keepers, again)
     return TemplateReady(True, "", seconds, keepers)
 
 

@@ -57,7 +57,7 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")})
     assert code is ExitCode.CLEAN
     assert [line.split()[:2] for line in lines.values()] == [
-        ["ok", what] for what in ("handler", "client", "brokers", "topics", "rights", "group", "members")
+        ["ok", what] for what in ("handler", "client", "allocator", "brokers", "topics", "rights", "group", "members")
     ]
     assert "orders (3 partitions)" in lines["topics"]
     assert "coordinator on node" in lines["group"]

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from kunicorn.allocator import is_loaded
 from kunicorn.demo import handlers as audited
 from kunicorn.outcomes import DeadLetter, Halt, Skip
 from kunicorn.records import Record
@@ -34,6 +35,8 @@ def obedient(record: Record) -> Any:
             raise DeadLetter("not wanted")
         case b"skip":
             return Skip("not needed")
+        case b"preloaded" if not is_loaded(_options["library"], os.getpid()):
+            raise RuntimeError("the allocator is not there")
         case b"crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         case b"halt" if not _options.get("forgive"):

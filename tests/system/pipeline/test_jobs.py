@@ -17,6 +17,7 @@ from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.pipeline.session import open_session
 from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
+from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 from tests.system.pipeline.desk import MASTER, Desk, tiles
@@ -70,6 +71,13 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     assert "estimated time: " in (planned := desk.said("backfill", "--dry-run"))
     assert "2 partitions, 43 offsets" in planned
     assert json.loads(desk.said("backfill", "--dry-run", "--json"))["offsets"] == 43
+
+
+def test_sparks_python_processes_have_the_allocator_that_workers_have(desk_of: Callable[..., Desk]) -> None:
+    options = {"library": tools().jemalloc}
+    desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools().jemalloc}})
+    send(desk.kafka.bootstrap, desk.topic, {0: ["preloaded"]})
+    assert "handled       1 records in 1 rounds" in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
 
 
 @pytest.mark.long
@@ -201,7 +209,7 @@ def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_rep
 def test_the_source_gives_records_as_columns_and_knows_sparks_options(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(2)
     send(desk.kafka.bootstrap, desk.topic, {0: ["a", "b", "c"], 1: ["d"]})
-    spark = open_session(load(desk.config, {}).pipeline, MASTER, "columns")
+    spark = open_session(load(desk.config, {}), MASTER, "columns")
     try:
         source = spark.read.format("kunicorn").option("config", str(desk.config))
         start = json.dumps({desk.topic: {"0": 1, "1": -2}})

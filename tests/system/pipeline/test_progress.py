@@ -60,7 +60,7 @@ def test_where_no_file_of_a_task_is_in_sight_what_is_through_is_counted(desk_of:
         produce(desk.kafka.bootstrap, desk.topic, RECORDS // 2, partition=number)
     settings = load(desk.config, {})
     ranges = [OffsetRange(desk.topic, number, 0, RECORDS // 2) for number in range(2)]
-    spark = open_session(settings.pipeline, MASTER, "counted")
+    spark = open_session(settings, MASTER, "counted")
     try:
         job = Job(spark, settings_file(desk.config, settings))
         out_of_sight = Directory(str(desk.directory / "elsewhere"))

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kunicorn.allocator import with_library
 from kunicorn.pipes import clock
 from kunicorn.pipes.client import client_properties
 from kunicorn.pipes.framing import FrameSplitter, decode, encode, pack
@@ -44,7 +45,7 @@ FOREVER_NS = 1 << 62
 class TemplateProcess:
     """A template, as the supervisor would start it."""
 
-    def __init__(self, entrypoint: str, directory: Path) -> None:
+    def __init__(self, entrypoint: str, directory: Path, allocator: str = "") -> None:
         become_subreaper()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         paths = [str(SERVICE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -55,11 +56,11 @@ class TemplateProcess:
                 stdin=subprocess.DEVNULL,
                 stderr=None if os.environ.get("RIG_STDERR") else subprocess.PIPE,
                 cwd=directory,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=with_library({**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, allocator),
                 process_group=0,
             )
         self.socket.settimeout(20)
-        self.tell(encode(Preload([entrypoint], [str(SERVICE)], os.getpid(), "info", "text")))
+        self.tell(encode(Preload([entrypoint], [str(SERVICE)], os.getpid(), "info", "text", allocator)))
 
     def tell(self, packet: bytes, *fds: int) -> None:
         """Send one packet, well-formed or not."""
@@ -266,9 +267,9 @@ class Rig:
         """Write the handlers' module."""
         (self.directory / f"{name}.py").write_text(source)
 
-    def template(self, handler: str) -> TemplateProcess:
+    def template(self, handler: str, allocator: str = "") -> TemplateProcess:
         """Start a template for `handlers_under_test:<handler>`; does not wait."""
-        template = TemplateProcess(f"handlers_under_test:{handler}", self.directory)
+        template = TemplateProcess(f"handlers_under_test:{handler}", self.directory, allocator)
         self._stack.callback(template.close)
         return template
 

@@ -10,6 +10,7 @@ import pytest
 
 from kunicorn.pipes.framing import encode
 from kunicorn.pipes.template_messages import Fork, TemplateFailed
+from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, TemplateProcess, configuration
 from tests.system.worker.traffic import HANDLERS, produce, seen
@@ -61,6 +62,22 @@ def test_a_handler_that_cannot_be_forked_is_imported_by_each_worker(
     worker.start(topic, {0: 0})
     worker.consumed(1, 1)
     assert seen(processes.directory) == ["0@0=v"]
+
+
+@pytest.mark.parametrize("left_behind", ["", *DIRTY.values()], ids=["nothing", *DIRTY])
+def test_workers_have_the_allocator_and_the_programs_that_a_handler_starts_do_not(
+    processes: Rig, kafka: KafkaCluster, topic: str, left_behind: str
+) -> None:
+    processes.module(left_behind + HANDLERS)
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, ["v"])
+    template = processes.template("see_preloaded", tools().jemalloc)
+    template.ready()
+    order = configuration(kafka.bootstrap, "handlers_under_test:see_preloaded", [topic])
+    worker = processes.fork(template).configure(order)
+    worker.start(topic, {0: 0})
+    worker.consumed(1, 1)
+    assert seen(processes.directory) == ["mine True, a program's False, None"]
 
 
 def test_what_the_module_printed_is_not_printed_again_by_workers(processes: Rig) -> None:

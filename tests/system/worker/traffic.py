@@ -37,6 +37,12 @@ def see_childs_signals(record):
     note(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip())
 
 
+def see_preloaded(record):
+    child = subprocess.run(["cat", "/proc/self/maps"], capture_output=True, text=True).stdout
+    mine = pathlib.Path("/proc/self/maps").read_text()
+    note(f"mine {'jemalloc' in mine}, a program's {'jemalloc' in child}, {os.environ.get('LD_PRELOAD')}")
+
+
 def see_batch(records):
     note(f"{records[0].partition}@{records[0].offset}+{len(records)}")
 

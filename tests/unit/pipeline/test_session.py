@@ -10,6 +10,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline.jobs import said_by_task
 from kunicorn.pipeline.session import check_installed, open_session, patient, spark_settings
 from kunicorn.settings import PipelineSettings
+from tests.unit.settings.files import LEAST, loaded
 
 
 def fake_java(directory: Path, says: str, code: int = 0) -> str:
@@ -42,9 +43,10 @@ def test_a_local_master_tries_tasks_again_as_a_cluster_does() -> None:
     ]  # fmt: skip
 
 
-def test_a_job_refuses_a_server_of_spark_connect_as_its_master() -> None:
+def test_a_job_refuses_a_server_of_spark_connect_as_its_master(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, LEAST)
     with pytest.raises(ConfigError, match=r"--master sc://spark:15002 is a server of Spark Connect.*name the cluster"):
-        open_session(PipelineSettings(), "sc://spark:15002", "run")
+        open_session(settings, "sc://spark:15002", "run")
 
 
 def test_settings_of_the_users_go_to_spark_but_for_what_promises_rest_on() -> None:
