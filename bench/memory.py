@@ -24,14 +24,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from bench.pages import write_section
+from bench.quick import start_worker
 from bench.topics import create
 from kunicorn.pipes.client import client_properties
 from kunicorn.pipes.messages import Configure
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import VERSION
-from tests.system.worker.rig import TemplateProcess, WorkerProcess, configuration
+from tests.system.worker.rig import WorkerProcess, configuration
 
-ROOT = Path(__file__).parents[1]
 TITLE = "Memory of a worker whose handler cannot keep up"
 BUDGETS_MB = (64, 128, 256)
 MB = 1024 * 1024
@@ -89,12 +89,7 @@ def configured(bootstrap: str, topic: str, megabytes: int) -> Configure:
 def peak_mb(configure: Configure, topic: str, partitions: int) -> int:
     """The worker's peak, as soon as it has stopped growing."""
     with ExitStack() as stack:
-        template = TemplateProcess(configure.handlers[0].entrypoint, ROOT)
-        stack.callback(template.close)
-        template.ready()
-        worker = template.fork()
-        stack.callback(worker.close)
-        worker.configure(configure)
+        worker = start_worker(stack, configure)
         worker.start(topic, dict.fromkeys(range(partitions), 0))
         return _steady_peak(worker) // MB
 

@@ -36,6 +36,7 @@ from kunicorn.pipeline.ranges import OffsetRange, total
 from kunicorn.pipeline.session import open_session
 from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import Settings, load
+from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.kafka.artifacts import DEPENDENCY_PLUGIN, cache_directory, locked, project_of
 from tests.system.members import group_settings, toml
@@ -176,11 +177,12 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
     bootstrap, broker = kafka.bootstrap, kafka.broker(1).pid
     fill(bootstrap, topic, records)
     config = directory / "config.toml"
-    config.write_text(toml(group_settings(bootstrap, [topic], topic, HANDLER)))
+    ours = {**group_settings(bootstrap, [topic], topic, HANDLER), "workers": {"allocator": tools().jemalloc}}
+    config.write_text(toml(ours))
     settings = load(config, {})
     jars = connector_jars()
     with ExitStack() as stack:
-        spark = open_session(settings.pipeline, f"local[{CORES}]", "bench")
+        spark = open_session(settings, f"local[{CORES}]", "bench")
         stack.callback(spark.stop)
         rival = stack.enter_context(rival_of(bootstrap, topic, records, jars)) if jars else None
         return table(Job(spark, settings_file(config, settings)), settings, topic, records, rounds, broker, rival)

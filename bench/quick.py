@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kunicorn.pipes.messages import Configure, Drain
+from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import TemplateProcess, WorkerProcess, configuration
 
@@ -104,7 +105,7 @@ def handled(worker: WorkerProcess) -> int:
 
 def start_worker(stack: ExitStack, configure: Configure) -> WorkerProcess:
     """A worker that is ready for partitions."""
-    template = TemplateProcess(configure.handlers[0].entrypoint, ROOT)
+    template = TemplateProcess(configure.handlers[0].entrypoint, ROOT, tools().jemalloc)
     stack.callback(template.close)
     template.ready()
     worker = template.fork()

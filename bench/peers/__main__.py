@@ -28,7 +28,7 @@ from bench.peers.contenders import Contender, Setting
 from bench.peers.environments import Unavailable
 from bench.peers.goals import Goal, goals
 from bench.peers.loads import fill
-from bench.peers.page import BROKERS, KINDS, page, page_as_shipped, pictures
+from bench.peers.page import BROKERS, KINDS, page, page_as_shipped, pictures, under
 from bench.peers.plan import Plan, Series, full, loops_of_work, quick
 from bench.peers.results import Measured, Results
 from bench.topics import create
@@ -55,6 +55,7 @@ def main() -> int:
     results_at = options.results or REPORTS / f"peers-{options.broker}.json"
     plan = (quick if options.quick else full)(options.scale)
     results = Results.read(results_at) if options.page or options.keep else Results(results_at)
+    results.under = under()
     if not options.page:
         try:
             wanted = replace(plan, series=plan.series[: options.first])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import kunicorn
 from bench.peers.environments import HERE, franz_go, franz_go_version, python_of, version_of
+from kunicorn.allocator import SYSTEM, with_library
+from tests.deploy.tools import tools
 from tests.kafka.artifacts import distribution
 from tests.kafka.cluster import VERSION
 from tests.system.members import toml
@@ -53,6 +55,12 @@ class Contender:
     audited: bool = True
     """Counts into shared memory; else its own report is read."""
 
+    preloaded: bool = False
+    """Of another's process: with jemalloc, as our workers have it by themselves."""
+
+    glibc: bool = False
+    """Of ours: without it, as on a machine where it is not installed."""
+
     in_order: bool = True
     """Keeps the order of a partition; of handlers that wait nobody does by all means."""
 
@@ -78,6 +86,7 @@ class Contender:
             "BENCH_FORM": self.form,
             "BENCH_WORKERS": str(self.workers),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **(with_library({}, tools().jemalloc) if self.preloaded else {}),
         }
 
 
@@ -127,7 +136,8 @@ def _franz_go(_who: Contender, _setting: Setting) -> list[str]:
 
 
 def _kunicorn(who: Contender, setting: Setting) -> list[str]:
-    """As its README has it: the group, the handler, so many workers; everything else is default."""
+    """As its README has it: the group, the handler, so many workers; everything else is default. jemalloc is there, as
+    in its image."""
     mode = "batch" if who.form == "batch" else "record"
     special = {"nothing": "count", "wait": "wait"} if mode == "record" else {}
     handler = special.get(setting.kind, {"record": "handle", "batch": "handle_batch"}[mode])
@@ -139,7 +149,7 @@ def _kunicorn(who: Contender, setting: Setting) -> list[str]:
                 "kafka": {"bootstrap_servers": [setting.bootstrap]},
                 "group": {"id": setting.group, "topics": [setting.topic]},
                 "handler": {"entrypoint": f"with_kunicorn:{handler}", "mode": mode, **ordering},
-                "workers": {"count": who.workers},
+                "workers": {"count": who.workers, "allocator": SYSTEM if who.glibc else tools().jemalloc},
                 "http": {"host": "127.0.0.1", "port": 0},
             }
         )
@@ -151,10 +161,9 @@ def _pinned(environment: str, package: str) -> Callable[[], str]:
     return lambda: version_of(environment, package)
 
 
-def _bare(title: str, form: str) -> Contender:
-    return Contender(
-        title, _program("confluent", "with_confluent.py"), partial(metadata.version, "confluent-kafka"), form
-    )
+def _bare(title: str, form: str, *, preloaded: bool = False) -> Contender:
+    version = partial(metadata.version, "confluent-kafka")
+    return Contender(title, _program("confluent", "with_confluent.py"), version, form, preloaded=preloaded)
 
 
 def kunicorns(form: str, workers: int) -> Contender:
@@ -164,6 +173,10 @@ def kunicorns(form: str, workers: int) -> Contender:
 
 
 RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
+RECORD_1_GLIBC, BATCH_1_GLIBC, BATCH_2_GLIBC = (
+    replace(who, title=f"{who.title}, glibc's malloc", kinds=frozenset({"nothing"}), glibc=True)
+    for who in (RECORD_1, BATCH_1, BATCH_2)
+)
 KEYED_2 = Contender(
     "kunicorn, 2 workers, by key",
     _kunicorn,
@@ -176,6 +189,8 @@ KEYED_2 = Contender(
 BARE_POLL = _bare("confluent-kafka, poll()", "poll")
 BARE = _bare("confluent-kafka, tuned", "tuned")
 BARE_RUNS = _bare("confluent-kafka, tuned, by runs", "runs")
+BARE_PRELOADED = _bare("confluent-kafka, tuned, jemalloc preloaded", "tuned", preloaded=True)
+BARE_RUNS_PRELOADED = _bare("confluent-kafka, tuned, by runs, jemalloc preloaded", "runs", preloaded=True)
 AIOKAFKA = Contender("aiokafka, getmany", _program("aiokafka", "with_aiokafka.py"), _pinned("aiokafka", "aiokafka"))
 KAFKA_PYTHON = Contender(
     "kafka-python", _program("kafka-python", "with_kafka_python.py"), _pinned("kafka-python", "kafka-python")
@@ -222,9 +237,14 @@ CONTENDERS = (
     RECORD_2,
     BATCH_1,
     RECORD_1,
+    BATCH_2_GLIBC,
+    BATCH_1_GLIBC,
+    RECORD_1_GLIBC,
     KEYED_2,
     BARE_RUNS,
     BARE,
+    BARE_RUNS_PRELOADED,
+    BARE_PRELOADED,
     BARE_POLL,
     FRANZ_GO,
     JAVA,

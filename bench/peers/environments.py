@@ -38,7 +38,7 @@ def version_of(environment: str, package: str) -> str:
 def python_of(environment: str) -> Path:
     """The interpreter of that environment, which is made first if it is not there. Blocks; raises `Unavailable`."""
     wanted = pinned()[environment]
-    home = _home(environment, repr(wanted).encode())
+    home = _home(environment, f"{wanted} {sys.version}".encode())
     python = home / "bin" / "python"
     with locked(f"peers-{environment}"):
         if not (home / "complete").exists():

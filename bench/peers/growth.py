@@ -64,9 +64,9 @@ def steps(scale: float) -> Iterator[Step]:
 
 
 REASONS = {
-    "partitions": "Up to some hundreds cost a tenth. Beyond, a fetch brings each partition fewer records, and what "
-    "librdkafka and the broker do once for a partition and a fetch is shared by fewer: a bare client loses as much at "
-    "2,000 (above).",
+    "partitions": "Up to some hundreds cost a tenth. Beyond, librdkafka's thread looks at each of its partitions, a "
+    "lock and a clock each, whenever its socket has something for it: by `perf` a quarter of a client's time at 2,000, "
+    "for a bare client as for ours. The broker goes through them once a fetch.",
     "workers": "Two workers and the broker fill two cores; from then on each worker adds a client with threads of its "
     "own, smaller fetches, and one more turn on the same cores. Where there are more cores the bend comes later. "
     "Memory grows with the clients, each of which fetches ahead for its worker.",

@@ -13,7 +13,7 @@ from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.loads import Load, values
 
 WORK_SECONDS = 20e-6
-_MANY = 3_000_000
+_MANY = 6_000_000
 _LARGE = 500_000
 _WAITED_FOR = 100_000
 
@@ -40,6 +40,8 @@ class Series(NamedTuple):
     """The longest that one run may handle."""
 
 
+ALLOCATORS = (c.BATCH_2_GLIBC, c.BATCH_1_GLIBC, c.RECORD_1_GLIBC, c.BARE_RUNS_PRELOADED, c.BARE_PRELOADED)
+"""What jemalloc alone does: ours without it, the bare loops with it."""
 HEADLINE = (c.BATCH_2, c.BATCH_1, c.RECORD_1, c.BARE_RUNS, c.BARE, c.FRANZ_GO, c.JAVA, c.AIOKAFKA)
 """Who is near enough to one another that single runs would not tell."""
 PACKED = (c.BATCH_2, c.BATCH_1, c.BARE_RUNS, c.FRANZ_GO, c.JAVA, c.AIOKAFKA)
@@ -83,7 +85,8 @@ def quick(scale: float = 1.0) -> Plan:
     few = (c.BARE, c.AIOKAFKA, c.FASTSTREAM_2, c.ARROYO_PROCESSES, c.PYRALLEL_PROCESSES)
     series = (
         Series(Case(small, "nothing"), HEADLINE, 3, 6.0),
-        Series(Case(small, "nothing"), others("nothing", *HEADLINE), 1, 6.0),
+        Series(Case(small, "nothing"), ALLOCATORS, 1, 6.0),
+        Series(Case(small, "nothing"), others("nothing", *HEADLINE, *ALLOCATORS), 1, 6.0),
         Series(Case(packed, "nothing"), PACKED, 1, 6.0),
         Series(Case(small, "work"), WORKING, 3, 6.0),
         Series(Case(small, "work"), few, 1, 6.0),
@@ -110,7 +113,8 @@ def full(scale: float = 1.0) -> Plan:
         Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 5, 15.0),
         Series(Case(small, "work"), WORKING, 5, 15.0),
         Series(Case(delayed, "delay"), DELAYED, 5, 0.0),
-        Series(Case(small, "nothing"), others("nothing", *HEADLINE), 3, 15.0),
+        Series(Case(small, "nothing"), ALLOCATORS, 3, 15.0),
+        Series(Case(small, "nothing"), others("nothing", *HEADLINE, *ALLOCATORS), 3, 15.0),
         *(Series(Case(load, "nothing"), PACKED, 3, 15.0) for load in more if load != small),
         Series(Case(small, "work"), others("work", *WORKING), 3, 10.0),
         Series(Case(waited, "wait"), others("wait"), 3, 10.0),

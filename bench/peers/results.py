@@ -26,6 +26,8 @@ class Entry:
     round: int
     figures: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
+    under: str = ""
+    """What it was measured with."""
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Results:
 
     path: Path
     entries: list[Entry] = field(default_factory=list)
+    under: str = ""
+    """What is measured now is measured with."""
 
     @classmethod
     def read(cls, path: Path) -> Results:
@@ -43,9 +47,9 @@ class Results:
     def add(self, case: Case, who: Contender, number: int, found: Measured | str) -> None:
         """One run, or why there is none; on disk before this returns."""
         if isinstance(found, str):
-            self.entries.append(Entry(case.key, who.title, number, failed=found))
+            self.entries.append(Entry(case.key, who.title, number, failed=found, under=self.under))
         else:
-            self.entries.append(Entry(case.key, who.title, number, found._asdict()))
+            self.entries.append(Entry(case.key, who.title, number, found._asdict(), under=self.under))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps([asdict(entry) for entry in self.entries], indent=1))
 
@@ -57,6 +61,10 @@ class Results:
     def of(self, case: Case, who: Contender) -> list[Entry]:
         """Its runs that have figures."""
         return [entry for entry in self._all(case, who) if entry.figures]
+
+    def otherwise(self, case: Case) -> list[str]:
+        """What runs of this case that are kept from earlier were measured with."""
+        return sorted({entry.under for entry in self.entries if entry.case == case.key} - {self.under})
 
     def failure(self, case: Case, who: Contender) -> str:
         """Why it has no figures; empty if it has, or never ran."""

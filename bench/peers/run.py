@@ -158,12 +158,14 @@ def measure(who: Contender, setting: Setting, seconds: float, produced: list[int
     with running(who, setting) as contender:
         contender.await_first()
         first = time.perf_counter()
-        start = end = None
+        start = middle = end = None
         due, until = _LOOK_SECONDS, first + seconds
         while contender.process.poll() is None:
             now, total = time.perf_counter(), contender.total
             if start is None and (total >= setting.records * WARM_SHARE or now - first >= WARM_SECONDS):
                 start = contender.mark()
+            if middle is None and total >= setting.records // 2:
+                middle = contender.mark()
             if total >= setting.records or now >= until:
                 end = contender.mark()
                 break
@@ -175,11 +177,12 @@ def measure(who: Contender, setting: Setting, seconds: float, produced: list[int
         exited = contender.process.poll()
     if start is None or end is None or end.total <= start.total:
         raise Failed(f"ended with {exited} after {contender.total:,} records: {contender.last_line()}")
-    return _figures(contender, start, end, first, produced)
+    return _figures(contender, start, middle or start, end, first, produced)
 
 
-def _figures(contender: Running, start: Mark, end: Mark, first: float, produced: list[int]) -> Figures:
+def _figures(contender: Running, start: Mark, middle: Mark, end: Mark, first: float, produced: list[int]) -> Figures:
     records, cpu = end.total - start.total, end.cpu - start.cpu
+    steady_cpu = end.cpu - middle.cpu
     stopped = end.total < contender.setting.records
     finding, in_order = "", contender.who.in_order and contender.setting.kind != "wait"
     if contender.who.audited:
@@ -188,7 +191,7 @@ def _figures(contender: Running, start: Mark, end: Mark, first: float, produced:
         rate=records / (end.at - start.at),
         cpu_us=cpu / records * 1e6,
         memory_mb=contender.memory_mb,
-        root_share=(end.root_cpu - start.root_cpu) / cpu if cpu else 0.0,
+        root_share=(end.root_cpu - middle.root_cpu) / steady_cpu if steady_cpu else 0.0,
         member_memory_mb=contender.member_memory_mb,
         first_record_s=first - contender.began - contender.joining_s(),
         handled=end.total,
