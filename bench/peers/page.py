@@ -50,7 +50,13 @@ KINDS = {
 
 def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
     """All of it."""
-    parts = [conditions("make bench", CONTENDERS), _goal_table(reached), paragraph(_rules()), paragraph(_ALLOCATOR)]
+    parts = [
+        conditions("make bench", CONTENDERS),
+        _goal_table(reached),
+        paragraph(_rules()),
+        paragraph(_ALLOCATOR),
+        paragraph(_LIMITS),
+    ]
     for picture, title in (("peers-rate.svg", "Records per second"), ("peers-cpu.svg", "CPU per record")):
         parts.append(f"![{title}](pictures/{picture})")
     return "\n\n".join([*parts, *_tables(plan, results)])
@@ -104,9 +110,10 @@ def _rules() -> str:
         "All are members of a group with heartbeats every second, written and tuned as their documentation has it "
         "(bench/peers/clients), Pyrallel-Consumer on Python 3.12. Rates count from when 5 % of the records (or the "
         "records of two seconds) are handled until the last is, or until time is up; CPU is the whole process tree's "
-        "in the same window, memory its highest PSS, where pages that processes share count once. Medians, and the "
-        "range over the rounds; a ratio is the median of the rounds' ratios. Every run is audited by a count and a sum "
-        "of offsets for each partition, kept by the handler: each record exactly once, unless said. "
+        "in the same window, the supervisor's part that of the second half, memory its highest PSS, where pages that "
+        "processes share count once. Medians, and the range over the rounds; a ratio is the median of the rounds' "
+        "ratios. Every run is audited by a count and a sum of offsets for each partition, kept by the handler: each "
+        "record exactly once, unless said. "
         "ConsumerPerformance gives its own count. What a second member's joining costs is told above, under Hand-over "
         "under load."
     )
@@ -124,6 +131,14 @@ _ALLOCATOR = (
 def under() -> str:
     """What differs from one run to the next on the same machine."""
     return f"{datetime.now():%Y-%m-%d}, Python {platform.python_version()} ({_build()}), kunicorn with jemalloc"
+
+
+_LIMITS = (
+    "What is in the way of more: two workers and the broker fill the two cores, so that what a record costs decides. "
+    "The greater part of it is a Python object for each message (below, Where a record's time goes). Java compiles its "
+    "loop while it runs, and gains by longer runs. At 2,000 partitions it is librdkafka's care for each of them "
+    "(below, By partitions)."
+)
 
 
 def _build() -> str:
