@@ -76,7 +76,7 @@ def _tables(plan: Plan, results: Results) -> list[str]:
         taking_part = [who for who in CONTENDERS if results.of(case, who) or results.failure(case, who)]
         if taking_part:
             parts.append(f"### {_heading(case)}")
-            parts += [paragraph(f"From an earlier run: {under}.") for under in results.otherwise(case)]
+            parts += [paragraph(f"In part or whole from an earlier run: {each}.") for each in results.otherwise(case)]
             parts.append(_table(case, results, taking_part))
     return parts
 
