@@ -55,11 +55,8 @@ class Contender:
     audited: bool = True
     """Counts into shared memory; else its own report is read."""
 
-    preloaded: bool = False
-    """Of another's process: with jemalloc, as our workers have it by themselves."""
-
-    glibc: bool = False
-    """Of ours: without it, as on a machine where it is not installed."""
+    jemalloc: bool = False
+    """Has it for its allocator: ours by its setting, another's process has it preloaded."""
 
     in_order: bool = True
     """Keeps the order of a partition; of handlers that wait nobody does by all means."""
@@ -86,7 +83,7 @@ class Contender:
             "BENCH_FORM": self.form,
             "BENCH_WORKERS": str(self.workers),
             "PYTHONDONTWRITEBYTECODE": "1",
-            **(with_library({}, tools().jemalloc) if self.preloaded else {}),
+            **(with_library({}, tools().jemalloc) if self.jemalloc and not self.ours else {}),
         }
 
 
@@ -149,7 +146,7 @@ def _kunicorn(who: Contender, setting: Setting) -> list[str]:
                 "kafka": {"bootstrap_servers": [setting.bootstrap]},
                 "group": {"id": setting.group, "topics": [setting.topic]},
                 "handler": {"entrypoint": f"with_kunicorn:{handler}", "mode": mode, **ordering},
-                "workers": {"count": who.workers, "allocator": SYSTEM if who.glibc else tools().jemalloc},
+                "workers": {"count": who.workers, "allocator": tools().jemalloc if who.jemalloc else SYSTEM},
                 "http": {"host": "127.0.0.1", "port": 0},
             }
         )
@@ -161,20 +158,20 @@ def _pinned(environment: str, package: str) -> Callable[[], str]:
     return lambda: version_of(environment, package)
 
 
-def _bare(title: str, form: str, *, preloaded: bool = False) -> Contender:
+def _bare(title: str, form: str, *, jemalloc: bool = False) -> Contender:
     version = partial(metadata.version, "confluent-kafka")
-    return Contender(title, _program("confluent", "with_confluent.py"), version, form, preloaded=preloaded)
+    return Contender(title, _program("confluent", "with_confluent.py"), version, form, jemalloc=jemalloc)
 
 
 def kunicorns(form: str, workers: int) -> Contender:
     """Ours, as `kunicorn run`."""
     title = f"kunicorn, {workers} worker{'s' * (workers > 1)}, {form} handler"
-    return Contender(title, _kunicorn, lambda: kunicorn.__version__, form, workers)
+    return Contender(title, _kunicorn, lambda: kunicorn.__version__, form, workers, jemalloc=True)
 
 
 RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
 RECORD_1_GLIBC, BATCH_1_GLIBC, BATCH_2_GLIBC = (
-    replace(who, title=f"{who.title}, glibc's malloc", kinds=frozenset({"nothing"}), glibc=True)
+    replace(who, title=f"{who.title}, glibc's malloc", kinds=frozenset({"nothing"}), jemalloc=False)
     for who in (RECORD_1, BATCH_1, BATCH_2)
 )
 KEYED_2 = Contender(
@@ -184,13 +181,14 @@ KEYED_2 = Contender(
     "key",
     2,
     frozenset({"wait"}),
+    jemalloc=True,
     in_order=False,
 )
 BARE_POLL = _bare("confluent-kafka, poll()", "poll")
 BARE = _bare("confluent-kafka, tuned", "tuned")
 BARE_RUNS = _bare("confluent-kafka, tuned, by runs", "runs")
-BARE_PRELOADED = _bare("confluent-kafka, tuned, jemalloc preloaded", "tuned", preloaded=True)
-BARE_RUNS_PRELOADED = _bare("confluent-kafka, tuned, by runs, jemalloc preloaded", "runs", preloaded=True)
+BARE_PRELOADED = _bare("confluent-kafka, tuned, jemalloc preloaded", "tuned", jemalloc=True)
+BARE_RUNS_PRELOADED = _bare("confluent-kafka, tuned, by runs, jemalloc preloaded", "runs", jemalloc=True)
 AIOKAFKA = Contender("aiokafka, getmany", _program("aiokafka", "with_aiokafka.py"), _pinned("aiokafka", "aiokafka"))
 KAFKA_PYTHON = Contender(
     "kafka-python", _program("kafka-python", "with_kafka_python.py"), _pinned("kafka-python", "kafka-python")

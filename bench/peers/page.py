@@ -101,7 +101,7 @@ def conditions(command: str, taking_part: Iterable[Contender], broker: str = "sm
     return paragraph(
         f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker].told} and "
         f"one contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
-        f"{platform.release().split('-')[0]}, Python {platform.python_version()} ({_build()}). {'; '.join(versions)}."
+        f"{platform.release().split('-')[0]}, {_python()}. {'; '.join(versions)}."
     )
 
 
@@ -130,7 +130,7 @@ _ALLOCATOR = (
 
 def under() -> str:
     """What differs from one run to the next on the same machine."""
-    return f"{datetime.now():%Y-%m-%d}, Python {platform.python_version()} ({_build()}), kunicorn with jemalloc"
+    return f"{datetime.now():%Y-%m-%d}, {_python()}, kunicorn with jemalloc"
 
 
 _LIMITS = (
@@ -141,12 +141,14 @@ _LIMITS = (
 )
 
 
-def _build() -> str:
-    """How this interpreter was built: what is Python in a loop takes a third longer where it was not optimised."""
-    if sys.base_prefix == "/usr":
-        return "as the distribution builds it"
+def _python() -> str:
+    """This interpreter, and how it was built: what is Python in a loop takes a third longer where that was not
+    optimised."""
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    return "an optimised build" if "--enable-optimizations" in flags else "built without optimisations"
+    built = "an optimised build" if "--enable-optimizations" in flags else "built without optimisations"
+    if sys.base_prefix == "/usr":
+        built = "as the distribution builds it"
+    return f"Python {platform.python_version()} ({built})"
 
 
 def _processor() -> str:

@@ -140,12 +140,8 @@ class Batch(Sequence[Record]):
 
     def offsets(self) -> list[int]:
         """All offsets, ascending; compaction and transactions leave gaps."""
-        if not self._messages:
-            return []
-        first, last = self[0].offset, self[-1].offset
-        if last - first == len(self._messages) - 1:
-            # As almost always: none of the others is asked, which would cost five times as much.
-            return list(range(first, last + 1))
+        if (gapless := gapless_offsets(self._messages)) is not None:
+            return list(gapless)
         return [-1 if offset is None else offset for offset in map(Message.offset, self._messages)]
 
     def timestamps(self) -> list[int | None]:
@@ -224,6 +220,17 @@ class DecodedBatch(Batch):
             return DecodedBatch(self._messages[index], self._data[index], self._key_data[index])
         message = self._messages[index]
         return DecodedRecord(message.value(), message, self._data[index], self._key_data[index])
+
+
+def gapless_offsets(messages: Sequence[Message]) -> range | None:
+    """Their offsets where, as almost always, none is left out: only the first and the last are asked, as asking each
+    would cost five times as much. None where there are gaps."""
+    if not messages:
+        return range(0)
+    first, last = messages[0].offset(), messages[-1].offset()
+    if first is None or last is None or last - first != len(messages) - 1:
+        return None
+    return range(first, last + 1)
 
 
 def milliseconds_of(message: Message) -> int | None:

@@ -25,6 +25,7 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.partial import OfOne, settle
 from kunicorn.outcomes import BatchError, heed
 from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
+from kunicorn.records import gapless_offsets
 
 AS_BYTES = Decoding()
 
@@ -254,7 +255,6 @@ def following_offsets(messages: Sequence[Message]) -> Sequence[int]:
 
     Mostly offsets are without gaps, and a range then costs nothing a record.
     """
-    first, last = messages[0].offset(), messages[-1].offset()
-    if first is not None and last is not None and last - first == len(messages) - 1:
-        return range(first + 1, last + 2)
+    if (gapless := gapless_offsets(messages)) is not None:
+        return range(gapless.start + 1, gapless.stop + 1)
     return [offset + 1 for offset in map(Message.offset, messages) if offset is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kunicorn.allocator import AUTO, SYSTEM
@@ -94,6 +95,12 @@ CONCURRENCY_RULES = (
     ),
 )
 
+
+def _may_be_preloaded(path: str) -> bool:
+    """ld.so splits its list at both."""
+    return path.startswith("/") and not set(path) & set(": ")
+
+
 WORKER_RULES = (
     Rule(
         "max_rss_mb",
@@ -103,8 +110,13 @@ WORKER_RULES = (
     ),
     Rule(
         "allocator",
-        lambda s: s.allocator in (AUTO, SYSTEM) or (s.allocator.startswith("/") and not set(s.allocator) & set(": ")),
+        lambda s: s.allocator in (AUTO, SYSTEM) or _may_be_preloaded(s.allocator),
         f'not "{AUTO}", "{SYSTEM}" or the absolute path of a library, without spaces and colons; correct it',
+    ),
+    Rule(
+        "allocator",
+        lambda s: not _may_be_preloaded(s.allocator) or Path(s.allocator).is_file(),
+        f'there is no such file; install the library, or say "{AUTO}" or "{SYSTEM}"',
     ),
 )
 

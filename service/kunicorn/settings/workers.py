@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from kunicorn.allocator import AUTO, SYSTEM
+from kunicorn.allocator import AUTO
 from kunicorn.settings.cpus import available_cpus
-from kunicorn.settings.problems import Contradictions, Problem
-from kunicorn.settings.rules import WORKER_RULES, broken
+from kunicorn.settings.rules import WORKER_RULES, check
 from kunicorn.settings.section import Section
 
 
@@ -87,13 +84,4 @@ class WorkerSettings(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if problems := broken(self, "workers", WORKER_RULES) or list(_missing(self)):
-            raise Contradictions(problems)
-        return self
-
-
-def _missing(settings: WorkerSettings) -> Iterator[Problem]:
-    """A library that is not there would be passed over by ld.so."""
-    if settings.allocator.startswith("/") and not Path(settings.allocator).is_file():
-        remedy = f'there is no such file; install the library, or say "{AUTO}" or "{SYSTEM}"'
-        yield Problem("workers.allocator", settings.allocator, remedy)
+        return check(self, "workers", WORKER_RULES)
