@@ -110,8 +110,8 @@ bench-growth: venv  ## how our cost grows with partitions, workers, sizes and wo
 bench-anatomy: venv  ## where a record's processor time goes, by threads, in about two minutes
 	$(BIN)/python -m bench.peers.anatomy --write
 
-bench-concurrency: venv  ## several records in hand, in about a minute
-	$(BIN)/python -m bench.concurrency
+bench-concurrency: venv  ## several records in hand, in about two minutes
+	$(BIN)/python -m bench.concurrency --write
 
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick

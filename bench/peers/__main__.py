@@ -53,6 +53,8 @@ def main() -> int:
     options = parser.parse_args()
     broker = BROKERS[options.broker]
     results_at = options.results or REPORTS / f"peers-{options.broker}.json"
+    if options.page and not results_at.exists():
+        parser.error(f"--page: there is no {results_at}; measure first, without --page")
     plan = (quick if options.quick else full)(options.scale)
     results = Results.read(results_at) if options.page or options.keep else Results(results_at)
     results.under = under()

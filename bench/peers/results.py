@@ -41,7 +41,9 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """Those of an earlier run."""
+        """Those of an earlier run, if there was one."""
+        if not path.exists():
+            return cls(path)
         return cls(path, [Entry(**each) for each in json.loads(path.read_text())])
 
     def add(self, case: Case, who: Contender, number: int, found: Measured | str) -> None:

@@ -20,9 +20,10 @@ AUTO, SYSTEM = "auto", "system"
 NAME = "libjemalloc.so.2"
 HOW_TO_INSTALL = "Debian and Ubuntu: apt-get install libjemalloc2"
 PRELOAD, TUNING = "LD_PRELOAD", "MALLOC_CONF"
-_TUNED = "oversize_threshold:0,dirty_decay_ms:1000,muzzy_decay_ms:0"
+_TUNED = "oversize_threshold:0,dirty_decay_ms:250,muzzy_decay_ms:0"
 """jemalloc(3). Left alone it gives what is larger than 8 MiB, as responses are, back to the kernel at once, which costs
-three records in ten; and it keeps everything else for ten seconds: a quarter more memory."""
+three records in ten; and it keeps everything else for ten seconds: a quarter more memory. A quarter of a second is
+longer than from one response to the next, and 15 MB less than with a whole one."""
 _DIRECTORIES = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 
 
