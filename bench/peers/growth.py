@@ -64,9 +64,10 @@ def steps(scale: float) -> Iterator[Step]:
 
 
 REASONS = {
-    "partitions": "Up to some hundreds cost a tenth. Beyond, librdkafka's thread looks at each of its partitions, a "
-    "lock and a clock each, whenever its socket has something for it: by `perf` a quarter of a client's time at 2,000, "
-    "for a bare client as for ours. The broker goes through them once a fetch.",
+    "partitions": "Up to some hundreds cost a tenth. Beyond, librdkafka's thread looks at each of its partitions, two "
+    "locks and a clock each, whenever its socket has something for it: by `perf` sixty times for a response of 15 MB "
+    "and nearly half of that thread's time at 2,000, for a bare client as for ours. The broker goes through them once "
+    "a fetch, and the client asks for one at a time. A larger `fetch.max.bytes` helps (workers.memory_per_worker_mb).",
     "workers": "Two workers and the broker fill two cores; from then on each worker adds a client with threads of its "
     "own, smaller fetches, and one more turn on the same cores. Where there are more cores the bend comes later. "
     "Memory grows with the clients, each of which fetches ahead for its worker.",
