@@ -18,12 +18,12 @@ from kunicorn.wire.consumer_protocol import (
 )
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
+from tests.fakes.broker import Asked, FakeBroker, Reply, Script
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
+from tests.fakes.messages import blank, blank_response, nested
 from tests.fakes.requests import Beat, Join, Leaver, Sync
 from tests.fakes.simulation import TOPIC, TOPIC_ID
-from tests.unit.wire.broker import Asked, FakeBroker, Reply, Script
-from tests.unit.wire.messages import blank, blank_response, nested
 
 _NO_CLASSIC_GROUP = 69
 START = 100

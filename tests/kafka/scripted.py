@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 
 from kunicorn.wire.schemas import Schema
 from kunicorn.wire.versions import Api
-from tests.unit.wire.messages import blank, nested, response_frame
+from tests.fakes.messages import blank, nested, response_frame
 
 _LENGTH = 4
 

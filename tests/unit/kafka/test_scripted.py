@@ -9,8 +9,8 @@ import pytest
 from kunicorn.wire.codec import decode_response, encode
 from kunicorn.wire.schemas import REQUESTS
 from kunicorn.wire.versions import OURS, Api
+from tests.fakes.messages import blank, blank_response, nested, response_frame
 from tests.kafka.scripted import Conversation, Fault, Kind, Script, Sent
-from tests.unit.wire.messages import blank, blank_response, nested, response_frame
 
 UNKNOWN_MEMBER_ID = 25
 

@@ -15,8 +15,8 @@ from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost
 from kunicorn.wire.group_requests import heartbeat
 from kunicorn.wire.sasl import BearerToken, Sasl
 from kunicorn.wire.versions import Api
-from tests.unit.wire.broker import Asked, FakeBroker, Reply
-from tests.unit.wire.messages import blank_response, response_frame
+from tests.fakes.broker import Asked, FakeBroker, Reply
+from tests.fakes.messages import blank_response, response_frame
 
 PLAIN = Sasl("PLAIN", username="alice", password=lambda: "hunter2")
 

@@ -14,8 +14,8 @@ from kunicorn.wire.connection import Connection
 from kunicorn.wire.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut, UnsupportedByBroker
 from kunicorn.wire.metadata import Broker
 from kunicorn.wire.versions import Api
-from tests.unit.wire.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
-from tests.unit.wire.messages import blank_response
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
+from tests.fakes.messages import blank_response
 
 TOPICS = {"t": {0: (1, 5), 1: (2, 6)}}
 

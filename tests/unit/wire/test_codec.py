@@ -13,7 +13,7 @@ from kunicorn.wire.codec import MAX_FRAME_BYTES, correlation_id, decode_response
 from kunicorn.wire.errors import ProtocolError
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import Api
-from tests.unit.wire.messages import blank_response, response_frame, sample
+from tests.fakes.messages import blank_response, response_frame, sample
 
 
 @pytest.mark.parametrize(("api", "version"), RESPONSES, ids=lambda value: getattr(value, "title", value))

@@ -16,9 +16,9 @@ from kunicorn.wire.errors import ConnectionLost, ProtocolError, RequestTimedOut,
 from kunicorn.wire.group_requests import heartbeat
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import Api
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, connect
+from tests.fakes.messages import blank_response, nested, response_frame
 from tests.fakes.turned_clock import turned
-from tests.unit.wire.broker import Asked, FakeBroker, HangUp, Reply, Silence, connect
-from tests.unit.wire.messages import blank_response, nested, response_frame
 
 HINT = "at the first request; if it always does, check security_protocol"
 

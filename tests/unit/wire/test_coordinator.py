@@ -17,8 +17,8 @@ from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.errors import ConnectionLost, CoordinatorUnavailable, ProtocolError, RequestTimedOut
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
-from tests.unit.wire.broker import Asked, FakeBroker, Reply, Script, Silence, cluster_of
-from tests.unit.wire.messages import blank, blank_response, nested
+from tests.fakes.broker import Asked, FakeBroker, Reply, Script, Silence, cluster_of
+from tests.fakes.messages import blank, blank_response, nested
 
 MEMBER: dict[str, Any] = {"generation": 3, "member_id": "m", "instance_id": None, "timeout": 10.0}
 TOPIC_ID = UUID("a0000000-0000-4000-8000-000000000001")

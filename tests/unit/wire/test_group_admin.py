@@ -15,7 +15,7 @@ from kunicorn.wire.group_requests import fetch_offsets
 from kunicorn.wire.make import make
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
-from tests.unit.wire.messages import blank, blank_response, nested
+from tests.fakes.messages import blank, blank_response, nested
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MEMBER = DescribedMember("m-1", "pod-0", "kunicorn", "/10.0.0.7", (T0, T1))

@@ -17,7 +17,7 @@ from kunicorn.wire.codec import decode, encode
 from kunicorn.wire.lenient import UNREADABLE, lenient_reader
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import Api
-from tests.unit.wire.messages import blank, nested, sample
+from tests.fakes.messages import blank, nested, sample
 
 KNOWN = b"\x00\x00\x00\x64\x00\x1b"
 """Heartbeat v4 up to its tags: throttled for 100 ms, error 27."""

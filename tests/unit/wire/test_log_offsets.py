@@ -13,8 +13,8 @@ from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.log_offsets import LATEST, IsolationLevel, epoch_ends, list_offsets
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
-from tests.unit.wire.broker import Asked, FakeBroker, HangUp, Reply, Script, cluster_of
-from tests.unit.wire.messages import blank, blank_response, nested
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Script, cluster_of
+from tests.fakes.messages import blank, blank_response, nested
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

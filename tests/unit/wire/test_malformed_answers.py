@@ -19,7 +19,7 @@ from kunicorn.wire.errors import ProtocolError
 from kunicorn.wire.metadata import metadata_from
 from kunicorn.wire.versions import OURS, Api
 from tests.contract.conformance.endurance import came_through
-from tests.unit.wire.mutations import mutations
+from tests.fakes.mutations import mutations
 
 FEW, MANY = 2_000, 100_000
 SLOWEST = 1.0

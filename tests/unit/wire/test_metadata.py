@@ -13,7 +13,7 @@ from kunicorn.wire.error_codes import ErrorCode
 from kunicorn.wire.metadata import Broker, Metadata, PartitionInfo, TopicInfo, merge, metadata_from
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
-from tests.unit.wire.messages import blank, blank_response, nested
+from tests.fakes.messages import blank, blank_response, nested
 
 ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
 BROKERS = {1: Broker(1, "a", 9092), 2: Broker(2, "b", 9092, "rack")}

@@ -11,7 +11,7 @@ from kunicorn.wire.errors import ProtocolError, UnsupportedByBroker
 from kunicorn.wire.negotiation import RetryWith, read_api_versions
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api, Negotiated, VersionRange
-from tests.unit.wire.messages import blank_response, nested, response_frame
+from tests.fakes.messages import blank_response, nested, response_frame
 
 
 def answer(version: int, error: int = 0, **offered: tuple[int, int]) -> bytes:

@@ -15,15 +15,15 @@ from kunicorn.group.states import State
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
+from tests.fakes.broker import Asked, HangUp, Reply, Silence
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.coordinator_broker import START, CoordinatorBroker
 from tests.fakes.driver import Driver, until
+from tests.fakes.messages import blank, blank_response, nested
 from tests.fakes.requests import Join
 from tests.fakes.simulation import TOPIC, TOPIC_ID
 from tests.fakes.turned_clock import turned
-from tests.unit.wire.broker import Asked, HangUp, Reply, Silence
-from tests.unit.wire.messages import blank, blank_response, nested
 
 PARTITIONS = 4
 SESSION = 10.0

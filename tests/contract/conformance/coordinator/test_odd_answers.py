@@ -11,9 +11,9 @@ import pytest
 
 from kunicorn.wire.versions import Api
 from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage, both_protocols, play
+from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import until
-from tests.unit.wire.broker import Asked, Reply
-from tests.unit.wire.messages import response_frame
+from tests.fakes.messages import response_frame
 
 Odd = Callable[[bytes], bytes]
 _ERROR = slice(9, 11)

@@ -17,11 +17,11 @@ from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stag
 from tests.contract.conformance.coordinator.test_odd_answers import heartbeats, truth
 from tests.contract.conformance.coordinator.told import Told
 from tests.contract.conformance.coordinator.weather import ASK_AGAIN, Weather
+from tests.fakes.broker import Asked, Reply, Silence
 from tests.fakes.coordinator_broker import START
 from tests.fakes.driver import until
+from tests.fakes.messages import blank_response, response_frame
 from tests.fakes.simulation import TOPIC
-from tests.unit.wire.broker import Asked, Reply, Silence
-from tests.unit.wire.messages import blank_response, response_frame
 
 CLOSED = "a connection is closed, and another one takes its place"
 MISPLACED = "which is not the next to be answered"

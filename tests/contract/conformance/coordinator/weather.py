@@ -20,12 +20,12 @@ from kunicorn.wire.sasl import Sasl
 from kunicorn.wire.versions import Api
 from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage
 from tests.contract.conformance.coordinator.told import Told
+from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import Driver, until
+from tests.fakes.messages import blank_response, response_frame
+from tests.fakes.mutations import Spoiler, spoilt
 from tests.fakes.requests import Leaver
 from tests.fakes.simulation import TOPIC
-from tests.unit.wire.broker import Asked, Reply
-from tests.unit.wire.messages import blank_response, response_frame
-from tests.unit.wire.mutations import Spoiler, spoilt
 
 IN_A_ROW = 50
 """Spoilt answers, before the member gets sensible ones only and has to settle."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
-from tests.unit.wire.messages import response_frame, sample
+from tests.fakes.messages import response_frame, sample
 
 _TELLING = (0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 """Bytes that mean something where a length, a count, a null or a tag is read."""

@@ -20,7 +20,7 @@ from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.connection import Connection
 from kunicorn.wire.schemas import REQUESTS, RESPONSES
 from kunicorn.wire.versions import OURS, Api
-from tests.unit.wire.messages import blank, blank_response, nested, response_frame
+from tests.fakes.messages import blank, blank_response, nested, response_frame
 
 
 class HangUp:
