@@ -11,38 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-from confluent_kafka import Consumer
-
 from kunicorn.handling.outputs import size_of
 from kunicorn.pipes.clock import now_ns
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import FromWorker, Parked
+from kunicorn.pipes.messages import Parked
 from kunicorn.topics import NO_OFFSET
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Grant, GrantState
 from kunicorn.worker.hands import Hands
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Entry, Outbox
-from kunicorn.worker.table import PARKED_TOLD
+from kunicorn.worker.table import PARKED_TOLD, Parts
 
 
 class DeliveringFlights(Flights):
     """See the module's head. A `Settles`, by the flights' numbers."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        known_topics: KnownTopics,
-        ledger: Ledger,
-        meter: Meter,
-        report: Callable[[FromWorker], None],
-        hands_of: Callable[[str], Hands],
-        ahead_bytes: int,
-        outbox: Outbox,
-    ) -> None:
-        super().__init__(consumer, known_topics, ledger, meter, report, hands_of, ahead_bytes)
+    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands], ahead_bytes: int, outbox: Outbox) -> None:
+        super().__init__(parts, hands_of, ahead_bytes)
         self.delivered: Callable[[], None] = lambda: None
         """Called when more may start than before. Set by the runner; caller: the sender's thread."""
         self.refused: Callable[[Flight, BaseException], None] = lambda flight, error: None

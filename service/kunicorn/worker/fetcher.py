@@ -6,10 +6,10 @@ See `table.GrantTable` for what it shares with the control thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import msgspec
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.retry import End
@@ -23,28 +23,18 @@ from kunicorn.pipes.ledger import (
     HANDLED,
     LEADER_EPOCH,
     TIMESTAMP,
-    Ledger,
 )
-from kunicorn.pipes.messages import FailureKind, FetcherStart, FetcherStopped, FromWorker, InHand, Parked, Stopped
+from kunicorn.pipes.messages import FailureKind, FetcherStart, FetcherStopped, InHand, Parked, Stopped
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.worker.grants import Attempt, Grant, GrantState
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import PARKED_TOLD, GrantTable
+from kunicorn.worker.table import PARKED_TOLD, GrantTable, Parts
 
 
 class Fetcher(GrantTable):
     """See the module's head."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        known_topics: KnownTopics,
-        ledger: Ledger,
-        meter: Meter,
-        report: Callable[[FromWorker], None],
-    ) -> None:
-        super().__init__(consumer, known_topics, ledger, meter, report)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
         self.batches = False
         """Whether a call gets all records that are in hand."""
         self.singly: dict[TopicPartition, int] = {}

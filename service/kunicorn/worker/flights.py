@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import now_ns
-from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import (
     Failed,
     FailureKind,
     FetcherStart,
     FetcherStopped,
-    FromWorker,
     InHand,
     Parked,
     Stopped,
@@ -35,9 +33,7 @@ from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.handed import Handed, longest_in_hand, waiting
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.lanes import Lanes
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import GrantTable
+from kunicorn.worker.table import GrantTable, Parts
 
 _FED_AT_ONCE = 50
 """So many records are taken in before whoever has handled one gets its turn at the table."""
@@ -46,19 +42,10 @@ _FED_AT_ONCE = 50
 class Flights(GrantTable):
     """The table; see the module's head."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        known_topics: KnownTopics,
-        ledger: Ledger,
-        meter: Meter,
-        report: Callable[[FromWorker], None],
-        hands_of: Callable[[str], Hands],
-        ahead_bytes: int,
-    ) -> None:
+    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands], ahead_bytes: int) -> None:
         """`hands_of`: by topic, its handler's. `ahead_bytes`: so much is kept in memory for when a hand is free."""
-        super().__init__(consumer, known_topics, ledger, meter, report)
-        ledger.use_marks()
+        super().__init__(parts)
+        parts.ledger.use_marks()
         self._hands_of = hands_of
         self._lanes = Lanes()
         self._ahead = Ahead(self._lanes, ahead_bytes)

@@ -56,6 +56,7 @@ from kunicorn.worker.runner import Runner
 from kunicorn.worker.sending import Sending, refused_by_producing
 from kunicorn.worker.settling import SettlingFetcher
 from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.table import Parts
 from kunicorn.worker.tasks import Tasks
 from kunicorn.worker.threads import Threads
 
@@ -177,19 +178,19 @@ def assemble(
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     lifecycle = Lifecycle(handlings, report)
-    table = (consumer, topics, ledger, Meter(), lifecycle.report)
+    parts = Parts(consumer, topics, ledger, Meter(), lifecycle.report)
     letters = _letters(configure, login, outputs, makers)
     policies = lambda topic: handlings.of(topic).policies_in(topic)  # noqa: E731
     fetcher: Flights | Fetcher
     runner: ConcurrentRunner | Runner
     if isinstance(handlings.every[0].calls, Threads | Tasks):
         hands = _hands(handlings, configure)
-        fetcher = flights = _flights(table, lambda topic: hands[handlings.of(topic)], configure.ahead_bytes, sending)
+        fetcher = flights = _flights(parts, lambda topic: hands[handlings.of(topic)], configure.ahead_bytes, sending)
         crews = {hands[each]: each.calls for each in handlings.every}
         failed = Failures(flights, policies, letters)
         runner = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login, outputs)
     else:
-        fetcher = singles = makers.fetcher(*table) if sending is None else makers.settling(*table, sending.outbox)
+        fetcher = singles = makers.fetcher(parts) if sending is None else makers.settling(parts, sending.outbox)
         singles.batches = any(order.mode == "batch" for order in configure.handlers)
         failures = makers.failures(singles, policies, letters)
         runner = Runner(consumer, singles, ledger, handlings, lifecycle, failures, login, outputs)
@@ -207,16 +208,11 @@ def _hands(handlings: Handlings[Any], configure: Configure) -> dict[Handling[Any
     }
 
 
-def _flights(
-    table: tuple[Consumer, KnownTopics, Ledger, Meter, Callable[[FromWorker], None]],
-    hands_of: Callable[[str], Hands],
-    ahead_bytes: int,
-    sending: Sending | None,
-) -> Flights:
+def _flights(parts: Parts, hands_of: Callable[[str], Hands], ahead_bytes: int, sending: Sending | None) -> Flights:
     if sending is None:
-        return Flights(*table, hands_of, ahead_bytes)
+        return Flights(parts, hands_of, ahead_bytes)
     kind = CommittingFlights if sending.in_transactions else DeliveringFlights
-    return kind(*table, hands_of, ahead_bytes, sending.outbox)
+    return kind(parts, hands_of, ahead_bytes, sending.outbox)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:

@@ -10,21 +10,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, LEADER_EPOCH, Ledger
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked
+from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, LEADER_EPOCH
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Parked
 from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Entry, Outbox
 from kunicorn.worker.shipment import Shipment
-from kunicorn.worker.table import PARKED_TOLD
+from kunicorn.worker.table import PARKED_TOLD, Parts
 
 _AT_REST = (GrantState.FETCHING, GrantState.PARKED, GrantState.PUT_OFF)
 """Nothing of it is in hand."""
@@ -33,17 +30,9 @@ _AT_REST = (GrantState.FETCHING, GrantState.PARKED, GrantState.PUT_OFF)
 class SettlingFetcher(Fetcher):
     """See the module's head. While a grant settles it is *stopping*, with nothing in hand."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        known_topics: KnownTopics,
-        ledger: Ledger,
-        meter: Meter,
-        report: Callable[[FromWorker], None],
-        outbox: Outbox,
-    ) -> None:
-        super().__init__(consumer, known_topics, ledger, meter, report)
-        ledger.use_delivery()
+    def __init__(self, parts: Parts, outbox: Outbox) -> None:
+        super().__init__(parts)
+        parts.ledger.use_delivery()
         self._outbox = outbox
         self._rewinding: list[Grant] = []
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -47,20 +48,24 @@ _LEARN_SECONDS = 0.5
 """How long the runner may wait for a new topic's metadata, once for each topic."""
 
 
+class Parts(NamedTuple):
+    """What every table works with."""
+
+    consumer: Consumer
+    known_topics: KnownTopics
+    ledger: Ledger
+    meter: Meter
+    report: Callable[[FromWorker], None]
+    """Sends one message to the supervisor."""
+
+
 class GrantTable(ABC):
-    """Who may handle what. `report` sends one message to the supervisor.
+    """Who may handle what.
 
     Its two kinds differ in what is in the handler's hands: `Fetcher` has records of one partition, `Flights` several.
     """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        known_topics: KnownTopics,
-        ledger: Ledger,
-        meter: Meter,
-        report: Callable[[FromWorker], None],
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
         self.interrupts: list[None] = []
         """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
         self.several_topics = False
@@ -70,12 +75,8 @@ class GrantTable(ABC):
         self.delays: Mapping[str, int] = {}
         """Retry topics: milliseconds that their records wait before they are handled."""
         self.draining = False
-        self._consumer = consumer
-        self._known_topics = known_topics
-        self._ledger = ledger
-        self._cells = ledger.cells
-        self._meter = meter
-        self._report = report
+        self._consumer, self._known_topics, self._ledger, self._meter, self._report = parts
+        self._cells = parts.ledger.cells
         self._lock = threading.Lock()
         self._grants: dict[int, Grant] = {}
         self._by_partition: dict[TopicPartition, Grant] = {}

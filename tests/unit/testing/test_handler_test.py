@@ -278,5 +278,5 @@ def test_an_interrupted_handlers_finally_blocks_run() -> None:
         finally:
             said.append("finally")
 
-    HandlerTest(handle).run(record("a"), revoke_at=0, drain_timeout_ms=10)
+    HandlerTest(handle).run(record("a"), revoke_at=0, drain_timeout_ms=300)
     assert said == ["deadline", "finally"]

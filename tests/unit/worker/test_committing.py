@@ -28,6 +28,7 @@ from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.steps import Step
+from kunicorn.worker.table import Parts
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
     ABORTABLE,
@@ -76,11 +77,7 @@ class Worker:
         log = placed([record("v", key=key, partition=number) for number in PARTITIONS for key in KEYS], "in")
         self._consumer = consumer = cast(Any, MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None))
         self.table = CommittingFlights(
-            consumer,
-            NoTopics(),
-            self.ledger,
-            Meter(),
-            self.reports.append,
+            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append),
             lambda topic: self._hands,
             1 << 20,
             self.outbox,

@@ -16,6 +16,7 @@ from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.table import Parts
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics, Table
 
 RETRY = TopicPartition("shop.retry.5s", 0)
@@ -127,11 +128,7 @@ class Several:
         self.reports: list[FromWorker] = []
         self.hands = Hands("none", 4)
         self.flights = Flights(
-            self.consumer,
-            NoTopics(),
-            self.ledger,
-            Meter(),
-            self.reports.append,
+            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append),
             lambda topic: self.hands,
             ahead_bytes=1_000_000,
         )

@@ -21,6 +21,7 @@ from kunicorn.worker.flight import Flight
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.table import Parts
 from tests.unit.worker.test_fetcher import P0, NoTopics
 from tests.unit.worker.test_outbox import taken
 
@@ -41,11 +42,7 @@ class Delivering:
         log = placed([record("v", key=key) for key in "abac"], "t")
         consumer: Any = MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None)
         self.table = DeliveringFlights(
-            consumer,
-            NoTopics(),
-            self.ledger,
-            Meter(),
-            self.reports.append,
+            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append),
             lambda topic: self.hands,
             1 << 20,
             self.outbox,

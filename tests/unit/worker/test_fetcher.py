@@ -20,6 +20,7 @@ from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.table import Parts
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000
@@ -42,7 +43,7 @@ class Table:
         self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
+        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append))
 
     def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
         self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
@@ -249,7 +250,7 @@ def test_the_stale_position_of_an_older_assignment_does_not_move_the_consumed_of
         def incremental_assign(self, partitions: list[object]) -> None:
             pass
 
-    fetcher = Fetcher(Lagging(), NoTopics(), table.ledger, Meter(), table.reports.append)  # type: ignore[arg-type]
+    fetcher = Fetcher(Parts(Lagging(), NoTopics(), table.ledger, Meter(), table.reports.append))  # type: ignore[arg-type]
     fetcher.start([FetcherStart(1, 1, "t", 0, 100, -1)])
     fetcher.begin_turn(0)
     fetcher.begin_turn(LATER)
@@ -269,7 +270,7 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     records = placed([record(str(number)) for number in range(5)], "t")
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, records)), lambda seconds: None)
     ledger = Ledger.create(4)
-    fetcher = Fetcher(consumer, NoTopics(), ledger, Meter(), lambda report: None)
+    fetcher = Fetcher(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None))
     fetcher.start([FetcherStart(1, 1, *P0, 0, -1, stop=3)])
     fetcher.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 5

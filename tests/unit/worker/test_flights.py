@@ -12,6 +12,7 @@ from kunicorn.testing.records import message_of, placed
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.table import Parts
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics
 
 
@@ -20,7 +21,7 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, behind)), lambda seconds: None)
     ledger = Ledger.create(4)
     hands = Hands("key", 4)
-    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, lambda topic: hands, 1_000_000)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 1_000_000)
     flights.start([FetcherStart(1, 1, *P0, 3, -1, stop=3)])
     flights.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 2
@@ -34,7 +35,7 @@ def test_a_record_among_several_counts_for_its_part_of_what_the_worker_does_at_a
     ledger = Ledger.create(4)
     ledger.lease_ns = 2**62
     hands = Hands("key", 4)
-    flights = Flights(consumer, NoTopics(), ledger, Meter(), lambda report: None, lambda topic: hands, 1_000_000)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 1_000_000)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, consumer.consume(5, 0))

@@ -18,6 +18,7 @@ from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.gathering import Bounds, Gathering
 from kunicorn.worker.metadata import KnownTopics
 from kunicorn.worker.meter import Meter
+from kunicorn.worker.table import Parts
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 WAIT = 100
@@ -52,7 +53,7 @@ class Scene:
         self.consumer = Client({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
+        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append))
         self.fetcher.start([FetcherStart(1, 1, *P0, 0, -1), FetcherStart(2, 2, *P1, 0, -1)])
         self.fetcher.begin_turn(0)
         self.gathering = Gathering(BOUNDS, self.fetcher)

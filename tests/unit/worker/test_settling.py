@@ -14,6 +14,7 @@ from kunicorn.worker.grants import Attempt, Grant
 from kunicorn.worker.meter import Meter
 from kunicorn.worker.outbox import Limits, Outbox
 from kunicorn.worker.settling import SettlingFetcher
+from kunicorn.worker.table import Parts
 from tests.unit.worker.test_fetcher import P0, P1, NoTopics, Table
 from tests.unit.worker.test_outbox import taken
 
@@ -26,7 +27,7 @@ class SettlingTable(Table):
         self.now = 0.0
         self.outbox = Outbox(Limits(1000, 1000, 0.0), lambda: self.now)
         self.settling = SettlingFetcher(
-            self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, self.outbox
+            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append), self.outbox
         )
         self.fetcher = self.settling
 
