@@ -68,12 +68,13 @@ REASONS = {
     "locks and a clock each, whenever its socket has something for it: by `perf` sixty times for a response of 15 MB "
     "and nearly half of that thread's time at 2,000, for a bare client as for ours. The broker goes through them once "
     "a fetch, and the client asks for one at a time. A larger `fetch.max.bytes` helps (workers.memory_per_worker_mb).",
-    "workers": "Two workers and the broker fill two cores; from then on each worker adds a client with threads of its "
-    "own, smaller fetches, and one more turn on the same cores. Where there are more cores the bend comes later. "
-    "Memory grows with the clients, each of which fetches ahead for its worker.",
+    "workers": "A worker has two busy threads, the client's and the handler's: one worker and the broker fill two "
+    "cores. From then on each worker adds a client with threads of its own, smaller fetches, and one more turn on the "
+    "same cores. Where there are more cores the bend comes later. Memory grows with the clients, each of which fetches "
+    "ahead for its worker.",
     "size": "Up to a few hundred bytes a record costs what its handling costs, whatever its size. Beyond a thousand it "
-    "is the bytes: about a gigabyte a second goes through the loopback, is checked (CRC-32C) and copied into Python's "
-    "memory, by two workers and the broker on two cores.",
+    "is the bytes: one to two gigabytes a second go through the loopback and are copied into Python's memory, by two "
+    "workers and the broker on two cores.",
     "work": "Work here is decoding JSON, which takes some microseconds by itself, and a loop for the time said: from "
     "the first microseconds on it is all that counts.",
 }
