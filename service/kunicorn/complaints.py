@@ -13,6 +13,12 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
+DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
+"""A batch whose checksum is wrong, or that cannot be decompressed."""
+REMEDY_OF_DAMAGE = (
+    "these records were damaged on a broker's disk or on their way, and none behind them is handled: have another "
+    "replica elected leader, it may have them whole, and use kunicorn resume; or give them up with kunicorn seek"
+)
 _PERIOD_SECONDS = 10.0
 _MOST_KINDS = 1000
 """Forgets them all beyond that: texts that never repeat must not fill the memory."""

@@ -7,10 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from kunicorn.complaints import DAMAGED, REMEDY_OF_DAMAGE
+from kunicorn.errors import ConfigError
 from kunicorn.pipes.logins import Token
 
 Range = tuple[str, int, int, int]
 """Topic, partition, first offset, and the end."""
+
+
+class Damaged(ConfigError):
+    """Some of it cannot be read. `found` is what came before that."""
+
+    def __init__(self, text: str, found: Sequence[Message]) -> None:
+        super().__init__(text)
+        self.found = found
 
 
 def fetch(
@@ -18,7 +28,7 @@ def fetch(
 ) -> list[Message]:
     """The records in `ranges`, those behind an end that came along included.
 
-    Gives up after `patience` seconds without a record. Blocks.
+    Gives up after `patience` seconds without a record. Raises `Damaged`. Blocks.
     """
     login = {}
     if token is not None:
@@ -32,8 +42,11 @@ def fetch(
         while ends and time.monotonic() - heard < patience:
             for message in consumer.consume(500, 0.2):
                 heard = time.monotonic()
-                if message.error() is None:
+                if (error := message.error()) is None:
                     found.append(message)
+                elif error.code() in DAMAGED:
+                    where = f"{message.topic()}-{message.partition()}"
+                    raise Damaged(f"{where}: {error.str()}: {REMEDY_OF_DAMAGE}", found)
             # By position: an end may be a transaction's marker, which is no record.
             for place in consumer.position([TopicPartition(*each) for each in ends]):
                 if place.offset >= ends[place.topic, place.partition]:

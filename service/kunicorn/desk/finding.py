@@ -10,7 +10,7 @@ from confluent_kafka import Message
 
 from kunicorn.clients import consumer_properties
 from kunicorn.errors import ConfigError, PeerError
-from kunicorn.fetching import fetch
+from kunicorn.fetching import Damaged, fetch
 from kunicorn.pipes.logins import Token
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
@@ -42,7 +42,12 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
     if not first <= offset < end:
         raise ConfigError(f"{tp} has no offset {offset}: its log has {first} to {end - 1}")
     around = (*tp, max(first, offset - _NEIGHBOURS), min(end, offset + _NEIGHBOURS))
-    records = _fetched(settings, token, around, {})
+    try:
+        records = _fetched(settings, token, around, {})
+    except Damaged as damage:
+        if (found := _at(damage.found, offset)) is None:
+            raise
+        return found
     found = _at(records, offset)
     if found is None:
         raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.complaints import DAMAGED
 from kunicorn.errors import PeerError
 from kunicorn.pipeline.ranges import OffsetRange
 
@@ -64,7 +65,7 @@ class RangeReader:
         heard = time.monotonic()
         while True:
             batch = self._fetch()
-            records = [message for message in batch if message.error() is None] if _has_errors(batch) else batch
+            records, errors = _parted(batch) if _has_errors(batch) else (batch, [])
             within = records if _ends_before(records, wanted.stop) else _before(records, wanted.stop)
             if within:
                 heard = time.monotonic()
@@ -72,7 +73,7 @@ class RangeReader:
                 heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
             if len(within) < len(records) or (within and _place(within[-1]) == wanted.stop - 1):
                 return
-            if len(records) < len(batch) and self._is_over(wanted, batch):
+            if errors and self._is_over(wanted, errors):
                 return
             # Kept over the next fetch, one batch would be made while another is still there: twice the memory that
             # goes through the processor's cache.
@@ -87,12 +88,12 @@ class RangeReader:
         first = self.consumer.poll(_POLL_SECONDS)
         return [] if first is None else [first, *self.consumer.consume(_RECORDS - 1, 0)]
 
-    def _is_over(self, wanted: OffsetRange, batch: list[Message]) -> bool:
+    def _is_over(self, wanted: OffsetRange, errors: list[Message]) -> bool:
         """Whether the partition's end is at or behind the range's. Raises what cannot be waited out.
 
         An end before the range's is no error yet: a replica nearby may be behind its leader (KIP-392).
         """
-        for message in batch:
+        for message in errors:
             if (error := message.error()) is None or error.code() in _PASSING:
                 continue
             if error.code() == KafkaError._PARTITION_EOF:
@@ -133,11 +134,27 @@ _REMEDIES: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this user READ on the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone",
+    **dict.fromkeys(DAMAGED, "damaged on a broker's disk or on the way: have another replica elected leader"),
 }
 
 
 def _has_errors(batch: list[Message]) -> bool:
     return any(map(Message.error, batch))
+
+
+def _parted(batch: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Records, and errors. Nothing comes behind an error that cannot be waited out: the client may have skipped what it
+    could not read."""
+    records: list[Message] = []
+    errors: list[Message] = []
+    for message in batch:
+        if (error := message.error()) is None:
+            records.append(message)
+            continue
+        errors.append(message)
+        if error.code() != KafkaError._PARTITION_EOF and error.code() not in _PASSING:
+            break
+    return records, errors
 
 
 def _place(message: Message) -> int:

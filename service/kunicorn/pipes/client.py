@@ -127,6 +127,8 @@ def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cl
     _refuse_owned(extra)
     properties: dict[str, Property] = {
         **_memory(memory_per_worker_mb, brokers),
+        # As Java's client has it: a broker sends what lies on its disk, damaged or not.
+        "check.crcs": True,
         # The default of 1000 stalls a consumer that empties its queue faster than that.
         "fetch.queue.backoff.ms": 10,
         # The default of 10 s leaves workers without records long after an outage; this is the Java client's.

@@ -26,7 +26,7 @@ from kunicorn.worker.crew import Crew, Work
 from kunicorn.worker.delays import Delays
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import meet_errors
+from kunicorn.worker.faults import meet_errors, parted
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
@@ -148,9 +148,9 @@ class ConcurrentRunner:
         if first is None:
             return
         batch = [first, *self._consumer.consume(_FETCH_RECORDS - 1, 0)]
-        errors = [message for message in batch if message.error() is not None]
-        if errors:
-            batch = [message for message in batch if message.error() is None]
+        errors: list[Message] = []
+        if any(map(Message.error, batch)):
+            batch, errors = parted(batch)
         for tp, epoch, messages in runs(batch, self._flights.several_topics):
             ready, wait = self._delays.split(tp, self._before_end(tp, messages))
             self._flights.feed(tp, epoch, ready)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from kunicorn.complaints import log_client_error
+from kunicorn.complaints import DAMAGED, REMEDY_OF_DAMAGE, log_client_error
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, Stopped
 from kunicorn.topics import TopicPartition
 
@@ -38,7 +38,9 @@ def kind_of(code: int, text: str) -> FailureKind | None:
 
 
 def explained(tp: TopicPartition, code: int, text: str) -> str:
-    """What happened, and for a missing right also which: librdkafka's text names neither right nor topic."""
+    """What happened, and what to do; librdkafka's text names neither a missing right nor its topic."""
+    if code in DAMAGED:
+        return f"{text}: {REMEDY_OF_DAMAGE}"
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"{text}: this user needs READ on topic {tp.topic!r}"
     return text
@@ -57,6 +59,25 @@ def refused(tp: TopicPartition, final: Stopped, error: KafkaException) -> Failed
     """The client does not take the assignment."""
     text = f"the client refuses to fetch {tp} from offset {final.offset}: {error}"
     return Failed(final.grant, FailureKind.PARTITION, final.offset, final.leader_epoch, text)
+
+
+def parted(batch: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Records, and errors in their places.
+
+    What comes behind an error that ends its partition's grant is left out: the client may have skipped what it could
+    not read, and offsets must not pass that.
+    """
+    records: list[Message] = []
+    errors: list[Message] = []
+    ended = set()
+    for message in batch:
+        if (error := message.error()) is not None:
+            errors.append(message)
+            if kind_of(error.code(), error.str()) is not None:
+                ended.add((message.topic(), message.partition()))
+        elif (message.topic(), message.partition()) not in ended:
+            records.append(message)
+    return records, errors
 
 
 def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, FailureKind, str], None]) -> None:

@@ -50,6 +50,8 @@ class Flights(GrantTable):
         self._lanes = Lanes()
         self._ahead = Ahead(self._lanes, ahead_bytes)
         self._handed: dict[int, Handed] = {}
+        self._faulty: list[tuple[Handed, FailureKind, str]] = []
+        """Behind the records that are still queued the client has an error, and which."""
 
     # -- control thread ----------------------------------------------------------------------------------------------
 
@@ -100,9 +102,21 @@ class Flights(GrantTable):
                     _, flight.poison, flight.poison_deaths = handed.poison
             handed.store()
 
-    def balance(self) -> None:
-        """Set aside a partition that fills all there is and cannot go on; take up again those that were."""
+    def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
+        """See `GrantTable`: once what was fetched before the error has been in the handler's hands. Else a partition of
+        which each fetch ends with one would never get on."""
         with self._lock:
+            grant = self._by_partition.get(tp)
+            if grant is not None and grant.state is GrantState.FETCHING:
+                self._leave(grant)
+                grant.state = GrantState.ASIDE
+                self._faulty.append((self._handed[grant.number], kind, error))
+
+    def balance(self) -> None:
+        """Set aside a partition that fills all there is and cannot go on; take up again those that were. End those of
+        which nothing is left before their error."""
+        with self._lock:
+            self._end_faulty()
             if (grant := self._ahead.set_aside(self._handed)) is not None:
                 self._leave(grant)
             self._waiting += self._ahead.fetched_again(len(self._handed))
@@ -254,6 +268,17 @@ class Flights(GrantTable):
         handed = self._handed[flight.track.grant]
         handed.done(flight, moved=self._lanes.finish(flight))
         return not self._conclude(handed)
+
+    def _end_faulty(self) -> None:
+        left = []
+        for handed, kind, error in self._faulty:
+            if handed.grant.state is not GrantState.ASIDE:
+                continue  # It is to end anyway.
+            if handed.track.bytes:
+                left.append((handed, kind, error))
+            else:
+                self._fail(handed.grant, kind, NO_OFFSET, error)
+        self._faulty = left
 
     def _conclude(self, handed: Handed) -> bool:
         """Report a grant that is to end once nothing of it is in hand."""

@@ -30,7 +30,8 @@ class GrantState(Enum):
     PARKED = "parked"
     #: Its next record, of a retry topic, waits for its time; not assigned to the client meanwhile.
     PUT_OFF = "put off"
-    #: Not assigned to the client until what was fetched of it is mostly done; only where several are in hand.
+    #: Not assigned to the client until what was fetched of it is mostly done, or to be ended then, as an error comes
+    #: next; only where several are in hand.
     ASIDE = "aside"
 
 

@@ -28,7 +28,7 @@ from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.delays import Delays
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import meet_errors
+from kunicorn.worker.faults import meet_errors, parted
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.gathering import Bounds, Gathering, bounds_of
 from kunicorn.worker.grants import Attempt, Grant, GrantState
@@ -156,8 +156,7 @@ class Runner:
     def _handle(self, batch: list[Message]) -> None:
         errors: list[Message] = []
         if any(map(Message.error, batch)):
-            errors = [message for message in batch if message.error() is not None]
-            batch = [message for message in batch if message.error() is None]
+            batch, errors = parted(batch)
         cut = gathered_runs if self._batches else runs
         for run in cut(batch, self._fetcher.several_topics):
             self._handle_or_gather(run)

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from kunicorn.cli import app
 from kunicorn.errors import ConfigError
 from tests.kafka import KafkaCluster
+from tests.kafka.damage import damage
 from tests.system.members import toml
-from tests.system.producing import committed_offsets, producer
+from tests.system.producing import committed_offsets, produce, producer
 
 HANDLER = "import json\ndef handle(record):\n    json.loads(record.value)\n"
 
@@ -84,3 +85,13 @@ def test_what_is_no_record_is_told_with_its_neighbours(replay_one: Any) -> None:
     code, said = replay_one("order", "0", "0")
     assert (code, said.startswith("topic 'order': "), "correct the name" in said) == (2, True, True)
     assert "--pdb needs a person at a terminal" in replay_one("orders", "0", "0", "--pdb")[1]
+
+
+def test_of_a_damaged_log_there_is_what_lies_before_the_damage(kafka: KafkaCluster, replay_one: Any) -> None:
+    kafka.create_topic("rotten", 1)
+    for _ in range(2):
+        produce(kafka.bootstrap, "rotten", 30)
+    damage(kafka.broker(1).node.directory / "data" / "rotten-0", batch=1)
+    assert replay_one("rotten", "0", "29")[0] in (0, 3), "a record, whatever the handler says to it"
+    code, said = replay_one("rotten", "0", "30")
+    assert (code, "offset 30" in said, "another replica" in said) == (2, True, True)

@@ -16,6 +16,7 @@ from kunicorn.pipeline.reading import RangeReader, RangeUnreadable
 from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
 from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.kafka.damage import damage
 from tests.system.group.test_gaps import begun, transaction
 from tests.system.producing import produce
 
@@ -96,3 +97,13 @@ def test_a_log_that_ends_before_the_range_is_an_error(kafka: KafkaCluster, topic
     produce(kafka.bootstrap, topic, 5)
     with pytest.raises(RangeUnreadable, match="the log ends at 5 and the range at 9"):
         offsets(consumer, topic, 0, 9, patience=1.0)
+
+
+def test_a_range_does_not_end_behind_what_is_damaged(kafka: KafkaCluster, topic: str, consumer: Consumer) -> None:
+    kafka.create_topic(topic)
+    for _ in range(3):
+        produce(kafka.bootstrap, topic, 30)
+    damage(kafka.broker(1).node.directory / "data" / f"{topic}-0", batch=1)
+    assert offsets(consumer, topic, 0, 30) == [*range(30)]
+    with pytest.raises(RangeUnreadable, match=r"offset 30.*another replica"):
+        offsets(consumer, topic, 0, 90)

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from kunicorn.pipes.messages import Failed, FailureKind
 from tests.kafka import KafkaCluster
+from tests.kafka.damage import damage
 from tests.system.worker.rig import Rig, WorkerProcess
 
 HANDLERS = '''
@@ -104,6 +105,27 @@ def test_every_codec_and_every_odd_record_arrives_as_it_was_sent(
     got = seen(processes.directory)
     assert [(key, value, headers) for _, key, value, _, headers in got] == expected
     assert [offset for offset, *_ in got] == list(range(len(expected)))
+
+
+@pytest.mark.parametrize("hands", [{}, {"ordering": "none", "concurrency": 2}], ids=["one in hand", "several in hand"])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
+    processes: Rig, kafka: KafkaCluster, topic: str, codec: str, hands: dict[str, object]
+) -> None:
+    kafka.create_topic(topic, 1)
+    for batch in range(3):
+        records: list[dict[str, object]] = [
+            {"value": b"%d of batch %d; " % (number, batch) * 5} for number in range(30)
+        ]
+        produce(kafka.bootstrap, topic, *records, **{"compression.type": codec, "linger.ms": 50})
+    damage(kafka.broker(1).node.directory / "data" / f"{topic}-0", batch=1)
+    worker = worker_for(processes, kafka, topic, "see", **hands)
+    failed = worker.expect(Failed, 20)
+    assert (failed.kind, failed.offset) == (FailureKind.PARTITION, 30)
+    assert "damaged" in failed.error
+    assert "kunicorn seek" in failed.error
+    worker.ping()
+    assert {offset for offset, *_ in seen(processes.directory)} == set(range(30)), "what lies behind must wait"
 
 
 def test_a_record_of_fifty_megabytes_is_handled_by_a_worker_with_small_buffers(

@@ -1,0 +1,23 @@
+"""Logs whose bytes have rotted: a broker sends them as they are, checksums are the consumer's to check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HEADER_BYTES = 61
+"""Of a record batch, in front of its records (Kafka's documentation, Implementation: Message Format)."""
+_LENGTH_AT, _LENGTH_BYTES = 8, 4
+
+
+def damage(log: Path, batch: int) -> None:
+    """Turn over a byte among the records of the batch of that number, counted from 0, in a partition's directory."""
+    segment = next(log.glob("*.log"))
+    with segment.open("r+b") as file:
+        content = file.read()
+        at = 0
+        for _ in range(batch):
+            length = content[at + _LENGTH_AT : at + _LENGTH_AT + _LENGTH_BYTES]
+            at += _LENGTH_AT + _LENGTH_BYTES + int.from_bytes(length, "big")
+        place = at + _HEADER_BYTES + 10
+        file.seek(place)
+        file.write(bytes([content[place] ^ 0xFF]))
