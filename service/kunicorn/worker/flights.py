@@ -272,8 +272,8 @@ class Flights(GrantTable):
     def _end_faulty(self) -> None:
         left = []
         for handed, kind, error in self._faulty:
-            if handed.grant.state is not GrantState.ASIDE:
-                continue  # It is to end anyway.
+            if handed.grant.number not in self._grants or handed.grant.state is not GrantState.ASIDE:
+                continue  # It has ended, or is to end, otherwise.
             if handed.track.bytes:
                 left.append((handed, kind, error))
             else:
