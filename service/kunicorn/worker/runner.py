@@ -43,6 +43,8 @@ FETCH_RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
+_WITHOUT_END = 2**62
+"""Nanoseconds: by then everything has waited for long enough."""
 _LEASE_CHECK_SECONDS = 0.02
 _ROOM_CHECK_SECONDS = 0.5
 
@@ -106,7 +108,7 @@ class Runner:
             self._lifecycle.attend(self._now)
             self._delays.take_up(self._now)
             self._fetcher.begin_turn(self._now)
-            self._handle_gathered()
+            self._handle_gathered(self._now)
             if batch := self._fetch():
                 self._now = now_ns()
                 self._handle(batch)
@@ -161,7 +163,9 @@ class Runner:
         for run in cut(batch, self._fetcher.several_topics):
             self._handle_or_gather(run)
         # A partition's error comes after its records, and the next comes only after it was assigned again.
-        meet_errors(errors, self._fetcher.broken)
+        if errors:
+            self._handle_gathered(_WITHOUT_END)
+            meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
@@ -182,10 +186,10 @@ class Runner:
         if wait is not None:
             self._delays.put_off(run.tp, wait, self._now)
 
-    def _handle_gathered(self) -> None:
-        """What has waited for a fuller batch for long enough."""
+    def _handle_gathered(self, now: int) -> None:
+        """What has waited for a fuller batch for long enough, as of then."""
         for gathering in self._gatherings.values():
-            for run in gathering.due(self._now):
+            for run in gathering.due(now):
                 self._handle_run(*run)
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:

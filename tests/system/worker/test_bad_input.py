@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kunicorn.pipes.messages import Failed, FailureKind
+from kunicorn.pipes.orders import Batching
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.worker.rig import Rig, WorkerProcess
@@ -24,6 +25,11 @@ def see(record):
     value = record.value
     shown = None if value is None else len(value) if len(value) > 100 else value
     os.write(SEEN, (repr((record.offset, record.key, shown, record.timestamp, record.headers)) + "\\n").encode())
+
+
+def see_all(batch):
+    for record in batch:
+        see(record)
 
 
 def fork(record):
@@ -107,10 +113,18 @@ def test_every_codec_and_every_odd_record_arrives_as_it_was_sent(
     assert [offset for offset, *_ in got] == list(range(len(expected)))
 
 
-@pytest.mark.parametrize("hands", [{}, {"ordering": "none", "concurrency": 2}], ids=["one in hand", "several in hand"])
+@pytest.mark.parametrize(
+    ("handler", "more"),
+    [
+        ("see", {}),
+        ("see", {"ordering": "none", "concurrency": 2}),
+        ("see_all", {"mode": "batch", "batch_max_records": 500, "batching": Batching(max_ms=600_000, memory=1 << 20)}),
+    ],
+    ids=["one in hand", "several in hand", "waiting for a fuller batch"],
+)
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
-    processes: Rig, kafka: KafkaCluster, topic: str, codec: str, hands: dict[str, object]
+    processes: Rig, kafka: KafkaCluster, topic: str, codec: str, handler: str, more: dict[str, object]
 ) -> None:
     kafka.create_topic(topic, 1)
     for batch in range(3):
@@ -119,7 +133,7 @@ def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
         ]
         produce(kafka.bootstrap, topic, *records, **{"compression.type": codec, "linger.ms": 50})
     damage(kafka.broker(1).node.directory / "data" / f"{topic}-0", batch=1)
-    worker = worker_for(processes, kafka, topic, "see", **hands)
+    worker = worker_for(processes, kafka, topic, handler, **more)
     failed = worker.expect(Failed, 20)
     assert (failed.kind, failed.offset) == (FailureKind.PARTITION, 30)
     assert "damaged" in failed.error
