@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 from kunicorn.cli import app
 from kunicorn.errors import ConfigError
+from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.members import toml
-from tests.system.producing import committed_offsets, produce, producer
+from tests.system.producing import committed_offsets, end_offsets, produce, producer
+from tests.waiting import wait_until
 
 HANDLER = "import json\ndef handle(record):\n    json.loads(record.value)\n"
 
@@ -36,6 +38,8 @@ def kafka() -> Iterator[KafkaCluster]:
             sender.produce("orders", value="2", partition=0)
             assert sender.flush(30) == 0
             (sender.commit_transaction if committed else sender.abort_transaction)(30)
+        ends = {TopicPartition("orders", 0): 6, TopicPartition("orders", 1): 0}
+        wait_until(lambda: end_offsets(cluster.bootstrap, "orders", 2) == ends, "the last marker")
         yield cluster
 
 

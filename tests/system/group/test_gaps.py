@@ -19,12 +19,14 @@ OFTEN = {"commit_interval_ms": 200}
 
 
 def transaction(bootstrap: str, topic: str, records: int, *, commit: bool) -> None:
-    """So many records to partition 0 in one transaction, and its end."""
+    """So many records to partition 0 in one transaction, and its end: the marker is written behind the answer."""
+    end = end_offsets(bootstrap, topic, 1)[TopicPartition(topic, 0)] + records + 1
     sender = begun(bootstrap, topic)
     for number in range(records):
         sender.produce(topic, b"x", key=b"%d" % number, partition=0)
     sender.flush(30)
     (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    wait_until(lambda: end_offsets(bootstrap, topic, 1) == {TopicPartition(topic, 0): end}, f"the log to end at {end}")
 
 
 def begun(bootstrap: str, topic: str) -> Producer:
@@ -49,7 +51,6 @@ def test_behind_an_aborted_transaction_at_the_tail_the_lag_reaches_zero(
     kafka.create_topic(topic)
     transaction(kafka.bootstrap, topic, 50, commit=True)
     transaction(kafka.bootstrap, topic, 30, commit=False)
-    assert end_offsets(kafka.bootstrap, topic, 1) == {TopicPartition(topic, 0): 82}
     members = members_of(kafka.bootstrap, topic, settings={"kafka": {"isolation_level": isolation}, "group": OFTEN})
     member = members.start()
     member.wait(lambda: member.lag() == 0, "lag 0")
