@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 """A batch whose checksum is wrong, or that cannot be decompressed."""
@@ -60,6 +60,27 @@ librdkafka.addFilter(OncePerPeriod())
 
 _events = logging.getLogger("kunicorn.client")
 _events.addFilter(OncePerPeriod())
+
+
+def parted(batch: list[Message], ends: Callable[[KafkaError], bool]) -> tuple[list[Message], list[Message]]:
+    """Records, and errors in their places.
+
+    What comes behind an error that `ends` its partition is left out: the client may have skipped what it could not
+    read, and offsets must not pass that.
+    """
+    if not any(map(Message.error, batch)):
+        return batch, []
+    records: list[Message] = []
+    errors: list[Message] = []
+    ended = set()
+    for message in batch:
+        if (error := message.error()) is not None:
+            errors.append(message)
+            if ends(error):
+                ended.add((message.topic(), message.partition()))
+        elif (message.topic(), message.partition()) not in ended:
+            records.append(message)
+    return records, errors
 
 
 def log_client_error(error: KafkaError) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.kafka.broker import Broker
 
 _HEADER_BYTES = 61
 """Of a record batch, in front of its records (Kafka's documentation, Implementation: Message Format)."""
 _LENGTH_AT, _LENGTH_BYTES = 8, 4
 
 
-def damage(log: Path, batch: int) -> None:
-    """Turn over a byte among the records of the batch of that number, counted from 0, in a partition's directory."""
-    segment = next(log.glob("*.log"))
+def damage(broker: Broker, partition: str, batch: int) -> None:
+    """Turn over a byte among the records of the batch of that number, counted from 0. `partition`: "orders-0"."""
+    segment = next((broker.node.directory / "data" / partition).glob("*.log"))
     with segment.open("r+b") as file:
         content = file.read()
         at = 0

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.complaints import DAMAGED
+from kunicorn.complaints import DAMAGED, parted
 from kunicorn.errors import PeerError
 from kunicorn.pipeline.ranges import OffsetRange
 
@@ -65,7 +65,7 @@ class RangeReader:
         heard = time.monotonic()
         while True:
             batch = self._fetch()
-            records, errors = _parted(batch) if _has_errors(batch) else (batch, [])
+            records, errors = parted(batch, _ends_range)
             within = records if _ends_before(records, wanted.stop) else _before(records, wanted.stop)
             if within:
                 heard = time.monotonic()
@@ -138,23 +138,8 @@ _REMEDIES: Mapping[int, str] = {
 }
 
 
-def _has_errors(batch: list[Message]) -> bool:
-    return any(map(Message.error, batch))
-
-
-def _parted(batch: list[Message]) -> tuple[list[Message], list[Message]]:
-    """Records, and errors. Nothing comes behind an error that cannot be waited out: the client may have skipped what it
-    could not read."""
-    records: list[Message] = []
-    errors: list[Message] = []
-    for message in batch:
-        if (error := message.error()) is None:
-            records.append(message)
-            continue
-        errors.append(message)
-        if error.code() != KafkaError._PARTITION_EOF and error.code() not in _PASSING:
-            break
-    return records, errors
+def _ends_range(error: KafkaError) -> bool:
+    return error.code() != KafkaError._PARTITION_EOF and error.code() not in _PASSING
 
 
 def _place(message: Message) -> int:

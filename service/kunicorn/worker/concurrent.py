@@ -16,6 +16,7 @@ from operator import methodcaller
 
 from confluent_kafka import Consumer, Message
 
+from kunicorn.complaints import parted
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
@@ -26,7 +27,7 @@ from kunicorn.worker.crew import Crew, Work
 from kunicorn.worker.delays import Delays
 from kunicorn.worker.delivering import DeliveringFlights
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import meet_errors, parted
+from kunicorn.worker.faults import ends_grant, meet_errors
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
@@ -148,9 +149,7 @@ class ConcurrentRunner:
         if first is None:
             return
         batch = [first, *self._consumer.consume(_FETCH_RECORDS - 1, 0)]
-        errors: list[Message] = []
-        if any(map(Message.error, batch)):
-            batch, errors = parted(batch)
+        batch, errors = parted(batch, ends_grant)
         for tp, epoch, messages in runs(batch, self._flights.several_topics):
             ready, wait = self._delays.split(tp, self._before_end(tp, messages))
             self._flights.feed(tp, epoch, ready)

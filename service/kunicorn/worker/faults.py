@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -61,23 +61,9 @@ def refused(tp: TopicPartition, final: Stopped, error: KafkaException) -> Failed
     return Failed(final.grant, FailureKind.PARTITION, final.offset, final.leader_epoch, text)
 
 
-def parted(batch: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Records, and errors in their places.
-
-    What comes behind an error that ends its partition's grant is left out: the client may have skipped what it could
-    not read, and offsets must not pass that.
-    """
-    records: list[Message] = []
-    errors: list[Message] = []
-    ended = set()
-    for message in batch:
-        if (error := message.error()) is not None:
-            errors.append(message)
-            if kind_of(error.code(), error.str()) is not None:
-                ended.add((message.topic(), message.partition()))
-        elif (message.topic(), message.partition()) not in ended:
-            records.append(message)
-    return records, errors
+def ends_grant(error: KafkaError) -> bool:
+    """Whether the partition would stay silent, or has a gap, behind that error."""
+    return kind_of(error.code(), error.str()) is not None
 
 
 def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, FailureKind, str], None]) -> None:

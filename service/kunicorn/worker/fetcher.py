@@ -147,11 +147,6 @@ class Fetcher(GrantTable):
             self._cells[grant.at + HANDLED] += len(new)
             self._meter.finished(grant.tp.topic, len(new), 0, 0)
 
-    def fetching(self, tp: TopicPartition) -> Grant | None:
-        """The partition's grant, if it is one whose records may be handled."""
-        grant = self._by_partition.get(tp)
-        return grant if grant is not None and grant.state is GrantState.FETCHING else None
-
     def unhandled(self, tp: TopicPartition, messages: list[Message]) -> list[Message]:
         """Without those that are done already, here or before: like compacted ones, a gap that the position passes."""
         grant = self._by_partition.get(tp)

@@ -89,8 +89,7 @@ class Flights(GrantTable):
 
     def _feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         with self._lock:
-            grant = self._by_partition.get(tp)
-            if grant is None or grant.state is not GrantState.FETCHING:
+            if (grant := self.fetching(tp)) is None:
                 return
             handed = self._handed[grant.number]
             lanes, track = self._lanes, handed.track
@@ -106,8 +105,7 @@ class Flights(GrantTable):
         """See `GrantTable`: once what was fetched before the error has been in the handler's hands. Else a partition of
         which each fetch ends with one would never get on."""
         with self._lock:
-            grant = self._by_partition.get(tp)
-            if grant is not None and grant.state is GrantState.FETCHING:
+            if (grant := self.fetching(tp)) is not None:
                 self._leave(grant)
                 grant.state = GrantState.ASIDE
                 self._faulty.append((self._handed[grant.number], kind, error))

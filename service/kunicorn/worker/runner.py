@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
+from kunicorn.complaints import parted
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.handlings import Handling, Handlings
@@ -28,7 +29,7 @@ from kunicorn.topics import NO_OFFSET, TopicPartition
 from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.delays import Delays
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.faults import meet_errors, parted
+from kunicorn.worker.faults import ends_grant, meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.gathering import Bounds, Gathering, bounds_of
 from kunicorn.worker.grants import Attempt, Grant, GrantState
@@ -156,9 +157,7 @@ class Runner:
         return [first, *self._consumer.consume(self._fetch_records - 1, 0)]
 
     def _handle(self, batch: list[Message]) -> None:
-        errors: list[Message] = []
-        if any(map(Message.error, batch)):
-            batch, errors = parted(batch)
+        batch, errors = parted(batch, ends_grant)
         cut = gathered_runs if self._batches else runs
         for run in cut(batch, self._fetcher.several_topics):
             self._handle_or_gather(run)

@@ -171,11 +171,15 @@ class GrantTable(ABC):
             waiting, self._waiting = self._waiting, []
             self._assign([g for g in waiting if g.number in self._grants and g.state is GrantState.WAITING])
 
+    def fetching(self, tp: TopicPartition) -> Grant | None:
+        """The partition's grant, if it is one whose records may be handled."""
+        grant = self._by_partition.get(tp)
+        return grant if grant is not None and grant.state is GrantState.FETCHING else None
+
     def put_off(self, tp: TopicPartition, why: str) -> Grant | None:
         """Give out nothing more of it until it is taken up: its next record waits for its time, in a retry topic."""
         with self._lock:
-            grant = self._by_partition.get(tp)
-            if grant is None or grant.state is not GrantState.FETCHING:
+            if (grant := self.fetching(tp)) is None:
                 return None
             grant.state, grant.waits_for, grant.why = GrantState.PUT_OFF, "delay", why
             self._leave(grant)
@@ -191,8 +195,7 @@ class GrantTable(ABC):
     def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
         """The client reported an error in place of records, once: the partition would be silent from here on."""
         with self._lock:
-            grant = self._by_partition.get(tp)
-            if grant is not None and grant.state is GrantState.FETCHING:
+            if (grant := self.fetching(tp)) is not None:
                 self._fail(grant, kind, max(self._cells[grant.at + CONSUMED], grant.handled_to), error)
 
     # -- under the lock ----------------------------------------------------------------------------------------------

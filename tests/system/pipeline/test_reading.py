@@ -103,7 +103,7 @@ def test_a_range_does_not_end_behind_what_is_damaged(kafka: KafkaCluster, topic:
     kafka.create_topic(topic)
     for _ in range(3):
         produce(kafka.bootstrap, topic, 30)
-    damage(kafka.broker(1).node.directory / "data" / f"{topic}-0", batch=1)
+    damage(kafka.broker(1), f"{topic}-0", batch=1)
     assert offsets(consumer, topic, 0, 30) == [*range(30)]
     with pytest.raises(RangeUnreadable, match=r"offset 30.*another replica"):
         offsets(consumer, topic, 0, 90)

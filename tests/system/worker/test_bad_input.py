@@ -132,7 +132,7 @@ def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
             {"value": b"%d of batch %d; " % (number, batch) * 5} for number in range(30)
         ]
         produce(kafka.bootstrap, topic, *records, **{"compression.type": codec, "linger.ms": 50})
-    damage(kafka.broker(1).node.directory / "data" / f"{topic}-0", batch=1)
+    damage(kafka.broker(1), f"{topic}-0", batch=1)
     worker = worker_for(processes, kafka, topic, handler, **more)
     failed = worker.expect(Failed, 20)
     assert (failed.kind, failed.offset) == (FailureKind.PARTITION, 30)

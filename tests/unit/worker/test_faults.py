@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.worker.faults import parted
+from kunicorn.complaints import parted
+from kunicorn.worker.faults import ends_grant
 
 
 def record(partition: int, offset: int) -> Message:
@@ -23,13 +24,13 @@ def places(messages: list[Message]) -> list[tuple[int | None, int | None]]:
 @pytest.mark.parametrize("code", [KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._AUTO_OFFSET_RESET])
 def test_behind_an_error_that_ends_its_partition_only_others_go_on(code: int) -> None:
     bad = fault(0, code)
-    records, errors = parted([record(0, 1), record(1, 1), bad, record(0, 9), record(1, 2)])
+    records, errors = parted([record(0, 1), record(1, 1), bad, record(0, 9), record(1, 2)], ends_grant)
     assert places(records) == [(0, 1), (1, 1), (1, 2)]
     assert errors == [bad]
 
 
 def test_what_passes_by_itself_leaves_nothing_out() -> None:
     passing = fault(0, KafkaError._TRANSPORT)
-    records, errors = parted([record(0, 1), passing, record(0, 2)])
+    records, errors = parted([record(0, 1), passing, record(0, 2)], ends_grant)
     assert places(records) == [(0, 1), (0, 2)]
     assert errors == [passing]
