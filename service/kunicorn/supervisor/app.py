@@ -144,7 +144,8 @@ class Service:
         """Answer there, from the join on, or soon if there is none yet: what answers is loaded while the coordinator
         waits for other members, and keeps no record waiting before."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._source.asked.wait(), _SHOWN_WITHIN)
+            async with asyncio.timeout(_SHOWN_WITHIN):
+                await self._source.asked.wait()
         http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
         self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()

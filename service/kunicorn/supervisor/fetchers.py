@@ -156,7 +156,8 @@ class Fetchers:
                 return False
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
             except TimeoutError:
                 return condition()
         return True

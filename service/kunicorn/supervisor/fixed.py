@@ -222,7 +222,8 @@ class FixedAssignment:
 
     async def _wait(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._told_to_leave.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._told_to_leave.wait()
         except TimeoutError:
             return
 

@@ -31,7 +31,8 @@ class Stirring:
         while not condition() and (left := deadline - clock.now()) > 0:
             self._stirred.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._stirred.wait()
 
 
 async def press(

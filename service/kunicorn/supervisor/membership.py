@@ -152,7 +152,8 @@ class Membership:
         if wait <= 0 and self._events.empty():
             return ev.Tick()
         try:
-            return await asyncio.wait_for(self._events.get(), None if wait == float("inf") else max(wait, 0))
+            async with asyncio.timeout(None if wait == float("inf") else max(wait, 0)):
+                return await self._events.get()
         except TimeoutError:
             return ev.Tick()
 

@@ -65,7 +65,8 @@ class Template:
             except OSError as error:
                 raise TemplateDied(f"the template is gone: {error}") from error
             try:
-                answer, fds = await asyncio.wait_for(self._receive(), _FORK_SECONDS)
+                async with asyncio.timeout(_FORK_SECONDS):
+                    answer, fds = await self._receive()
             except TimeoutError:
                 self.kill()
                 raise TemplateDied(f"the template (pid {self.pid}) did not fork within {_FORK_SECONDS:g} s") from None

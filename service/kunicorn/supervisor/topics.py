@@ -143,7 +143,8 @@ class Topics:
         """Wait until the subscription or the plan would be another one; return what changed, in words."""
         while True:
             try:
-                await asyncio.wait_for(self._doubted.wait(), max_age)
+                async with asyncio.timeout(max_age):
+                    await self._doubted.wait()
                 await asyncio.sleep(_HURRY)
             except TimeoutError:
                 pass

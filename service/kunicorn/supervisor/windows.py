@@ -79,7 +79,8 @@ class Windows:
         while (waiting := waiting & self._open) and (left := until - clock.now()) > 0:
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
             except TimeoutError:
                 log.warning(f"{len(waiting)} transactions of workers have not ended yet: going on nevertheless")
 
