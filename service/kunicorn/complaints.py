@@ -19,6 +19,45 @@ REMEDY_OF_DAMAGE = (
     "these records were damaged on a broker's disk or on their way, and none behind them is handled: have another "
     "replica elected leader, it may have them whole, and use kunicorn resume; or give them up with kunicorn seek"
 )
+_INCONSISTENT_TOPIC_ID, _FETCH_SESSION_TOPIC_ID_ERROR = 103, 106
+"""Kafka's codes; librdkafka has no names for them."""
+RETRIABLE = frozenset(
+    {
+        KafkaError.UNKNOWN,
+        KafkaError.INVALID_MSG,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        _INCONSISTENT_TOPIC_ID,
+        _FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""Errors with which a broker refuses a fetch for a moment: those that Kafka's table calls retriable, and one that the
+broker cannot name, which the Java client tries again, too. librdkafka reports the error and fetches the partition again
+from the same offset, `fetch.error.backoff.ms` (500) later."""
 _PERIOD_SECONDS = 10.0
 _MOST_KINDS = 1000
 """Forgets them all beyond that: texts that never repeat must not fill the memory."""
@@ -86,3 +125,10 @@ def parted(batch: list[Message], ends: Callable[[KafkaError], bool]) -> tuple[li
 def log_client_error(error: KafkaError) -> None:
     """An error event: brokers down, names not resolved. Called from inside `poll`."""
     _events.warning("kafka client: %s (%s)", error.str(), error.name())
+
+
+def log_refused_fetch(message: Message) -> None:
+    """A broker refused a fetch for a moment; the client repeats it."""
+    if (error := message.error()) is not None:
+        where = f"{message.topic()}-{message.partition()}"
+        _events.warning("%s: a fetch was refused: %s (%s); trying again", where, error.str(), error.name())

@@ -41,8 +41,8 @@ def fetch(
         heard = time.monotonic()
         while ends and time.monotonic() - heard < patience:
             for message in consumer.consume(500, 0.2):
-                heard = time.monotonic()
                 if (error := message.error()) is None:
+                    heard = time.monotonic()
                     found.append(message)
                 elif error.code() in DAMAGED:
                     where = f"{message.topic()}-{message.partition()}"

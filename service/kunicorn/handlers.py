@@ -173,10 +173,12 @@ def user_traceback(error: BaseException, limit: int = 12) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """What the exception says, cut short. Its `__str__` is the user's code: one that raises must not end the worker."""
+    """What the exception says, cut short, lone surrogates written out (`\\ud83d`). Its `__str__` is the user's code:
+    one that raises, be it SystemExit, or that gives a text of a class of its own must not end the worker."""
     try:
-        return str(error)[:_LONGEST_MESSAGE]
-    except Exception as inner:
+        text = str.__getitem__(str(error), slice(_LONGEST_MESSAGE))
+        return str.encode(text, errors="backslashreplace").decode()
+    except BaseException as inner:
         return f"(its __str__ raised {type(inner).__name__})"
 
 

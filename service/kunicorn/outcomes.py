@@ -5,14 +5,18 @@
         if order["total"] < 0:
             return DeadLetter("a negative total")
 
-`None` means `Done`, and so does any other value that is none of these. In batch mode the word is for the whole batch,
-but for `BatchError`, which tells the records that are done from the one that is not.
+`None` means `Done`, and so does any other value that is none of these, but for what has still to be run (a coroutine,
+a generator): that is a failure. In batch mode the word is for the whole batch, but for `BatchError`, which tells the
+records that are done from the one that is not.
 They are exceptions so that code deep inside a handler can say them, too; a handler's own `except Exception` catches
 them like any other.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import types
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Protocol
@@ -49,10 +53,15 @@ class Halt(_WithReason):
 
 
 class Retry(_WithReason):
-    """Try it again, `after` so long where given, else after the usual wait. Counts as a failed try."""
+    """Try it again, `after` so long where given, else after the usual wait. Counts as a failed try. Raises `TypeError`
+    for a number: of what, nobody would know."""
+
+    after: timedelta | None = None
 
     def __init__(self, reason: str = "", after: timedelta | None = None) -> None:
         super().__init__(reason)
+        if after is not None and not isinstance(after, timedelta):
+            raise TypeError(f"Retry(after={after!r}): give a datetime.timedelta, such as timedelta(seconds=5)")
         self.after = after
 
 
@@ -97,12 +106,43 @@ def _offset(place: int | _Placed) -> int:
     return place if isinstance(place, int) else place.offset
 
 
-def heed(returned: object) -> None:
-    """Raise what a handler returned if it is an outcome other than `Done`; a mere value is no word of the handler's.
+def heed(returned: object) -> bool:
+    """Raise what a handler returned if it is an outcome other than `Done`; whether it is a mere value instead, which is
+    no word of the handler's.
 
-    Records to send get here only where nothing sends them.
+    Records to send get here only where nothing sends them. Raises `TypeError` for what has still to be run.
     """
-    if isinstance(returned, Outcome) and not isinstance(returned, Done):
+    if returned is None or isinstance(returned, Done):
+        return False
+    if isinstance(returned, Outcome):
         # One that the handler keeps and returns again and again must not collect tracebacks.
         raise returned.with_traceback(None)
     refuse_outputs(returned)
+    _refuse_unrun(returned)
+    return True
+
+
+def _refuse_unrun(returned: object) -> None:
+    """A wrapper that is no `async def` itself hides that its function is one: nothing of the body has run, and the
+    record would count as handled."""
+    if isinstance(returned, types.GeneratorType | map | filter):
+        _close(returned)
+        raise TypeError(
+            f"the handler returned a {type(returned).__name__}, of which nothing has run: let it return only when it "
+            f"is through; to send what it yields, set [producing] delivery"
+        )
+    if inspect.isawaitable(returned) or inspect.isasyncgen(returned):
+        _close(returned)
+        raise TypeError(
+            f"the handler returned a {type(returned).__name__}, which nobody awaits: what the entry point names has to "
+            f"be 'async def' itself, a decorator's wrapper, too ('async def wrapper(…): return await function(…)'), "
+            f"and has to await whatever it calls; a lambda cannot"
+        )
+
+
+def _close(unrun: object) -> None:
+    """So that Python does not complain of it besides, and a task does not go on beside the next try."""
+    end = getattr(unrun, "close", None) or getattr(unrun, "cancel", None)
+    if callable(end):
+        with contextlib.suppress(Exception):
+            end()

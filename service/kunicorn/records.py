@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -240,9 +241,25 @@ def milliseconds_of(message: Message) -> int | None:
     return None if kind == TIMESTAMP_NOT_AVAILABLE or milliseconds < 0 else milliseconds
 
 
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"
+"""In place of a header's name that is not UTF-8."""
+
+
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    headers = message.headers()
+    try:
+        headers = message.headers()
+    except SystemError:
+        headers = _repaired(message.headers())
+        message.set_headers(headers)
     if not headers:
         return []
     pairs = headers.items() if isinstance(headers, dict) else headers
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def _repaired(headers: Any) -> list[tuple[str, str | bytes | None]]:
+    """The second answer of a client whose first one was an error, for a name that is not UTF-8: it has made the list
+    all the same, with no object where that name belongs. Whoever looks there ends the process; the collector does not.
+    """
+    held = [(pair, gc.get_referents(pair)) for pair in headers]
+    return [pair if len(objects) == 2 else (_NO_TEXT, objects[0]) for pair, objects in held]

@@ -31,4 +31,5 @@ class Position(NamedTuple):
     offset: int
     leader_epoch: int = NO_EPOCH
     done: str = ""
-    """Which records from there on are done already, as text (`pipes.marks`); it travels as the commit's metadata."""
+    """Which records from there on are done already, as text (`pipes.marks`); it travels as the commit's metadata. In
+    what is committed it may also say how many partitions the topic had when the group began (`with_partitions`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ async def fetch_token(kafka: KafkaSettings) -> Token | None:
 
 def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
     """The cluster, nothing sent yet; the caller closes it. Raises `ConfigError`."""
+    # A command says by itself what failed, once, and does not try again.
+    logging.getLogger("kunicorn.wire").setLevel(logging.CRITICAL)
     login = None if token is None else partial(BearerToken, token.value, token.extensions)
     return Cluster(
         kafka.bootstrap_servers,
@@ -96,7 +99,7 @@ def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit
             finally:
                 runner.run(cluster.close())
     except BrokersUnreachable as failure:
-        raise ConfigError(f"{failure}; correct kafka.bootstrap_servers, or start them") from failure
+        raise ConfigError(unreached(failure)) from failure
     except AuthenticationFailed as failure:
         raise ConfigError(str(failure)) from failure
     except CoordinatorUnavailable as failure:
@@ -105,6 +108,12 @@ def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit
         raise FatalGroupError(f"group {group_id!r}: {failure}: {why}; {remedy}") from failure
     except PeerError as failure:
         raise ConfigError(f"group {group_id!r}: {failure}; {when_lost}") from failure
+
+
+def unreached(failure: PeerError) -> str:
+    """Why no broker answers, and what to do; a failure that names a setting of its own says that already."""
+    text = str(failure)
+    return text if "security_protocol" in text else f"{text}; correct kafka.bootstrap_servers, or start them"
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -114,6 +114,11 @@ def _head(now: Answer) -> Iterator[str]:
     yield f"lag      {lag:,} records" + (f", the oldest {oldest} old" if oldest is not None else "")
 
 
+def _in_short(reason: str | None) -> str | None:
+    """Its first line: an exception's type and message; --json has the traceback below it, and so has the log."""
+    return reason.partition("\n")[0] if reason else reason
+
+
 def _rates(now: Answer, before: Answer | None) -> list[float | None]:
     if before is None or before["pid"] != now["pid"]:
         return [None] * len(now["workers"])
@@ -140,7 +145,14 @@ def _partitions(now: Answer) -> Iterator[str]:
     )
     telling = [p for p in now["partitions"] if p["state"] != "running" or p["reason"]]
     rows = [
-        (f"{p['topic']}-{p['partition']}", p["state"], duration(p["since"]), p["position"], p["lag"], p["reason"])
+        (
+            f"{p['topic']}-{p['partition']}",
+            p["state"],
+            duration(p["since"]),
+            p["position"],
+            p["lag"],
+            _in_short(p["reason"]),
+        )
         for p in telling[:_MOST_SHOWN]
     ]
     yield from table(("partition", "state", "for", "position", "lag", "why"), rows)

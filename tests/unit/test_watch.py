@@ -42,6 +42,13 @@ def test_a_partition_that_does_not_run_is_shown_with_its_reason() -> None:
     assert "orders-0" not in shown
 
 
+def test_of_a_reason_with_a_traceback_the_screen_has_its_first_line() -> None:
+    halted = partition(4, state="halted", reason="KeyError: 'idd'\nTraceback (most recent call last):\n  File")
+    shown = screen(status(partitions=(halted,)))
+    assert "KeyError: 'idd'" in shown
+    assert "Traceback" not in shown
+
+
 def test_rates_come_from_two_looks_and_not_across_a_restart() -> None:
     before = status(uptime=100.0, workers=(worker(handled=500),))
     assert "150.0" in screen(status(uptime=102.0, workers=(worker(handled=800),)), before)

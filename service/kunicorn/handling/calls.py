@@ -23,7 +23,8 @@ from kunicorn.decoding.forms import Form
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import Handler
 from kunicorn.handling.partial import OfOne, settle
-from kunicorn.outcomes import BatchError, heed
+from kunicorn.handling.returns import Heed
+from kunicorn.outcomes import BatchError
 from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
 from kunicorn.records import gapless_offsets
 
@@ -69,9 +70,10 @@ def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing
 
 def calls_with(handler: Handler, form: Form, mode: str) -> Calls:
     """Likewise for a handler that takes what the form makes."""
+    heed = Heed(handler.entrypoint)
     if handler.is_async:
-        return AsyncCalls(handler.call, form, one_by_one=mode == "record")
-    return RecordCalls(handler.call, form) if mode == "record" else BatchCalls(handler.call, form)
+        return AsyncCalls(handler.call, form, heed, one_by_one=mode == "record")
+    return RecordCalls(handler.call, form, heed) if mode == "record" else BatchCalls(handler.call, form, heed)
 
 
 def arguments_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Form:
@@ -110,7 +112,12 @@ class OwnLoop:
         self._interruption = error
         if task is None or loop is None or asyncio.current_task(loop) is task:
             raise error
-        loop.call_soon_threadsafe(task.cancel, "the handler is interrupted by kunicorn")
+        loop.call_soon_threadsafe(self._cancel, error)
+
+    def _cancel(self, error: BaseException) -> None:
+        """Caller: the loop. The record that was meant may be handled by now."""
+        if self._interruption is error and self._task is not None:
+            self._task.cancel("the handler is interrupted by kunicorn")
 
     def close(self) -> None:
         """See `Calls`. Let the handler's remaining tasks see their cancellation."""
@@ -146,6 +153,15 @@ class OwnLoop:
             self._task = None
 
 
+def uncancel(task: asyncio.Task[Any] | None) -> None:
+    """Between two records of a task: nothing is left of a cancellation that a handler kept to itself.
+
+    A TaskGroup of the next record would take it for one of its own (`Task.cancelling`).
+    """
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
 async def awaited(awaitable: Awaitable[T]) -> T:
     """As a coroutine, which loops insist on."""
     return await awaitable
@@ -154,10 +170,11 @@ async def awaited(awaitable: Awaitable[T]) -> T:
 class PlainCalls(OwnLoop):
     """What plain functions have in common. Their loop is for hooks that are `async def`."""
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, heed: Heed) -> None:
         super().__init__()
         self._handle = handle
         self._form = form
+        self._heed = heed
 
 
 class RecordCalls(PlainCalls):
@@ -167,7 +184,7 @@ class RecordCalls(PlainCalls):
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
     ) -> None:
         """See `Calls`."""
-        handle = self._handle
+        handle, heed = self._handle, self._heed
         try:
             for record, after in zip(self._form.each(messages), following, strict=True):
                 if interrupts:
@@ -192,7 +209,7 @@ class BatchCalls(PlainCalls):
         gathered = self._form.batch(messages)
         if count := gathered.records:
             try:
-                heed(self._handle(gathered.argument))
+                self._heed(self._handle(gathered.argument))
             except BatchError as error:
                 settle(error, messages[:count], following, cells, at)
             cells[at] = following[count - 1]
@@ -206,10 +223,11 @@ class AsyncCalls(OwnLoop):
     The loop turns only while records are in hand: between two chunks the handler's background tasks stand still.
     """
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form, *, one_by_one: bool) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, heed: Heed, *, one_by_one: bool) -> None:
         super().__init__()
         self._handle = handle
         self._form = form
+        self._heed = heed
         self._chunk = self._records if one_by_one else self._batch
         self._made_loop()
 
@@ -222,7 +240,7 @@ class AsyncCalls(OwnLoop):
     async def _records(
         self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
     ) -> None:
-        handle = self._handle
+        handle, heed = self._handle, self._heed
         try:
             for record, after in zip(self._form.each(messages), following, strict=True):
                 if interrupts:
@@ -230,6 +248,9 @@ class AsyncCalls(OwnLoop):
                 if (returned := await handle(record)) is not None:
                     heed(returned)
                 cells[at] = after
+                if self._interruption is not None:
+                    self._interruption = None
+                    uncancel(self._task)
         except Exception:
             self._form.blame(messages[bisect_right(following, cells[at])])
             raise
@@ -242,7 +263,7 @@ class AsyncCalls(OwnLoop):
         gathered = self._form.batch(messages)
         if count := gathered.records:
             try:
-                heed(await self._handle(gathered.argument))
+                self._heed(await self._handle(gathered.argument))
             except BatchError as error:
                 settle(error, messages[:count], following, cells, at)
             cells[at] = following[count - 1]

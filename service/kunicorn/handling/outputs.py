@@ -16,7 +16,7 @@ from kunicorn.decoding.forms import Form, Gathered
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, arguments_of, calls_with, following_offsets
-from kunicorn.outcomes import Done, Outcome
+from kunicorn.outcomes import BatchError, Done, Outcome, heed
 from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import HeaderValue, NotToBeSent, Send
 from kunicorn.topics import NO_OFFSET
@@ -40,6 +40,8 @@ def size_of(outputs: Sequence[Outgoing]) -> int:
     size = _ROOM * len(outputs)
     for output in outputs:
         size += len(output.value or b"") + len(output.key or b"")
+        if output.headers:
+            size += sum(len(name) + len(value or b"") for name, value in output.headers)
     return size
 
 
@@ -48,6 +50,8 @@ _ROOM = 200
 _BY_KEY = -1
 _NOW = 0
 _LARGEST_PARTITION = 2**31 - 1
+_LONGEST_TOPIC = 249
+"""Characters: org.apache.kafka.common.internals.Topic; the client does not take much longer names."""
 
 
 class Noted:
@@ -108,15 +112,38 @@ def calls_sending(
         first, following = form.place
         put(first or 0, following, outputs)
 
-    # Within the handler's span, where there is one: a generator's body runs when its outputs are taken out.
-    taking = sending(handler, default_topic, put_noted if order.tracing is None else _traced(put_noted))
-    return calls_with(replace(handler, call=form.adapted(taking.call)), form, order.mode)
+    if order.tracing is None:
+        taking = sending(handler, default_topic, put_noted)
+        return calls_with(replace(handler, call=form.adapted(taking.call)), form, order.mode)
+    return calls_with(_sending_traced(handler, default_topic, form, put_noted), form, order.mode)
 
 
-def _traced(put: Callable[[list[Outgoing]], None]) -> Callable[[list[Outgoing]], None]:
+def _sending_traced(
+    handler: Handler, default_topic: str | None, form: Form, put: Callable[[list[Outgoing]], None]
+) -> Handler:
+    """Outputs are made within the handler's span, where a generator's body runs, too; they are put behind its end,
+    which may raise what the user's span processors raise: the record has failed by that."""
     from kunicorn.handling.created import with_context
 
-    return lambda outputs: put([with_context(output) for output in outputs])
+    made: list[Outgoing] = []
+    taking = sending(handler, default_topic, lambda outputs: made.extend(map(with_context, outputs)))
+    within_span = form.adapted(taking.call)
+
+    def call(argument: Any) -> object:
+        made.clear()
+        said = within_span(argument)
+        if made:
+            put(made.copy())
+        return said
+
+    async def call_async(argument: Any) -> object:
+        made.clear()
+        said = await within_span(argument)
+        if made:
+            put(made.copy())
+        return said
+
+    return replace(handler, call=call_async if handler.is_async else call)
 
 
 def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Outgoing]], None]) -> Handler:
@@ -129,6 +156,8 @@ def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Out
 
     def take(outputs: list[Outgoing], said: object) -> object:
         if outputs and leaves(said):
+            # What the record fails by has to be known before: what was put would go out, and its offset with it.
+            heed(said)
             put(outputs)
         return said
 
@@ -184,12 +213,33 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
                 sends.append(_item(next(returned), default_topic, "yielded"))
         except StopIteration as end:
             return sends, end.value
+        except BatchError as error:
+            _refuse_partial(error, sends)
+            raise
     return [], returned
 
 
 async def outputs_of_async(yielding: AsyncIterator[Any], default_topic: str | None) -> list[Outgoing]:
     """As `outputs_of`, of an `async def` handler that yields."""
-    return [_item(item, default_topic, "yielded") async for item in yielding]
+    sends: list[Outgoing] = []
+    try:
+        async for item in yielding:
+            sends.append(_item(item, default_topic, "yielded"))
+    except BatchError as error:
+        _refuse_partial(error, sends)
+        raise
+    return sends
+
+
+def _refuse_partial(error: BatchError, sends: Sequence[Outgoing]) -> None:
+    """Which of them the records that are done have left, nobody knows; and without theirs these are not done. Raises
+    `NotToBeSent`, which is the whole batch's failure, where something was yielded and something may be done."""
+    if sends and (error.failed is not None or error.done):
+        raise NotToBeSent(
+            f"the handler yielded {len(sends)} to send, then raised BatchError: the records that it names as done "
+            f"would count as done while nothing of theirs is sent; raise any other exception, which fails the whole "
+            f"batch, or set handler.mode = 'record'"
+        ) from error
 
 
 def _item(item: object, default_topic: str | None, how: str) -> Outgoing:
@@ -207,6 +257,9 @@ def outgoing(send: Send, default_topic: str | None) -> Outgoing:
         raise NotToBeSent("a Send without a topic: name one, or set [producing] topic")
     if not isinstance(topic, str):
         raise NotToBeSent(f"a Send whose topic is {type(topic).__name__}: it is a text")
+    if len(topic) > _LONGEST_TOPIC:
+        raise NotToBeSent(f"a Send whose topic has {len(topic)} characters: {_LONGEST_TOPIC} are the most")
+    _check_name(topic, "topic")
     return Outgoing(
         topic,
         value if type(value) is bytes else _bytes(value, "value"),
@@ -235,7 +288,20 @@ def _headers(given: Any) -> list[tuple[str, HeaderValue]]:
         raise NotToBeSent("a Send whose headers are not pairs of name and value") from None
     if any(not isinstance(name, str) for name, _ in every):
         raise NotToBeSent("a Send with a header whose name is no text")
+    for name, _ in every:
+        _check_name(name, "header's name")
     return [(name, _bytes(value, f"header {name!r}")) for name, value in every]
+
+
+def _check_name(name: str, what: str) -> None:
+    """The client would break, or cut it off. Raises `NotToBeSent`."""
+    if "\0" in name:
+        raise NotToBeSent(f"a Send whose {what} has a NUL in it: {name!r}")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise NotToBeSent(f"a Send whose {what} cannot be sent as UTF-8 (a lone surrogate): {name!a}") from None
 
 
 def _number(given: object, what: str, most: int) -> int:

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from confluent_kafka import Message
 
-from kunicorn.handlers import DrainDeadline, HandlerTimeout
+from kunicorn.handlers import DrainDeadline, HandlerTimeout, error_message
 from kunicorn.outcomes import BatchError
 
 
@@ -17,7 +17,7 @@ class OfOne(Exception):
     """The record behind those that are finished has failed, and it alone. Never leaves the machinery."""
 
     def __init__(self, error: BaseException, ahead: Collection[int] = ()) -> None:
-        super().__init__(str(error))
+        super().__init__(error_message(error))
         self.error = error
         self.ahead = ahead
         """Offsets behind it that are done."""

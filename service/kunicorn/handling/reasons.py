@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -43,9 +44,18 @@ def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
         return said
     if isinstance(error.__cause__, HandlerTimeout):
         return Reason.HANDLER_TIMEOUT
-    if not isinstance(error, Exception):
+    if ends_at_once(error):
         return Reason.EXIT
     return Reason.ATTEMPTS if failures >= attempts else Reason.RETRY_TIMEOUT
+
+
+def ends_at_once(error: BaseException) -> bool:
+    """Whether it is not worth another try: SystemExit and KeyboardInterrupt are a handler's way to say that it will not
+    go on, and mean its record, never the worker.
+
+    A cancellation is no such word: a pool or a client cancels what others share. Ours is an interruption by now.
+    """
+    return not isinstance(error, Exception | CancelledError)
 
 
 def timed_out(interruption: HandlerTimeout) -> TimeoutError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 
 from kunicorn.decoding import NotDecodableYet, Undecodable
 from kunicorn.handlers import error_message, user_traceback
+from kunicorn.handling.reasons import ends_at_once
 from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
 from kunicorn.retry_topics import RetryTopic
 
@@ -78,16 +80,15 @@ class RetryPolicy:
     def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
         """After the record's `failures`-th failure, `failing_ns` after its first.
 
-        Only an `Exception` is worth another try: SystemExit and KeyboardInterrupt are a handler's way to say that it
-        will not go on, and mean its record, never the worker.
+        What `ends_at_once` is not worth another try.
         """
-        if not isinstance(error, Exception):
+        if ends_at_once(error):
             return self.on_failure
         given_up = End.RETRY_TOPIC if self.retry_topics else self.on_failure
         if failures >= self.attempts:
             return given_up
         wait = self.backoff_ns(failures, random)
-        if isinstance(error, Retry) and error.after is not None:
+        if isinstance(error, Retry) and isinstance(error.after, timedelta):
             wait = max(0, int(error.after.total_seconds() * 1_000_000_000))
         if self.timeout_ms is not None and failing_ns + wait > self.timeout_ms * _NS_PER_MS:
             return given_up

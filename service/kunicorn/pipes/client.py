@@ -106,6 +106,19 @@ _DEFAULT_RECEIVE_BYTES = 100_000_000
 _DEFAULT_MESSAGE_BYTES = 1_000_000
 """librdkafka refuses `fetch.max.bytes` below `message.max.bytes`, which only producers go by."""
 
+_SOCKET_TIMEOUT_MS = 8_000
+"""Until a broker counts as gone that does not answer. librdkafka gives a fetch up after this and the 500 ms for which
+the broker may hold it, and looks once a second: within 10 s."""
+_FETCH_WAIT_MARGIN_MS = 1_000
+"""librdkafka wants `socket.timeout.ms` to be greater than `fetch.wait.max.ms` by so much."""
+
+
+def _fetch_wait_ms(extra: Mapping[str, Property]) -> int:
+    try:
+        return int(extra.get("fetch.wait.max.ms", 0))
+    except ValueError:
+        return 0  # librdkafka refuses it, and says why.
+
 
 def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cluster
     *,
@@ -131,6 +144,8 @@ def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cl
         "check.crcs": True,
         # The default of 1000 stalls a consumer that empties its queue faster than that.
         "fetch.queue.backoff.ms": 10,
+        # With the default of 60 s a fetch that is never answered holds its partitions for that long.
+        "socket.timeout.ms": max(_SOCKET_TIMEOUT_MS, _fetch_wait_ms(extra) + _FETCH_WAIT_MARGIN_MS),
         # The default of 10 s leaves workers without records long after an outage; this is the Java client's.
         "reconnect.backoff.max.ms": 1000,
         **security,

@@ -28,7 +28,21 @@ class FrameError(PeerError):
 
 def encode(message: Message) -> bytes:
     """The message's bytes without the length, for sockets that keep packets apart."""
-    return orjson.dumps(msgspec.to_builtins(message))
+    built = msgspec.to_builtins(message)
+    try:
+        return orjson.dumps(built)
+    except orjson.JSONEncodeError:
+        # An exception's text may hold half a character (`json.loads('"\\ud83d"')`): not to end whoever tells of it.
+        return orjson.dumps(_encodable(built))
+
+
+def _encodable(built: Any) -> Any:
+    """The same with lone surrogates written out."""
+    if isinstance(built, str):
+        return built.encode(errors="backslashreplace").decode()
+    if isinstance(built, dict):
+        return {_encodable(key): _encodable(value) for key, value in built.items()}
+    return [_encodable(each) for each in built] if isinstance(built, list | tuple) else built
 
 
 def decode(body: bytes, expected: type[T] | Any) -> T:

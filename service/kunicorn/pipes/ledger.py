@@ -12,8 +12,8 @@ SIGKILL: the memory goes with its last descriptor.
 5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
 6. A worker that handles several records of a partition at a time says more: which are done beyond the consumed offset,
    and which are in hand. Those bits lie behind the slots; other workers never touch them, and they cost nothing.
-7. Between slots and bits lies one word a slot: the time that its records have taken so far. It is no part of the slot's
-   line, which is full, and is read only together with the grant.
+7. Between slots and bits lie two words a slot: the time that its records have taken so far, and where the run in hand
+   ends. They are no part of the slot's line, which is full, and are read only together with the grant.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _WORD = 8
 _LINE = 8
 """Words in a cache line: one slot is one line, so that two slots never share one."""
 _HEADER_LINES = 2
+_BESIDE = 2
+"""Words of a slot that are not in its line."""
 _RINGS = 2
-_SLOT_BYTES = (_LINE + 1) * _WORD + _RINGS * RING_BYTES
+_SLOT_BYTES = (_LINE + _BESIDE) * _WORD + _RINGS * RING_BYTES
 
 _LEASE = 0
 """Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
@@ -46,6 +48,10 @@ records and start (nanoseconds) of the run in hand; the timestamp (milliseconds 
 stays when it is done; records finished under this grant. Where outputs are sent the consumed offset is that of the next
 one to be delivered, and with nothing in hand the hand's offset is where the handled ones end."""
 
+HAND_END = 1
+"""Counted from `Ledger.busy_index`: the offset behind the last record of the run in hand, which may have gaps. Says
+something only where one run is in hand at a time, and not the bits."""
+
 
 class SlotReading(NamedTuple):
     """One slot as another process sees it."""
@@ -56,6 +62,7 @@ class SlotReading(NamedTuple):
     hand_since_ns: int
     timestamp_ms: int
     handled: int
+    hand_end: int = NO_OFFSET
 
     @property
     def started(self) -> bool:
@@ -105,11 +112,15 @@ class Ledger:
     def busy_index(self, slot: int) -> int:
         """Index in `cells` of the nanoseconds that the slot's records took under this grant, in parts of what the
         worker can do at a time: with 100 records in hand, one that takes a second counts for ten milliseconds."""
-        return (_HEADER_LINES + self.slots) * _LINE + slot
+        return (_HEADER_LINES + self.slots) * _LINE + _BESIDE * slot
 
     def busy_ns(self, slot: int) -> int:
         """That time. Caller: the supervisor, while the slot is open."""
         return self.cells[self.busy_index(slot)]
+
+    def is_in_hand(self, slot: int) -> bool:
+        """Whether something is in hand, of whatever grant: less to read than all there is. Caller: the supervisor."""
+        return self.cells[self.index(slot) + HAND_COUNT] != 0
 
     @property
     def lease_ns(self) -> int:
@@ -148,7 +159,7 @@ class Ledger:
         return Marks(self._bytes, self._ring(slot, 1))
 
     def _ring(self, slot: int, number: int) -> int:
-        behind_words = ((_HEADER_LINES + self.slots) * _LINE + self.slots) * _WORD
+        behind_words = ((_HEADER_LINES + self.slots) * _LINE + _BESIDE * self.slots) * _WORD
         return behind_words + (_RINGS * slot + number) * RING_BYTES
 
     def open_slot(self, slot: int, grant: int, start: Position) -> None:
@@ -161,6 +172,7 @@ class Ledger:
         cells[at + TIMESTAMP] = NO_TIMESTAMP
         cells[at + HANDLED] = 0
         cells[self.busy_index(slot)] = 0
+        cells[self.busy_index(slot) + HAND_END] = NO_OFFSET
         cells[at + LEADER_EPOCH] = start.leader_epoch
         cells[at + CONSUMED] = start.offset
         cells[at + GRANT] = grant
@@ -183,6 +195,7 @@ class Ledger:
             cells[at + HAND_SINCE],
             cells[at + TIMESTAMP],
             cells[at + HANDLED],
+            cells[self.busy_index(slot) + HAND_END],
         )
 
     def close(self) -> None:

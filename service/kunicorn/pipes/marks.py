@@ -2,7 +2,9 @@
 
 A ring of bits in the ledger for each, and a text form for pipes and for the metadata of commits.
 1. The ring has twice as many bits as the window: when the window moves on, the offset is stored first and the bits
-   behind it are cleared afterwards. Whoever reads in between (after SIGKILL) takes none of those for a later offset.
+   behind it are cleared afterwards. Whoever reads in between (after SIGKILL) takes none of those for a later offset, as
+   long as the window moves by less than its size. Before a larger move (compaction leaves gaps) the ring is cleared:
+   nothing that it marks lies behind the move.
 2. One writer, one byte a store: a reader never sees half of a change.
 """
 
@@ -19,6 +21,9 @@ RING_BYTES = _RING // 8
 
 _FORM = "kunicorn:done:1:"
 """How the text form begins; another version's is not understood, which costs repetitions and no record."""
+_PARTITIONS = "kunicorn:partitions:"
+"""How a commit's metadata begins that says how many partitions the topic had when the group began to consume it. What
+is done, if anything, follows behind a space."""
 
 
 class Marks:
@@ -58,7 +63,8 @@ class Marks:
 def written(first: int, offsets: Collection[int]) -> str:
     """The offsets as text, relative to `first`; those outside its window are left out. Empty where there are none.
 
-    At most 700 characters: well below the 4096 that brokers take as a commit's metadata (offset.metadata.max.bytes).
+    At most 700 characters, 731 with the number of partitions: well below the 4096 that brokers take as a commit's
+    metadata (offset.metadata.max.bytes).
     """
     bits = 0
     for offset in offsets:
@@ -70,19 +76,35 @@ def written(first: int, offsets: Collection[int]) -> str:
 
 
 def read(first: int, text: str) -> frozenset[int]:
-    """What `written` wrote. Other texts, which others may have committed with their offsets, say nothing.
+    """What `written` wrote, also behind a number of partitions. Other texts, which others may have committed with their
+    offsets, say nothing.
 
     confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
     """
-    if not text.startswith(_FORM):
+    done = text.partition(" ")[2] if text.startswith(_PARTITIONS) else text
+    if not done.startswith(_FORM):
         return frozenset()
     try:
-        data = base64.b64decode(text.removeprefix(_FORM).rstrip("\0"), validate=True)
+        data = base64.b64decode(done.removeprefix(_FORM).rstrip("\0"), validate=True)
     except (binascii.Error, ValueError):
         return frozenset()
     if len(data) > WINDOW // 8:
         return frozenset()
     return frozenset(first + bit for bit in _bits(int.from_bytes(data, "little")))
+
+
+def with_partitions(partitions: int | None, done: str) -> str:
+    """A commit's metadata: what is done, and how many partitions the topic had when the group began to consume it.
+
+    `partitions`: None where that is not known. The number takes 31 characters at most.
+    """
+    return done if partitions is None else f"{_PARTITIONS}{partitions} {done}".rstrip()
+
+
+def partitions(text: str) -> int | None:
+    """The number of partitions that a commit's metadata tells; None where it tells none."""
+    number = text.partition(" ")[0].removeprefix(_PARTITIONS).rstrip("\0")
+    return int(number) if text.startswith(_PARTITIONS) and number.isascii() and number.isdigit() else None
 
 
 def _bits(number: int) -> Iterator[int]:

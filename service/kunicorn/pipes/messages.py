@@ -79,6 +79,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which record `poison` speaks of, if not of the first one."""
     suspects: list[int] = []
     """Workers died with these records and others in hand: each is handled with nothing beside it."""
+    began_with: int | None = None
+    """How many partitions the topic had when the group began to consume it: offsets that a worker commits say it."""
 
 
 class StartFetcher(Tagged, frozen=True):
@@ -103,11 +105,13 @@ class StopFetcher(Tagged, frozen=True):
 class TimedOut(Tagged, frozen=True):
     """Interrupt the handler if it still has this record in hand; by now it may have another one.
 
-    `offset`: the first unfinished one, as the ledger says.
+    `offset`: the first unfinished one, as the ledger says. Where several are in hand, every other one of the grant is
+    interrupted, too, that was taken in hand at `overdue_ns` (of `clock.now_ns`) or before.
     """
 
     grant: int
     offset: int
+    overdue_ns: int = 0
 
 
 class CommitAs(Tagged, frozen=True):
@@ -180,6 +184,8 @@ class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skipped: int = 0
     retried_later: dict[str, int] = {}
     """Records that a retry topic acknowledged, by its delay in words."""
+    timed_out: int = 0
+    """Calls that were interrupted as overdue beside the one that `TimedOut` named."""
 
 
 DURATION_BUCKETS = (

@@ -47,11 +47,12 @@ def backoff(failures: int) -> float:
 
 def put(producer: Producer, parcels: Iterable[Parcel], failed: Callable[[Parcel, KafkaError], None]) -> None:
     """Hand these outputs to the client; `failed` is told, now or from within `poll`, of each that is not delivered.
-    Blocks while the client's queue is full."""
+    Blocks while the client's queue is full; what is larger than all of it fails with _QUEUE_FULL."""
     produce = producer.produce
     for parcel in parcels:
         _, output = parcel
         told = partial(_told, failed, parcel)
+        alone = False
         while True:
             try:
                 # By position: named arguments take the client twice as long.
@@ -66,7 +67,13 @@ def put(producer: Producer, parcels: Iterable[Parcel], failed: Callable[[Parcel,
                     output.headers,
                 )
             except BufferError:
-                producer.poll(_FULL_QUEUE_SECONDS)
+                if alone:
+                    failed(parcel, KafkaError(KafkaError._QUEUE_FULL))
+                    break
+                # Nobody else produces: what does not fit into an empty queue never will.
+                alone = not len(producer)
+                if not alone:
+                    producer.poll(_FULL_QUEUE_SECONDS)
                 continue
             except KafkaException as error:
                 failed(parcel, error.args[0])

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.pipes.marks import with_partitions
 from kunicorn.pipes.messages import FetcherStart
-from kunicorn.topics import NO_EPOCH, Position, TopicPartition
+from kunicorn.topics import NO_EPOCH, Position
 from kunicorn.worker.delivering import DeliveringFlights
-from kunicorn.worker.flight import Flight
+from kunicorn.worker.flight import Flight, Track
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.handed import Handed
 from kunicorn.worker.outbox import Entry
@@ -37,7 +38,7 @@ class CommittingFlights(DeliveringFlights):
             places = {track: place_with(track, delivered) for track in {flight.track for flight in _flights(live)}}
             for track, place in places.items():
                 track.placed = place.offset
-        return [_as_client_has_it(track.tp, place) for track, place in places.items()]
+        return [_as_client_has_it(track, place) for track, place in places.items()]
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,8 @@ class CommittingFlights(DeliveringFlights):
 
     def _open(self, start: FetcherStart) -> Grant:
         grant = super()._open(start)
-        self._handed[grant.number].track.placed = start.offset
+        track = self._handed[grant.number].track
+        track.placed, track.began_with = start.offset, start.began_with
         return grant
 
     def _pass_by(self, handed: Handed, position: int, epoch: int) -> None:
@@ -85,7 +87,8 @@ def _flights(entries: Sequence[Entry]) -> set[Flight]:
     return {entry.origin for entry in entries if isinstance(entry.origin, Flight)}
 
 
-def _as_client_has_it(tp: TopicPartition, place: Position) -> ClientPartition:
+def _as_client_has_it(track: Track, place: Position) -> ClientPartition:
+    metadata = with_partitions(track.began_with, place.done)
     if place.leader_epoch == NO_EPOCH:
-        return ClientPartition(*tp, place.offset, place.done)
-    return ClientPartition(*tp, place.offset, place.done, place.leader_epoch)
+        return ClientPartition(*track.tp, place.offset, metadata)
+    return ClientPartition(*track.tp, place.offset, metadata, place.leader_epoch)

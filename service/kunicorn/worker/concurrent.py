@@ -34,7 +34,6 @@ from kunicorn.worker.grants import Attempt
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
-from kunicorn.worker.producing import Outputs
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -56,9 +55,8 @@ class ConcurrentRunner:
         lifecycle: Lifecycle,
         failures: Failures[Flight],
         login: Login,
-        outputs: Outputs | None = None,
     ) -> None:
-        """`crews`: who calls each handler, by its hands. `outputs`: what handlers return is sent.
+        """`crews`: who calls each handler, by its hands.
 
         Caller: the main thread, as `run`.
         """
@@ -71,7 +69,6 @@ class ConcurrentRunner:
         self._lifecycle = lifecycle
         self._failures = failures
         self._login = login
-        self._outputs = outputs
         self._delays = Delays(flights)
         self._failed: deque[tuple[Flight, BaseException]] = deque()
         self._stirred = threading.Event()
@@ -103,9 +100,10 @@ class ConcurrentRunner:
             self._fetch(now)
             self._wake()
 
-    def time_out(self, grant: int, offset: int) -> None:
-        """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
-        if (flight := self._flights.find(grant, offset)) is not None:
+    def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
+        """Interrupt the handler if it still has that record in hand, and in all it got of the grant by `overdue_ns`.
+        Caller: the control thread."""
+        for flight in self._flights.overdue(grant, offset, overdue_ns):
             self._crews[flight.track.hands].interrupt(flight, HandlerTimeout())
 
     def on_interruption(self) -> None:
@@ -168,8 +166,8 @@ class ConcurrentRunner:
     def _meet_failures(self, now: int) -> None:
         while self._failed:
             flight, error = self._failed.popleft()
-            if self._outputs is not None:
-                self._outputs.flight = flight
+            # What its handler returned is none: something behind that has failed.
+            flight.withdraw()
             if isinstance(error, DrainDeadline) or self._flights.overtaken(flight):
                 self._flights.put_back(flight)
             elif flight.poison:

@@ -100,8 +100,8 @@ class Control(threading.Thread):
             case CommitAs():
                 if self._sending is not None:
                     self._sending.identities.given(message)
-            case TimedOut(grant=grant, offset=offset):
-                self._runner.time_out(grant, offset)
+            case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
+                self._runner.time_out(grant, offset, overdue_ns)
             case Ping(sequence=sequence):
                 self._channel.send(self._evidence(sequence, self._collecting.news()))
             case Drain():

@@ -96,7 +96,7 @@ class DeliveringFlights(Flights):
         handed.returned(flight)
         flight.refusal = None
         self._under_way[flight.number] = flight
-        entry = Entry(flight, flight.offset, flight.offset + 1, flight.outputs, flight.is_letter)
+        entry = Entry(flight, flight.offset, flight.offset + 1, flight.outputs, flight.given_up)
         # The record is kept in memory as well: it may have to be handled again.
         self._outbox.put(entry, 1, flight.size + size_of(flight.outputs))
         if handed.grant.state is GrantState.STOPPING or self._lanes.holds_back:

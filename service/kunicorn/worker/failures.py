@@ -14,6 +14,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Generic, Protocol
 
 from confluent_kafka import KafkaError, Message
@@ -27,6 +28,7 @@ from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.worker.grants import Attempt, F
 from kunicorn.worker.letters import Delivery
 from kunicorn.worker.producing import Letters
+from kunicorn.worker.refusals import LetterRefused
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -41,9 +43,9 @@ class Table(Protocol[F]):
     """Where what failed is kept: the fetcher's table of grants, or that of records in flight; the former explains."""
 
     def park(self, attempt: Attempt[F], waits_for: str, why: str) -> bool: ...
-    def pass_over(self, attempt: Attempt[F], end: End, label: str) -> bool: ...
+    def pass_over(self, attempt: Attempt[F], end: End, label: str | None) -> bool: ...
     def give_up(self, attempt: Attempt[F], error: str) -> None: ...
-    def retake(self, grant: F, offset: int, now: int) -> bool: ...
+    def retake(self, grant: F, now: int) -> bool: ...
     def waits(self, grant: F, why: str) -> None: ...
 
 
@@ -52,8 +54,8 @@ class _Ending:
     """How the records of an attempt end that nobody tries again, and why."""
 
     end: End
-    label: str
-    """Of the counter of such ends: a `Reason`, or a retry topic's delay."""
+    label: str | None
+    """Of the counter of such ends: a `Reason`, or a retry topic's delay. None: it is counted already."""
     cause: Cause
     text: str
     """The cause for people, with the traceback's last lines."""
@@ -83,8 +85,9 @@ class Failures(Generic[F]):
         self._policies = policies
         self._letters = letters
         self._prompt = True
-        self._parked: list[tuple[int, int, F]] = []
-        """Heap of (when to try again, grant's number, grant)."""
+        self._parked: list[tuple[int, int, int, F, Message]] = []
+        """Heap of (when to try again, grant's number, a number of its own, grant, the first record that waits)."""
+        self._numbers = count()
         self._posted: dict[int, _Posted[F]] = {}
         """By the grant's number."""
         self._logged_at = 0
@@ -97,6 +100,9 @@ class Failures(Generic[F]):
         grant.failures += 1
         if grant.failures == 1:
             grant.failing_since = now
+        if isinstance(error, LetterRefused):
+            self._post_later(attempt, error, now)
+            return False
         policies = self._policies(grant.tp.topic)
         verdict = policies.verdict(error, grant.failures, now - grant.failing_since, random.random())
         if isinstance(verdict, TryAgain):
@@ -129,7 +135,8 @@ class Failures(Generic[F]):
         tries = verdict.counted(grant.failures)
         why = f"offset {attempt.offset} is tried again ({tries}): {type(error).__name__}"
         if self._fetcher.park(attempt, "retry", why):
-            heapq.heappush(self._parked, (now + verdict.wait_ns, grant.number, grant))
+            waits = now + verdict.wait_ns, grant.number, next(self._numbers), grant, attempt.records[0]
+            heapq.heappush(self._parked, waits)
             wait = verdict.wait_ns / NANOSECONDS
             text = f"the handler failed on {grant.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
             self._log_seldom(f"{text}: {describe(error)}", now)
@@ -154,7 +161,8 @@ class Failures(Generic[F]):
         if self._letters is None or (address := ending.address) is None:
             self._fetcher.give_up(attempt, f"{_NO_TOPIC}. {ending.text}")
             return False
-        posted = _Posted(attempt, ending, address, self._letters.send(address, attempt.records, ending.cause))
+        delivery = self._letters.send(address, attempt.records, ending.cause, attempt.grant)
+        posted = _Posted(attempt, ending, address, delivery)
         if self._letters.deliver(posted.delivery, _PROMPT_SECONDS if self._prompt else 0.0):
             if posted.delivery.error is None:
                 self._log_seldom(f"{_named(attempt)} is in {address.topic} now: {ending.text}", now)
@@ -167,6 +175,17 @@ class Failures(Generic[F]):
             self._posted[attempt.grant.number] = posted
         return False
 
+    def _post_later(self, attempt: Attempt[F], error: LetterRefused, now: int) -> None:
+        """They were given up, and their letters, sent among outputs, were refused: they wait, and are sent anew."""
+        grant, (address, cause) = attempt.grant, error.given_up
+        ending = _Ending(address.end, None, cause, str(error), address)
+        again_at = now + self._policies(grant.tp.topic).default.backoff_ns(grant.failures, random.random())
+        posted = _Posted(attempt, ending, address, Delivery(0), grant.failures, again_at)
+        why = self._waits(posted, str(error))
+        if self._fetcher.park(attempt, ending.end.value, why):
+            self._posted[grant.number] = posted
+            self._log_seldom(f"{grant.tp}: {why}", now)
+
     def _settle(self, posted: _Posted[F], now: int) -> None:
         """The fate of letters that took longer."""
         grant, error = posted.attempt.grant, posted.delivery.error
@@ -174,11 +193,11 @@ class Failures(Generic[F]):
         if error is None:
             self._prompt = True
             del self._posted[grant.number]
-            if self._fetcher.retake(grant, later.offset, now):
+            if self._fetcher.retake(grant, now):
                 self._fetcher.pass_over(later, posted.ending.end, posted.ending.label)
         elif (why := self._hopeless(posted)) is not None:
             del self._posted[grant.number]
-            if self._fetcher.retake(grant, later.offset, now):
+            if self._fetcher.retake(grant, now):
                 self._fetcher.give_up(later, why)
         else:
             posted.refusals += 1
@@ -193,7 +212,8 @@ class Failures(Generic[F]):
         if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
             self._letters.start_anew()
         posted.again_at = None
-        posted.delivery = self._letters.send(posted.address, posted.attempt.records, posted.ending.cause)
+        attempt, cause = posted.attempt, posted.ending.cause
+        posted.delivery = self._letters.send(posted.address, attempt.records, cause, attempt.grant)
 
     def _hopeless(self, posted: _Posted[F]) -> str | None:
         """Why sending again cannot help, where that is so: nothing is cut off a record to make it fit."""
@@ -218,19 +238,21 @@ class Failures(Generic[F]):
             return
         self._letters.serve()
         for number, posted in list(self._posted.items()):
-            if not posted.attempt.grant.held:
-                del self._posted[number]  # Stopped while it waited.
-            elif posted.again_at is not None:
-                if posted.again_at <= now:
-                    self._send_again(posted)
-            elif posted.delivery.over:
+            held = posted.attempt.grant.held
+            if not held or held[0] is not posted.attempt.records[0]:
+                del self._posted[number]  # Stopped, or rewound, while it waited.
+                continue
+            if posted.again_at is not None and posted.again_at <= now:
+                self._send_again(posted)
+            if posted.again_at is None and posted.delivery.over:
                 self._settle(posted, now)
 
     def due(self, now: int) -> Iterator[tuple[F, Sequence[Message]]]:
         """Every parked record (or batch) whose wait is over, but for those that were stopped meanwhile."""
         while self._parked and self._parked[0][0] <= now:
-            _, _, grant = heapq.heappop(self._parked)
-            if grant.held:
+            *_, grant, first = heapq.heappop(self._parked)
+            # It may have been rewound, and wait again, for another time.
+            if grant.held and grant.held[0] is first:
                 yield grant, grant.held
 
     def patience(self, now: int, longest: float) -> float:
@@ -247,5 +269,5 @@ class Failures(Generic[F]):
 
 
 def _named(attempt: Attempt[F]) -> str:
-    count = len(attempt.records)
-    return f"{attempt.grant.tp}@{attempt.offset}" + (f" (a batch of {count})" if count > 1 else "")
+    records = len(attempt.records)
+    return f"{attempt.grant.tp}@{attempt.offset}" + (f" (a batch of {records})" if records > 1 else "")

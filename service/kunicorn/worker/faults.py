@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from kunicorn.complaints import DAMAGED, REMEDY_OF_DAMAGE, log_client_error
+from kunicorn.complaints import DAMAGED, REMEDY_OF_DAMAGE, RETRIABLE, log_client_error, log_refused_fetch
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, Stopped
 from kunicorn.topics import TopicPartition
 
@@ -15,7 +15,8 @@ FAULTS: Mapping[int, FailureKind | None] = {
     KafkaError.OFFSET_OUT_OF_RANGE: FailureKind.OUT_OF_RANGE,
     KafkaError._LOG_TRUNCATION: FailureKind.TRUNCATED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED: FailureKind.DENIED,
-    # Not the partition's fault; librdkafka tries again by itself.
+    # librdkafka tries again by itself.
+    **dict.fromkeys(RETRIABLE),
     KafkaError._TRANSPORT: None,
     KafkaError._ALL_BROKERS_DOWN: None,
     KafkaError._TIMED_OUT: None,
@@ -70,7 +71,11 @@ def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, Fai
     """What the client gave out in place of records: those that end a partition's grant are told to `broken`."""
     for message in errors:
         error, topic, partition = message.error(), message.topic(), message.partition()
-        if error is None or (kind := kind_of(error.code(), error.str())) is None:
+        if error is None:
+            continue
+        if (kind := kind_of(error.code(), error.str())) is None:
+            if error.code() in RETRIABLE:
+                log_refused_fetch(message)
             continue
         if topic is None or partition is None or partition < 0:
             log_client_error(error)

@@ -6,12 +6,13 @@ See `table.GrantTable` for what it shares with the control thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handling.calls import following_offsets
 from kunicorn.handling.retry import End
 from kunicorn.pipes import marks
 from kunicorn.pipes.clock import NANOSECONDS
@@ -74,9 +75,9 @@ class Fetcher(GrantTable):
     # -- runner --------------------------------------------------------------------------------------------------------
 
     def take(
-        self, tp: TopicPartition, offset: int, count: int, epoch: int, now: int, timestamp: int = NO_TIMESTAMP
+        self, tp: TopicPartition, following: Sequence[int], epoch: int, now: int, timestamp: int = NO_TIMESTAMP
     ) -> Grant | None:
-        """Put `count` records from `offset` on in hand; None if they are not ours to handle any more.
+        """Put the records before these offsets in hand; None if they are not ours to handle any more.
 
         `timestamp`: of the first one, milliseconds since 1970.
         """
@@ -84,17 +85,17 @@ class Fetcher(GrantTable):
             grant = self._by_partition.get(tp)
             if grant is None or grant.state is not GrantState.FETCHING:
                 return None
-            self._take(grant, offset, count, epoch, now)
+            self._take(grant, following, epoch, now)
             self._cells[grant.at + TIMESTAMP] = timestamp
             return grant
 
-    def retake(self, grant: Grant, offset: int, now: int) -> bool:
+    def retake(self, grant: Grant, now: int) -> bool:
         """Put what a parked grant holds in hand again; False if the grant has ended since."""
         with self._lock:
             if grant.state is not GrantState.PARKED or grant.number not in self._grants:
                 return False
             epoch = grant.held[0].leader_epoch()
-            self._take(grant, offset, len(grant.held), NO_EPOCH if epoch is None else epoch, now)
+            self._take(grant, following_offsets(grant.held), NO_EPOCH if epoch is None else epoch, now)
             return True
 
     def release(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> bool:
@@ -103,7 +104,7 @@ class Fetcher(GrantTable):
             self._put_down(grant, finished, nanoseconds, calls)
             return not self._ended(grant) and self._go_on(grant)
 
-    def pass_over(self, attempt: Attempt[Grant], end: End, label: str) -> bool:
+    def pass_over(self, attempt: Attempt[Grant], end: End, label: str | None) -> bool:
         """These records are done with, though not by the handler's return; False if that was the grant's end."""
         grant = attempt.grant
         with self._lock:
@@ -160,9 +161,8 @@ class Fetcher(GrantTable):
 
     def _open(self, start: FetcherStart) -> Grant:
         grant = super()._open(start)
-        grant.poison_deaths = start.poison_deaths
-        if start.poison_offset in (NO_OFFSET, start.offset):
-            grant.poison = start.poison
+        # Records before the poison may come to the handler again; where its offset is a gap's, the next one is it.
+        grant.poison, grant.poison_at, grant.poison_deaths = start.poison, start.poison_offset, start.poison_deaths
         grant.ahead = marks.read(start.offset, start.done)
         self.singly.pop(grant.tp, None)
         self.alone.pop(grant.tp, None)
@@ -178,8 +178,8 @@ class Fetcher(GrantTable):
         """The handler has records of it."""
         return grant.state in (GrantState.IN_HAND, GrantState.STOPPING)
 
-    def _take(self, grant: Grant, offset: int, count: int, epoch: int, now: int) -> None:
-        grant.put_in_hand(self._cells, offset, count, epoch, now)
+    def _take(self, grant: Grant, following: Sequence[int], epoch: int, now: int) -> None:
+        grant.put_in_hand(self._cells, following, epoch, now)
         grant.state = GrantState.IN_HAND
         self._hand = grant
         self.interrupts.clear()

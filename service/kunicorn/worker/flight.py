@@ -11,6 +11,7 @@ from typing import Any
 from kunicorn.handling.outputs import Outgoing
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.hands import Hands
+from kunicorn.worker.outbox import GivenUp
 
 
 class Stage(Enum):
@@ -53,7 +54,8 @@ class Flight:
     why: str = ""
     outputs: Sequence[Outgoing] = ()
     """What its handler returned, or the dead letter in place of that, until it is delivered."""
-    is_letter: bool = False
+    given_up: GivenUp | None = None
+    """Set: it is the latter."""
     refusal: BaseException | None = None
     """Why the brokers will not take its outputs."""
 
@@ -79,7 +81,7 @@ class Flight:
 
     def withdraw(self) -> None:
         """What its handler returned is not to be delivered: it is handled again, or ends otherwise."""
-        self.outputs, self.is_letter = (), False
+        self.outputs, self.given_up = (), None
 
     def handled(self, following: int) -> None:
         """See `outbox.Origin`: its stage says so."""
@@ -142,18 +144,15 @@ class Track:
     """Of what is queued."""
     placed: int = NO_OFFSET
     """Where transactions are committed: the offset that the last one was given."""
+    began_with: int | None = None
+    """See `FetcherStart`."""
     passed: list[int] = field(default_factory=list)
-    """Offsets that the consumed one has moved over the last time it moved."""
+    """Offsets that the consumed one has moved over since it was stored last."""
 
 
 def oldest(track: Track) -> Flight | None:
     """What a handler has had in hand for the longest."""
     return next(iter(track.running), None)
-
-
-def in_hand_at(track: Track, offset: int) -> Flight | None:
-    """The record of that offset, if a handler has it in hand."""
-    return next((flight for flight in track.running if flight.offset == offset), None)
 
 
 _MESSAGE_BYTES = 600

@@ -28,7 +28,7 @@ from kunicorn.pipes.messages import (
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.ahead import Ahead
 from kunicorn.worker.faults import refused
-from kunicorn.worker.flight import Flight, Track, in_hand_at, kept_bytes
+from kunicorn.worker.flight import Flight, Track, kept_bytes
 from kunicorn.worker.grants import Attempt, Grant, GrantState
 from kunicorn.worker.handed import Handed, longest_in_hand, waiting
 from kunicorn.worker.hands import Hands
@@ -69,11 +69,15 @@ class Flights(GrantTable):
         with self._lock:
             return waiting(self._handed)
 
-    def find(self, number: int, offset: int) -> Flight | None:
-        """The record of that grant, if a handler has it in hand."""
+    def overdue(self, number: int, offset: int, overdue_ns: int) -> list[Flight]:
+        """The record of that grant, if a handler has it in hand, and all that handlers have had since `overdue_ns` or
+        earlier. Those besides the one that was named are counted here."""
         with self._lock:
-            handed = self._handed.get(number)
-            return None if handed is None else in_hand_at(handed.track, offset)
+            if (handed := self._handed.get(number)) is None:
+                return []
+            found = [f for f in handed.track.running if f.offset == offset or f.since_ns <= overdue_ns]
+            self._meter.timed_out(handed.track.tp.topic, sum(flight.offset != offset for flight in found))
+            return found
 
     # -- runner ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +165,7 @@ class Flights(GrantTable):
         with self._lock:
             grant.why = why
 
-    def retake(self, grant: Flight, offset: int, now: int) -> bool:
+    def retake(self, grant: Flight, now: int) -> bool:
         """A waiting record is about to be ended; False if its grant has ended since."""
         with self._lock:
             if not grant.held:
@@ -186,7 +190,7 @@ class Flights(GrantTable):
             self._lanes.queue_again(flight)
             self._left_hands(flight)
 
-    def pass_over(self, attempt: Attempt[Flight], end: End, label: str) -> bool:
+    def pass_over(self, attempt: Attempt[Flight], end: End, label: str | None) -> bool:
         """See `GrantTable`."""
         with self._lock:
             self._count_failure(attempt, retried=False, failed=end is not End.DONE)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kunicorn.handlers import Handler
 from kunicorn.handling.calls import Calls, arguments_of, calls_for
 from kunicorn.handling.concurrency import concurrency_of
 from kunicorn.handling.outputs import gathering
-from kunicorn.outcomes import heed
+from kunicorn.handling.returns import Heed
 from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.worker.crew import Take
-from kunicorn.worker.flight import Flight
 from kunicorn.worker.producing import Outputs
 from kunicorn.worker.tasks import Tasks
 from kunicorn.worker.threads import Threads
@@ -47,10 +45,11 @@ def _crew(handler: Handler, order: HandlerOrder, outputs: Outputs | None) -> Thr
     most = concurrency(handler, order)
     form = arguments_of(handler, order.mode, order.decoding, order.tracing)
     adapted = replace(handler, call=form.adapted(handler.call))
-    take: Take = _heed if outputs is None else outputs.take(handler)
+    take = _heeding(handler) if outputs is None else outputs.take(handler)
     handle = adapted.call if outputs is None else gathering(adapted).call
     return Tasks(handle, form, take) if handler.is_async else Threads(handle, form, most, take)
 
 
-def _heed(flight: Flight, returned: Any) -> None:
-    heed(returned)
+def _heeding(handler: Handler) -> Take:
+    heed = Heed(handler.entrypoint)
+    return lambda flight, returned: heed(returned)

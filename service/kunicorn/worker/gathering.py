@@ -57,6 +57,8 @@ def bounds_of(handling: Handling[Any]) -> Bounds | None:
 @dataclass(slots=True)
 class _Waiting:
     grant: Grant
+    rewound: int
+    """How often the grant was by then."""
     leader_epoch: int
     since: int
     messages: list[Message]
@@ -79,15 +81,13 @@ class Gathering:
     def add(self, run: Run, now: int) -> Iterator[Run]:
         """Take these; gives what is to be handled now, in order. Handle each before asking for the next."""
         waiting = self._waiting.get(run.tp)
-        if waiting is not None and waiting.leader_epoch != run.leader_epoch:
+        if waiting is not None and not self._counts(waiting):
+            self._forget(run.tp)
+        elif waiting is not None and waiting.leader_epoch != run.leader_epoch:
             yield self._take(run.tp)
-            waiting = None
         grant = self._fetcher.fetching(run.tp)
         if grant is None:
-            self._forget(run.tp)
             return
-        if waiting is not None and waiting.grant is not grant:
-            self._forget(run.tp)
         waiting = self._keep(run, grant, now)
         full = self._bounds.full(waiting.messages)
         if self._is_urgent(run.tp, waiting):
@@ -99,7 +99,7 @@ class Gathering:
     def due(self, now: int) -> Iterator[Run]:
         """What has waited for long enough. Handle each before asking for the next."""
         for tp, waiting in list(self._waiting.items()):
-            if self._fetcher.fetching(tp) is not waiting.grant:
+            if not self._counts(waiting):
                 self._forget(tp)
             elif now - waiting.since >= self._bounds.wait_ns:
                 yield self._take(tp)
@@ -111,12 +111,17 @@ class Gathering:
         oldest = min(waiting.since for waiting in self._waiting.values())
         return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
 
+    def _counts(self, waiting: _Waiting) -> bool:
+        """Whether its partition goes on behind it: it has the same grant still, and was not fetched again since."""
+        grant = waiting.grant
+        return self._fetcher.fetching(grant.tp) is grant and waiting.rewound == grant.rewound
+
     def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, now: int) -> Iterator[Run]:
         rest = waiting.messages[full:]
         self._take(tp)
         yield Run(tp, waiting.leader_epoch, waiting.messages[:full])
         # A record that failed parks its partition: the rest is fetched again after it.
-        if rest and self._fetcher.fetching(tp) is waiting.grant:
+        if rest and self._counts(waiting):
             self._keep(Run(tp, waiting.leader_epoch, rest), waiting.grant, now)
 
     def _is_urgent(self, tp: TopicPartition, waiting: _Waiting) -> bool:
@@ -130,7 +135,7 @@ class Gathering:
     def _keep(self, run: Run, grant: Grant, now: int) -> _Waiting:
         waiting = self._waiting.get(run.tp)
         if waiting is None:
-            waiting = self._waiting[run.tp] = _Waiting(grant, run.leader_epoch, now, [], 0)
+            waiting = self._waiting[run.tp] = _Waiting(grant, grant.rewound, run.leader_epoch, now, [], 0)
             grant.gathering = True
         more = _size(run.messages)
         waiting.messages += run.messages

@@ -10,7 +10,8 @@ from typing import Generic, Protocol, TypeVar
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH
+from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH
+from kunicorn.pipes.marks import with_partitions
 from kunicorn.pipes.messages import Failed
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
@@ -44,7 +45,7 @@ class Grant:
     at: int
     """Index of its ledger slot's first word."""
     busy_at: int
-    """Index of the ledger's word for the time that its records have taken."""
+    """Index of the ledger's word for the time that its records have taken; behind it is that of the run's end."""
     state: GrantState = GrantState.WAITING
     assigned: bool = False
     stale_position: int = NO_OFFSET
@@ -54,10 +55,10 @@ class Grant:
     failing_since: int = 0
     """When the first of them failed (nanoseconds of `clock.now_ns`)."""
     poison: str = ""
-    """Why the first record is not for the handler: it killed workers."""
+    """Why a record is not for the handler: it killed workers."""
     poison_deaths: int = 0
     poison_at: int = NO_OFFSET
-    """Which record that is; what comes before it is handled again, one by one, as its outputs were not delivered."""
+    """It is the first record from this offset on; what comes before it is handled, one by one."""
     handled_to: int = NO_OFFSET
     """Where outputs are sent: handled up to here, while the ledger tells how far they are delivered."""
     refused_at: int = NO_OFFSET
@@ -71,10 +72,16 @@ class Grant:
     """From where it is rewound to up to here, records are handled one at a time."""
     rewinds: bool = False
     """To be fetched again from the consumed offset on."""
+    rewound: int = 0
+    """How often it was: what was fetched before that comes once more."""
+    stopped: bool = False
+    """By the supervisor: it does not go on, whatever is refused."""
     discarded: bool = False
     """The grant is over: what it has left in the outbox is not to be delivered."""
     last_word: Failed | None = None
     """While settling: how it ends, where it is not by `FetcherStopped`."""
+    began_with: int | None = None
+    """See `FetcherStart`."""
     ahead: frozenset[int] = frozenset()
     """Offsets that are done, though one before them is not."""
     gathering: bool = False
@@ -95,26 +102,30 @@ class Grant:
         """
         if self.resume_at is not None:
             return self._place(self.resume_at.offset, self.resume_at.leader_epoch)
-        return self.place(cells, max(cells[self.at + CONSUMED], self.handled_to))
+        return self._place(max(cells[self.at + CONSUMED], self.handled_to), cells[self.at + LEADER_EPOCH])
 
     def place(self, cells: memoryview, offset: int) -> ClientPartition:
-        """That offset of it as the client takes it."""
-        return self._place(offset, cells[self.at + LEADER_EPOCH])
+        """That offset of it as the client commits it."""
+        epoch, metadata = cells[self.at + LEADER_EPOCH], with_partitions(self.began_with, "")
+        if epoch == NO_EPOCH:
+            return ClientPartition(*self.tp, offset, metadata)
+        return ClientPartition(*self.tp, offset, metadata, epoch)
 
     def _place(self, offset: int, epoch: int) -> ClientPartition:
         if epoch == NO_EPOCH:
             return ClientPartition(*self.tp, offset)
         return ClientPartition(*self.tp, offset, leader_epoch=epoch)
 
-    def put_in_hand(self, cells: memoryview, offset: int, count: int, epoch: int, now: int) -> None:
-        """The handler is about to get `count` records from `offset` on, written under `epoch`."""
+    def put_in_hand(self, cells: memoryview, following: Sequence[int], epoch: int, now: int) -> None:
+        """The handler is about to get the records before these offsets, written under `epoch`."""
         at = self.at
         if cells[at + LEADER_EPOCH] != epoch:
             # Before the first offset of that epoch: an older offset with a newer epoch is harmless.
             cells[at + LEADER_EPOCH] = epoch
-        cells[at + HAND_OFFSET] = offset
+        cells[at + HAND_OFFSET] = following[0] - 1
+        cells[self.busy_at + HAND_END] = following[-1]
         cells[at + HAND_SINCE] = now
-        cells[at + HAND_COUNT] = count
+        cells[at + HAND_COUNT] = len(following)
 
     def in_hand(self, cells: memoryview) -> int:
         """The first unfinished offset of what the handler has."""

@@ -78,8 +78,6 @@ class Handed:
         """It is done; `moved`: the consumed offset with it."""
         if moved:
             self.store()
-            for offset in self.track.passed:
-                self._done.unmark(offset)
         else:
             self._done.mark(flight.offset)
         self._cells[self.grant.at + HANDLED] += 1
@@ -90,16 +88,23 @@ class Handed:
         self._cells[self.grant.busy_at] += nanoseconds // self.track.hands.most
 
     def store(self) -> None:
-        """The consumed offset, where it has moved."""
+        """The consumed offset, where it has moved; the bits behind it are cleared. Caller: whoever has moved it."""
         cells, at, track = self._cells, self.grant.at, self.track
         moved = track.consumed != cells[at + CONSUMED]
         if (moved or cells[at + TIMESTAMP] == NO_TIMESTAMP) and track.order and track.order[0].message is not None:
             cells[at + TIMESTAMP] = track.order[0].message.timestamp()[1]
         if not moved:
             return
+        if track.consumed - cells[at + CONSUMED] >= marks.WINDOW:
+            # So far their bits would stand for offsets beyond the new one until they are cleared.
+            self._done.clear()
+            self._in_hand.clear()
         if track.epoch != NO_EPOCH:
             cells[at + LEADER_EPOCH] = track.epoch
         cells[at + CONSUMED] = track.consumed
+        for offset in track.passed:
+            self._done.unmark(offset)
+        track.passed.clear()
 
 
 def longest_in_hand(handed: Iterable[Handed], in_flight: int, now: int) -> InHand | None:

@@ -59,10 +59,15 @@ class LetterProducer:
         self._login = login
         self._make = make
         self._producer: Producer | None = None
+        self._open: list[Delivery] = []
+        """Those that are not over, and perhaps some that are."""
 
-    def send(self, address: Address, messages: Sequence[Message], cause: Cause) -> Delivery:
-        """Put a letter for each record on its way. Never blocks; what goes wrong is told by the delivery."""
+    def send(self, address: Address, messages: Sequence[Message], cause: Cause, of: object = None) -> Delivery:
+        """Put a letter for each record on its way. Never blocks; what goes wrong is told by the delivery. `of`: whose
+        they are, which matters elsewhere."""
         delivery = Delivery(len(messages))
+        self._open = [each for each in self._open if not each.over]
+        self._open.append(delivery)
         now_ms = time.time_ns() // 1_000_000
         try:
             for message in messages:
@@ -87,8 +92,13 @@ class LetterProducer:
             self._producer.poll(seconds)
 
     def start_anew(self) -> None:
-        """After a fatal error, an idempotent producer does nothing any more: the next letter makes another one."""
+        """After a fatal error, an idempotent producer does nothing any more: the next letter makes another one. What
+        else is on its way is refused, and sent again: nobody would report of it any more."""
         self._producer = None
+        for delivery in self._open:
+            if not delivery.over:
+                delivery.refuse(KafkaError(KafkaError._PURGE_INFLIGHT, "its producer had a fatal error"))
+        self._open.clear()
 
     def _produce(self, topic: str, letter: Letter, delivery: Delivery) -> None:
         producer = self._producer

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from kunicorn.pipes.framing import FrameError
 from kunicorn.pipes.ledger import Ledger
 from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
 from kunicorn.worker.assembled import Assembled
-from kunicorn.worker.channel import Channel
+from kunicorn.worker.channel import Channel, SupervisorGone
 from kunicorn.worker.collecting import Collecting
 from kunicorn.worker.committing import CommittingFlights
 from kunicorn.worker.concurrent import ConcurrentRunner
@@ -85,6 +86,8 @@ def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
     try:
         if _settle_in(supervisor, hop):
             status = _serve(Channel(channel_fd), Ledger(ledger_fd))
+    except SupervisorGone:
+        pass  # It ends, and has said why; a line that is no log line, beside its own, would only hide that.
     except PeerError as error:
         print(f"worker {os.getpid()}: {error}", file=sys.stderr)
     except BaseException:
@@ -104,6 +107,7 @@ def _settle_in(supervisor: int, hop: int) -> bool:
         # programs started by the user's handler would inherit.
         signal.signal(number, _do_nothing)
     signal.signal(signal.SIGUSR1, _do_nothing)
+    _ForkedByHandler().register()
     # SIGABRT, the last rung before SIGKILL: every thread's stack, then death.
     faulthandler.enable(all_threads=True)
     return wait_for_parent(supervisor, hop) and die_with(supervisor)
@@ -111,6 +115,34 @@ def _settle_in(supervisor: int, hop: int) -> bool:
 
 def _do_nothing(number: int, frame: Any) -> None:
     pass
+
+
+class _ForkedByHandler:
+    """In a child that the handler forks, signals mean what they mean in any Python program. With a worker's handlers
+    `Process.terminate()` and the end of a `multiprocessing.Pool` would do nothing, and be waited for without end.
+
+    They are blocked from before the fork: one that came before the child's are set would be lost.
+    """
+
+    _MEANT = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self._mask = threading.local()
+
+    def register(self) -> None:
+        """From now on, for this process and its children."""
+        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._begin)
+
+    def _block(self) -> None:
+        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, self._MEANT)
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before)
+
+    def _begin(self) -> None:
+        for number in self._MEANT:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+        self._unblock()
 
 
 def _serve(channel: Channel, ledger: Ledger) -> int:
@@ -188,7 +220,7 @@ def assemble(
         fetcher = flights = _flights(parts, lambda topic: hands[handlings.of(topic)], configure.ahead_bytes, sending)
         crews = {hands[each]: each.calls for each in handlings.every}
         failed = Failures(flights, policies, letters)
-        runner = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login, outputs)
+        runner = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login)
     else:
         fetcher = singles = makers.fetcher(parts) if sending is None else makers.settling(parts, sending.outbox)
         singles.batches = any(order.mode == "batch" for order in configure.handlers)

@@ -21,6 +21,7 @@ class _Counts:
     dead_letters: Counter[str] = field(default_factory=Counter)
     retried_later: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
+    timed_out: int = 0
     nanoseconds: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
 
@@ -52,9 +53,15 @@ class Meter:
         counts.failures += 1
         counts.retries += retried
 
-    def passed_over(self, topic: str, records: int, end: End, label: str) -> None:
+    def timed_out(self, topic: str, calls: int) -> None:
+        """So many calls were overdue besides the one that the supervisor has counted."""
+        self._of(topic).timed_out += calls
+
+    def passed_over(self, topic: str, records: int, end: End, label: str | None) -> None:
         """The records are done with, without the handler having returned. `label` is that of the counter of such ends:
-        what led there, or a retry topic's delay."""
+        what led there, or a retry topic's delay; None: they are counted already."""
+        if label is None:
+            return
         counts = self._of(topic)
         if end is End.DEAD_LETTER:
             counts.dead_letters[label] += records
@@ -85,6 +92,7 @@ class Meter:
                 dict(c.dead_letters),
                 c.skipped,
                 dict(c.retried_later),
+                c.timed_out,
             )
             for topic, c in topics.items()
         ]

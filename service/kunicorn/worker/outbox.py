@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from kunicorn.handling.addresses import Address
+from kunicorn.handling.deadletters import Cause
 from kunicorn.handling.outputs import Outgoing
 from kunicorn.worker.shipment import Shipment
 
@@ -56,6 +58,13 @@ class Settles(Protocol):
         """Some of these is refused."""
 
 
+class GivenUp(NamedTuple):
+    """Of records that the handler is not asked about again: where they go, and what they failed by."""
+
+    address: Address
+    cause: Cause
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """What one record (in batch mode: one call's records) leaves to be delivered."""
 
@@ -65,8 +74,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     following: int
     """The offset to go on from once it is delivered."""
     outputs: Sequence[Outgoing]
-    is_letter: bool = False
-    """They are records that were given up: refused ones cannot become dead letters again."""
+    given_up: GivenUp | None = None
+    """They are records that were: refused ones cannot become dead letters again."""
 
 
 class Limits(NamedTuple):
@@ -92,6 +101,8 @@ class Outbox:
         self._changed = threading.Condition(self._lock)
         self._turned = threading.Condition(self._lock)
         self._entries: list[Entry] = []
+        self._counts: list[tuple[int, int]] = []
+        """Records and bytes that each of these counts for."""
         self._records = self._bytes = 0
         self._oldest = 0.0
         self._under_way: list[Shipment] = []
@@ -116,6 +127,7 @@ class Outbox:
             self._bytes += nbytes
             entries = self._entries
             entries.append(entry)
+            self._counts.append((records, nbytes))
             if len(entries) == 1:
                 self._oldest = self._now()
                 self._changed.notify_all()
@@ -168,7 +180,7 @@ class Outbox:
             shipment = self._last = Shipment(self._entries, self._bytes, self._now(), self._last)
             self._under_way.append(shipment)
             self._under_way_bytes += shipment.nbytes
-            self._entries, self._records, self._bytes = [], 0, 0
+            self._entries, self._counts, self._records, self._bytes = [], [], 0, 0
             self._hurried, self._turn = False, (sender + 1) % self._senders
             self._changed.notify_all()
             self._turned.notify_all()
@@ -180,7 +192,8 @@ class Outbox:
             self._under_way.remove(shipment)
             self._under_way_bytes -= shipment.nbytes
             # The next one refers to it, for as long as nothing more comes.
-            shipment.entries, shipment.before = [], None
+            shipment.entries = []
+            shipment.forget_before(lambda before: before not in self._under_way)
             self.trouble = ""
             self._changed.notify_all()
 
@@ -196,7 +209,7 @@ class Outbox:
         partition is not to be delivered before it."""
         with self._changed:
             entry.origin.refuse(entry.offset, entry.following, error)
-            self._entries = _wanted(self._entries)
+            self._leave_out_unwanted()
             # Once it is rewound its grant takes outputs again: those of what it handles anew.
             for shipment in self._under_way:
                 shipment.entries = _wanted(shipment.entries)
@@ -211,6 +224,14 @@ class Outbox:
                 return None
             why = self.trouble or "no broker has answered yet"
             return f"its outputs have waited {waited:.0f} s for delivery: {why}"
+
+    def _leave_out_unwanted(self) -> None:
+        """What is left out takes no room: with nothing to take, nothing would ever make some."""
+        every = zip(self._entries, self._counts, strict=True)
+        kept = [(entry, count) for entry, count in every if entry.origin.takes_output_at(entry.offset)]
+        self._entries, self._counts = [entry for entry, _ in kept], [count for _, count in kept]
+        self._records = sum(records for records, _ in self._counts)
+        self._bytes = sum(nbytes for _, nbytes in self._counts)
 
     @property
     def _empty(self) -> bool:

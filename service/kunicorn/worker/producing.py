@@ -22,8 +22,8 @@ from kunicorn.handlers import Handler
 from kunicorn.handling.addresses import Address, dead_letters
 from kunicorn.handling.calls import Calls
 from kunicorn.handling.deadletters import Cause
-from kunicorn.handling.outputs import Outgoing, calls_sending, leaves, outputs_of, refuse_two_committers, size_of
-from kunicorn.outcomes import heed
+from kunicorn.handling.outputs import Outgoing, calls_sending, outputs_of, refuse_two_committers, size_of
+from kunicorn.handling.returns import Heed
 from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import NotToBeSent
 from kunicorn.records import Record
@@ -31,7 +31,7 @@ from kunicorn.worker.crew import Take
 from kunicorn.worker.flight import Flight
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.letters import Delivery, LetterProducer
-from kunicorn.worker.outbox import Entry, Outbox
+from kunicorn.worker.outbox import Entry, GivenUp, Outbox
 from kunicorn.worker.shipment import Shipment
 
 LARGEST_REPORT = 4096
@@ -47,8 +47,6 @@ class Outputs:
         """`topic`: where a Send goes that names none. `delivery` is that of [producing]."""
         self.grant: Grant | None = None
         """Whose records the handler has."""
-        self.flight: Flight | None = None
-        """Where several are in hand: the record that failed and is being dealt with."""
         self._alone = False
         """What was begun last is to be delivered before anything else is begun."""
         self._outbox = outbox
@@ -72,25 +70,26 @@ class Outputs:
 
     def take(self, handler: Handler) -> Take:
         """What is done with what it returns where several are in hand: outputs stay with their record. Any thread."""
+        heed = Heed(handler.entrypoint)
 
         def keep(flight: Flight, returned: Any) -> None:
             outputs, said = outputs_of(returned, self._topic)
             if outputs and handler.keeps_offsets:
                 _refuse(flight.offset, flight.offset + 1, outputs)
-            if leaves(said):
-                flight.outputs, flight.is_letter = outputs, False
             heed(said)
+            flight.outputs, flight.given_up = outputs, None
 
         return keep
 
-    def put_letters(self, messages: Sequence[Message], outputs: list[Outgoing]) -> None:
-        """What becomes of these records, which were given up, goes the way of outputs."""
-        if self.flight is not None:
-            self.flight.outputs, self.flight.is_letter = outputs, True
+    def put_letters(self, of: object, messages: Sequence[Message], outputs: list[Outgoing], given_up: GivenUp) -> None:
+        """What becomes of these records, which were given up, goes the way of outputs. `of`: the record, where several
+        are in hand, else the grant."""
+        if isinstance(of, Flight):
+            of.outputs, of.given_up = outputs, given_up
             return
         first, last = Record.of(messages[0]).offset, Record.of(messages[-1]).offset
-        assert self.grant is not None
-        self._outbox.put(Entry(self.grant, first, last + 1, outputs, is_letter=True), 0, size_of(outputs))
+        assert isinstance(of, Grant)
+        self._outbox.put(Entry(of, first, last + 1, outputs, given_up), 0, size_of(outputs))
 
     def _put_outputs(self, first: int, following: int, outputs: list[Outgoing]) -> None:
         assert self.grant is not None
@@ -117,15 +116,15 @@ class LettersAmongOutputs:
         self._outputs = outputs
         self._group = group
 
-    def send(self, address: Address, messages: Sequence[Message], cause: Cause) -> Delivery:
-        """They count as delivered here: their record's offset waits for them."""
+    def send(self, address: Address, messages: Sequence[Message], cause: Cause, of: object) -> Delivery:
+        """They count as delivered here: their record's offset waits for them. `of`: see `put_letters`."""
         now_ms = time.time_ns() // 1_000_000
         letters = [address.letter(Record.of(message), self._group, cause, now_ms) for message in messages]
         outgoing = [
             Outgoing(address.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)
             for letter in letters
         ]
-        self._outputs.put_letters(messages, outgoing)
+        self._outputs.put_letters(of, messages, outgoing, GivenUp(address, cause))
         return Delivery(0)
 
     def deliver(self, delivery: Delivery, seconds: float) -> bool:

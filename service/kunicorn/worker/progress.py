@@ -15,7 +15,6 @@ def settle(track: Track) -> bool:
     order = track.order
     if not order or order[0].stage is not Stage.DONE:
         return False
-    track.passed.clear()
     while order and order[0].stage is Stage.DONE:
         flight = order.popleft()
         track.passed.append(flight.offset)

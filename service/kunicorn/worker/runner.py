@@ -21,8 +21,8 @@ from kunicorn.complaints import parted
 from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.handlings import Handling, Handlings
+from kunicorn.handling.interruptions import Interruption, met
 from kunicorn.handling.partial import OfOne, fitting
-from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
 from kunicorn.topics import NO_OFFSET, TopicPartition
@@ -96,6 +96,8 @@ class Runner:
         """The grant whose records the handler has right now."""
         self._timed_out: tuple[int, int] | None = None
         """Grant and offset of the record that was in hand for too long."""
+        self._interruption: Interruption | None = None
+        """What was raised in the call that goes on."""
         self._thread = threading.get_ident()
         self._now = now_ns()
 
@@ -116,8 +118,8 @@ class Runner:
             else:
                 self._now = now_ns()
 
-    def time_out(self, grant: int, offset: int) -> None:
-        """Interrupt the handler if it still has that record in hand. Caller: the control thread."""
+    def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
+        """Interrupt the handler if it still has that record in hand; nothing else is. Caller: the control thread."""
         self._timed_out = (grant, offset)
         # To the main thread alone, so that a system call in which the handler waits gives way.
         signal.pthread_kill(self._thread, signal.SIGUSR1)
@@ -142,6 +144,7 @@ class Runner:
         else:
             return
         self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
+        self._interruption = Interruption(error, self._ledger.cells[grant.at + self._progress_cell])
         self._handlings.of(grant.tp.topic).calls.interrupt(error)
 
     # -- fetching --------------------------------------------------------------------------------------------------
@@ -196,11 +199,16 @@ class Runner:
         bounds = self._bounds[handling]
         following = following_offsets(messages)
         done = 0
-        while done < len(messages) and self._within_lease() and (room := self._room(tp, following[done])):
-            self._lifecycle.attend(self._now)
+        while done < len(messages):
+            if self._lifecycle.waiting:
+                self._lifecycle.attend(self._now)
+                self._now = now_ns()
+            # The lease comes last: hooks, and the wait for room, may outlast it.
+            if not (room := self._room(tp, following[done])) or not self._within_lease():
+                return
             end = done + min(self._chunk(bounds, tp, following[done], messages, done), room)
             timestamp = messages[done].timestamp()[1]
-            grant = self._fetcher.take(tp, following[done] - 1, end - done, epoch, self._now, timestamp)
+            grant = self._fetcher.take(tp, following[done:end], epoch, self._now, timestamp)
             if grant is None:
                 return
             finished = self._handle_chunk(handling, grant, messages[done:end], following[done:end])
@@ -260,25 +268,25 @@ class Runner:
 
         `DrainDeadline` may come out of the inner `finally`, too: the outer `try` holds whatever the signal hits.
         """
+        # The record's try before this one may have been in hand for too long: that is no reason to end this one.
+        self._timed_out = self._interruption = None
+        progress = grant.at + self._progress_cell
         try:
             try:
                 self._interruptible = grant
-                progress = grant.at + self._progress_cell
                 calls(messages, following, self._ledger.cells, progress, self._fetcher.interrupts)
             finally:
                 self._interruptible = None
-        except HandlerTimeout as timeout:
-            return timed_out(timeout)
         except BaseException as error:
-            return error
+            return met(error, self._interruption, self._ledger.cells[progress])
         return None
 
     def _try_again(self) -> None:
         """Ask the handler once more for every parked record whose wait is over."""
         for grant, messages in self._failures.due(self._now):
             following = following_offsets(messages)
-            may = self._within_lease() and self._room(grant.tp, following[0])
-            if may and self._fetcher.retake(grant, following[0] - 1, self._now):
+            may = self._room(grant.tp, following[0]) and self._within_lease()
+            if may and self._fetcher.retake(grant, self._now):
                 self._handle_chunk(self._handlings.of(grant.tp.topic), grant, messages, following)
 
     def _room(self, tp: TopicPartition, following: int) -> int:
@@ -292,6 +300,7 @@ class Runner:
             self._now = now_ns()
             # A lost partition would be let go of only when the brokers take outputs again.
             self._lifecycle.attend(self._now)
+        self._now = now_ns()
         return room
 
     # -- the lease ---------------------------------------------------------------------------------------------------

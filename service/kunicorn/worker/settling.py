@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, LEADER_EPOCH
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Parked
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, Parked
 from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant, GrantState
@@ -23,7 +23,7 @@ from kunicorn.worker.outbox import Entry, Outbox
 from kunicorn.worker.shipment import Shipment
 from kunicorn.worker.table import PARKED_TOLD, Parts
 
-_AT_REST = (GrantState.FETCHING, GrantState.PARKED, GrantState.PUT_OFF)
+_AT_REST = (GrantState.WAITING, GrantState.FETCHING, GrantState.PARKED, GrantState.PUT_OFF)
 """Nothing of it is in hand."""
 
 
@@ -53,6 +53,10 @@ class SettlingFetcher(Fetcher):
             for number in numbers:
                 if (grant := self._grants.get(number)) is not None:
                     grant.handled_to, grant.rewinds = self._cells[grant.at + CONSUMED], True
+                    if grant.last_word is not None:
+                        # It was to end at a record behind that one, which comes first.
+                        grant.last_word = None
+                        grant.state = GrantState.STOPPING if grant.stopped else GrantState.WAITING
                     self._rewinding.append(grant)
                     self._close_if_settled(grant)
         self.interrupt()
@@ -91,32 +95,26 @@ class SettlingFetcher(Fetcher):
         super().begin_turn(now)
 
     def take(
-        self, tp: TopicPartition, offset: int, count: int, epoch: int, now: int, timestamp: int = NO_TIMESTAMP
+        self, tp: TopicPartition, following: Sequence[int], epoch: int, now: int, timestamp: int = NO_TIMESTAMP
     ) -> Grant | None:
         """See `Fetcher`."""
         grant = self._by_partition.get(tp)
         if grant is not None and grant.refused_at != NO_OFFSET:
             return None
-        return super().take(tp, offset, count, epoch, now, timestamp)
+        return super().take(tp, following, epoch, now, timestamp)
 
-    def retake(self, grant: Grant, offset: int, now: int) -> bool:
+    def retake(self, grant: Grant, now: int) -> bool:
         """See `Fetcher`."""
-        return grant.refused_at == NO_OFFSET and super().retake(grant, offset, now)
+        return grant.refused_at == NO_OFFSET and super().retake(grant, now)
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
-    def _open(self, start: FetcherStart) -> Grant:
-        grant = super()._open(start)
-        # Records before the poison may have to be handled again, as their outputs were not delivered.
-        grant.poison, grant.poison_at = start.poison, start.poison_offset
-        return grant
-
-    def _take(self, grant: Grant, offset: int, count: int, epoch: int, now: int) -> None:
-        cells, at = self._cells, grant.at
+    def _take(self, grant: Grant, following: Sequence[int], epoch: int, now: int) -> None:
+        cells, at, offset = self._cells, grant.at, following[0] - 1
         if grant.settled(cells) and offset > cells[at + CONSUMED]:
             # Markers and compacted records lie between: what is not delivered begins with this one.
             cells[at + CONSUMED] = offset
-        super()._take(grant, offset, count, epoch, now)
+        super()._take(grant, following, epoch, now)
 
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
         if finished:
@@ -129,8 +127,14 @@ class SettlingFetcher(Fetcher):
         if records:
             self._cells[grant.at + HAND_OFFSET] = grant.handled_to
 
+    def _stop(self, grants: list[Grant]) -> None:
+        for grant in grants:
+            grant.stopped = True
+        super()._stop(grants)
+
     def _busy(self, grant: Grant) -> bool:
-        return super()._busy(grant) or self._settles(grant)
+        # One that is stopping already waits for its delivery alone; that of a lost one is waited for no more.
+        return self._hand is grant or self._settles(grant)
 
     def _settles(self, grant: Grant) -> bool:
         """Whether it has to wait for its delivery before it can be reported; that is hurried then."""
@@ -168,8 +172,10 @@ class SettlingFetcher(Fetcher):
 
     def _rewind(self, grant: Grant) -> None:
         grant.rewinds, grant.refused_at, grant.held = False, NO_OFFSET, ()
+        grant.rewound += 1
         self._cells[grant.at + HAND_OFFSET] = grant.handled_to
         self.singly[grant.tp] = max(grant.singly_until, self.singly.get(grant.tp, NO_OFFSET))
         grant.state = GrantState.WAITING
         self._leave(grant)
-        self._waiting.append(grant)
+        if grant not in self._waiting:
+            self._waiting.append(grant)

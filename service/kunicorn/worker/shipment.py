@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -36,7 +36,8 @@ class Shipment:
     nbytes: int = 0
     taken_at: float = 0.0
     before: Shipment | None = None
-    """The one that was taken before it; None once this one is delivered."""
+    """The one that was taken before it; once this one is settled, the last one before it that is not, if any. The table
+    may hear of this one first: those behind it count on that one none the less."""
     aborts: int = 0
     """How often its transaction was aborted."""
     aborts_before: int = 0
@@ -50,6 +51,12 @@ class Shipment:
         while before is not None:
             yield before
             before = before.before
+
+    def forget_before(self, settled: Callable[[Shipment], bool]) -> None:
+        """This one is settled: let go of those right before it that are as well. Else all that was ever sent stays in
+        memory; but what lies behind them and is not settled, those behind this one reach through it alone."""
+        while self.before is not None and settled(self.before):
+            self.before = self.before.before
 
     def turn(self, step: Step) -> Turn:
         """Whether that step may be taken now."""
@@ -95,6 +102,6 @@ class Succession:
     def delivered(self, shipment: Shipment) -> None:
         """It is committed, or nothing of it is left, and the table knows."""
         with self._changed:
-            shipment.before = None
+            shipment.forget_before(lambda before: Step.DONE in before.passed)
             shipment.passed.add(Step.DONE)
             self._changed.notify_all()

@@ -211,7 +211,7 @@ class GrantTable(ABC):
     def _open(self, start: FetcherStart) -> Grant:
         self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
         tp, at = TopicPartition(start.topic, start.partition), self._ledger.index(start.slot)
-        return Grant(start.grant, tp, at, self._ledger.busy_index(start.slot))
+        return Grant(start.grant, tp, at, self._ledger.busy_index(start.slot), began_with=start.began_with)
 
     def _final(self, grant: Grant) -> Stopped:
         """The last word under this grant."""

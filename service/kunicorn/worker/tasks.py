@@ -14,7 +14,9 @@ from typing import Any
 import uvloop
 
 from kunicorn.decoding.forms import Form, argument_of
-from kunicorn.handling.calls import awaited
+from kunicorn.handlers import DrainDeadline, HandlerTimeout
+from kunicorn.handling.calls import awaited, uncancel
+from kunicorn.handling.interruptions import interrupted
 from kunicorn.worker.crew import Poisoned, Take, Work, die, raise_in
 from kunicorn.worker.flight import Flight
 
@@ -34,6 +36,8 @@ class Tasks:
         self._loop = uvloop.new_event_loop()
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
         self._interruptions: dict[Flight, BaseException] = {}
+        self._raised_for: Flight | None = None
+        """For whose sake an interruption was raised in the loop's thread last, where it has not come out of a call."""
         self._filling = False
         self._thread = threading.Thread(target=self._turn, name="handlers", daemon=True)
         self._thread.start()
@@ -56,6 +60,7 @@ class Tasks:
             return
         self._interruptions[flight] = error
         if asyncio.current_task(self._loop) is task and self._thread.ident is not None:
+            self._raised_for = flight
             raise_in(self._thread.ident, type(error))
         else:
             self._loop.call_soon_threadsafe(self._cancel, flight)
@@ -130,11 +135,22 @@ class Tasks:
             return Poisoned()
         try:
             self._take(flight, await self._handle(argument_of(self._form, flight.message)))
-        except asyncio.CancelledError as error:
-            task.uncancel()
-            return self._interruptions.get(flight, error)
         except BaseException as error:
-            return error
+            return self._met(flight, error)
         finally:
             self._interruptions.pop(flight, None)
+            uncancel(task)
         return None
+
+    def _met(self, flight: Flight, error: BaseException) -> BaseException:
+        """What a call has failed with that raised this. Caller: the loop.
+
+        Between the look at whose turn it is and the interruption the loop may have gone on to another record, which is
+        hit then: that is no failed try, it is handled again, as at a drain deadline.
+        """
+        meant = self._interruptions.get(flight)
+        if isinstance(error, DrainDeadline | HandlerTimeout):
+            raised_for, self._raised_for = self._raised_for, None
+            if meant is None and raised_for is not None:
+                return DrainDeadline()
+        return interrupted(error, meant)

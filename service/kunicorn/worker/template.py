@@ -31,6 +31,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handlers import find
 from kunicorn.pipes.framing import FrameError, decode, encode
 from kunicorn.pipes.template_messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
+from kunicorn.printing import print_line_by_line
 from kunicorn.worker import main as worker
 from kunicorn.worker.linux import die_with, name_process, sockets, stdin_from_nowhere, threads
 
@@ -62,6 +63,8 @@ def main(arguments: list[str]) -> int:
     except FrameError as error:
         print(f"template {os.getpid()}: exiting, the supervisor sent nonsense: {error}", file=sys.stderr)
         return 1
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # The supervisor ends, or has another template by now.
     except OSError as error:
         print(f"template {os.getpid()}: exiting: {error}", file=sys.stderr)
         return 1
@@ -75,6 +78,7 @@ def _settle_in() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     stdin_from_nowhere()
+    print_line_by_line()
     name_process("kunicorn-tmpl")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kunicorn.decoding.forms import Form, argument_of
 from kunicorn.handling.calls import OwnLoop
+from kunicorn.handling.interruptions import interrupted
 from kunicorn.worker.crew import Poisoned, Take, Work, die, raise_in
 from kunicorn.worker.flight import Flight
 
@@ -28,6 +29,7 @@ class Threads:
         self._calling: dict[Flight, int] = {}
         """Which thread the handler has a record in."""
         self._interrupting = threading.Lock()
+        self._interruptions: dict[Flight, BaseException] = {}
         self._hooks = OwnLoop()
 
     def begin(self, work: Work) -> None:
@@ -49,6 +51,7 @@ class Threads:
         """See `Crew`."""
         with self._interrupting:
             if (thread := self._calling.get(flight)) is not None:
+                self._interruptions[flight] = error
                 raise_in(thread, type(error))
 
     def run(self, returned: Any) -> Any:
@@ -107,5 +110,7 @@ class Threads:
                 with self._interrupting:
                     self._calling.pop(flight, None)
         except BaseException as error:
-            return error
+            return interrupted(error, self._interruptions.get(flight))
+        finally:
+            self._interruptions.pop(flight, None)
         return None

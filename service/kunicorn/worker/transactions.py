@@ -38,7 +38,7 @@ _CALL_SECONDS = 5.0
 _WAIT_SECONDS = 0.5
 """Likewise for what others have to do first."""
 _REMEDIES = {
-    KafkaError.OFFSET_METADATA_TOO_LARGE: "; raise the brokers' offset.metadata.max.bytes to 700 or more (the default "
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "; raise the brokers' offset.metadata.max.bytes to 750 or more (the default "
     "is 4096): what is done beyond an offset is committed with it; or unset handler.ordering and handler.concurrency",
 }
 _AGAIN_SECONDS = 0.02

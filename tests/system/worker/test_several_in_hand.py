@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.marks import read, written
 from kunicorn.pipes.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
 from kunicorn.pipes.orders import HandlerOrder
@@ -209,6 +210,22 @@ def test_a_call_that_takes_too_long_is_interrupted_alone_and_tried_again(
     assert told(processes.directory, "begin").count(0) == 1
     (processes.directory / "go").touch()
     worker.consumed(1, 2)
+
+
+@BOTH
+def test_all_calls_that_take_too_long_are_interrupted_together_and_tried_again(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, handler)
+    send(kafka, topic, ("a", "wait"), ("b", "wait"))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(told(processes.directory, "begin")) == 2, "both in hand")
+    worker.tell(TimedOut(1, 0, now_ns()))
+    wait_until(lambda: sorted(told(processes.directory, "begin")) == [0, 0, 1, 1], "the next try of both")
+    (processes.directory / "go").touch()
+    worker.consumed(1, 2)
+    (deltas,) = worker.ping().deltas
+    assert deltas.timed_out == 1, "the supervisor counts the other one, which it named"
 
 
 def test_a_suspect_is_tried_alone_and_poison_is_kept_from_the_handler_wherever_it_is(

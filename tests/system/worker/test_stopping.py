@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -34,32 +35,34 @@ def noted(directory: Path, line: str) -> None:
     wait_until(lambda: line in seen(directory), f"the handler to note {line!r}")
 
 
-def test_a_partition_with_nothing_in_hand_stops_within_milliseconds_beside_a_waiting_handler(
+def test_a_partition_with_nothing_in_hand_stops_beside_a_handler_that_waits(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
     worker = waiting_worker(processes, kafka, topic)
-    began = time.monotonic()
     worker.stop(1, 2)
     assert worker.expect(FetcherStopped).partitions == [Stopped(2, 1, -1)]
-    assert time.monotonic() - began < 0.1
     assert worker.slot(1).in_hand == 1
     (processes.directory / "go").touch()
     assert worker.expect(FetcherStopped).partitions == [Stopped(1, 2, 0)]
     assert "0@2=b" not in seen(processes.directory), "records after the one in hand belong to the next owner"
 
 
-def test_an_idle_worker_lets_go_within_milliseconds_every_time(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+def test_an_idle_worker_lets_go_as_fast_as_it_answers(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    """Were its runner waited for, the median stop would take half of the runner's wait for records, 15 ms, longer."""
     kafka.create_topic(topic, 40)
     worker = processes.worker("see", kafka.bootstrap, [topic])
     worker.start(topic, dict.fromkeys(range(40), 0))
     worker.ping()
-    delays = []
+    stops, answers = [], []
     for grant in range(1, 41):
         began = time.monotonic()
+        worker.ping()
+        answered = time.monotonic()
         worker.stop(grant)
         worker.expect(FetcherStopped)
-        delays.append(time.monotonic() - began)
-    assert sorted(delays)[30] < 0.025, "the runner, waiting for records, is not waited for"
+        answers.append(answered - began)
+        stops.append(time.monotonic() - answered)
+    assert median(stops) < median(answers) + 0.01
 
 
 def test_the_evidence_tells_what_is_in_hand_and_that_the_runner_does_not_move(

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Message
+from msgspec.structs import replace
 
 from kunicorn.errors import ConfigError
 from kunicorn.handlers import Handler, handler_of
-from kunicorn.handling.outputs import Outgoing, outgoing, outputs_of, sending
-from kunicorn.outcomes import Done, Skip, heed
+from kunicorn.handling.outputs import Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
+from kunicorn.handling.partial import OfOne
+from kunicorn.outcomes import BatchError, Done, Skip, heed
 from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.producing import NotToBeSent, Send
 from kunicorn.worker.outbox import Limits, Outbox
@@ -22,9 +24,11 @@ from kunicorn.worker.producing import Outputs
 A = Outgoing("a", b"1", None, None, -1, 0)
 
 
-def called(call: Callable[[Any], Any], *, is_async: bool = False, yields: bool = False) -> tuple[object, list[Any]]:
+def called(
+    call: Callable[[Any], Any], *, is_async: bool = False, yields: bool = False, put: list[Any] | None = None
+) -> tuple[object, list[Any]]:
     """What the wrapped handler says, and what was put."""
-    put: list[Any] = []
+    put = [] if put is None else put
     handler = Handler("m:h", call, is_async, yields)
     returned = sending(handler, "a", put.append).call("r")
     return (asyncio.run(returned) if is_async else returned), put
@@ -62,6 +66,46 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
     assert put == []
 
 
+def yielding_then(error: BatchError, *, is_async: bool) -> Handler:
+    """Of a batch it yields one, then raises."""
+
+    def plain(batch: object) -> Iterator[Send]:
+        yield Send(value=b"1")
+        raise error
+
+    async def on_a_loop(batch: object) -> AsyncIterator[Send]:
+        yield Send(value=b"1")
+        raise error
+
+    return Handler("m:h", on_a_loop if is_async else plain, is_async, True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [BatchError(done=2), BatchError(done=[0, 2]), BatchError(failed=1)])
+def test_no_record_of_a_batch_counts_as_done_whose_yielded_outputs_are_not_sent(
+    error: BatchError, is_async: bool
+) -> None:
+    put: list[Any] = []
+    handler = yielding_then(error, is_async=is_async)
+    calls = calls_sending(handler, HandlerOrder("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: put.append(whole))
+    batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
+    cells = memoryview(array("q", [0]))
+    with pytest.raises(NotToBeSent, match="yielded 1 to send, then raised BatchError"):
+        calls(batch, range(1, 5), cells, 0, [])
+    calls.close()
+    assert (cells[0], put) == (0, [])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_batch_of_which_nothing_is_done_may_say_which_record_failed_after_yielding(is_async: bool) -> None:
+    handler = yielding_then(BatchError(done=0), is_async=is_async)
+    calls = calls_sending(handler, HandlerOrder("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: None)
+    batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
+    with pytest.raises(OfOne):
+        calls(batch, range(1, 5), memoryview(array("q", [0])), 0, [])
+    calls.close()
+
+
 def test_a_record_that_is_skipped_leaves_nothing_and_one_that_is_done_does() -> None:
     def saying(outcome: object) -> Callable[[object], Generator[Send, None, object]]:
         def handle(_: object) -> Generator[Send, None, object]:
@@ -70,6 +114,10 @@ def test_a_record_that_is_skipped_leaves_nothing_and_one_that_is_done_does() -> 
 
         return handle
 
+    put: list[Any] = []
+    with pytest.raises(NotToBeSent):
+        called(saying(Send(value=b"2")), put=put)
+    assert put == [], "it should have been yielded: the record has failed"
     skip = Skip("empty")
     assert called(saying(skip)) == (skip, [])
     assert called(saying(Done()))[1] == [[A]]
@@ -89,6 +137,11 @@ def test_other_values_are_no_word_of_the_handlers() -> None:
         (Send(key=object()), "whose key is object"),  # type: ignore[arg-type]
         (Send(headers=[("a",)]), "pairs of name and value"),  # type: ignore[list-item]
         (Send(headers={5: b"x"}), "name is no text"),  # type: ignore[dict-item]
+        (Send("a\0b"), "topic has a NUL"),
+        (Send("a\ud83d"), r"topic cannot be sent as UTF-8 \(a lone surrogate\): 'a\\ud83d'"),
+        (Send("a" * 250), "topic has 250 characters: 249 are the most"),
+        (Send(headers={"a\0b": b"x"}), "header's name has a NUL"),
+        (Send(headers=[("é", b"x"), ("a\ud83d", b"x")]), "header's name cannot be sent as UTF-8"),
         (Send(partition=-1), "partition is -1"),
         (Send(timestamp=True), "timestamp is True"),
     ],
@@ -96,6 +149,11 @@ def test_other_values_are_no_word_of_the_handlers() -> None:
 def test_what_no_record_can_be_is_refused_in_words(returned: object, why: str) -> None:
     with pytest.raises(NotToBeSent, match=why):
         outputs_of(returned, "a")
+
+
+def test_headers_count_for_the_memory_that_outputs_take() -> None:
+    bare = Outgoing("a", b"12", b"3", None, -1, 0)
+    assert size_of([replace(bare, headers=[("name", b"12345"), ("none", None)])]) - size_of([bare]) == 13
 
 
 def test_without_a_topic_the_setting_is_named() -> None:

@@ -94,6 +94,20 @@ def test_what_the_handler_met_is_the_failure_of_one_record() -> None:
     assert isinstance(raised.value.error, BatchError)
 
 
+class Untellable(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_of_a_batch_one_record_fails_also_by_an_exception_that_cannot_be_told() -> None:
+    met = Untellable()
+    with pytest.raises(OfOne) as raised:
+        settled(BatchError(done=2), met)
+    assert (raised.value.error, raised.value.args[-1]) == (met, 6), "else all the others fail with it"
+
+
 def test_an_outcome_can_be_said_of_one_record() -> None:
     with pytest.raises(OfOne) as raised:
         settled(BatchError(done=2), DeadLetter("broken"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -208,3 +208,34 @@ def test_without_tracing_outputs_are_as_the_handler_made_them() -> None:
     one = message(7, headers=[PARENT])
     calls([one], following_offsets([one]), memoryview(array("q", [7])), 0, [])
     assert outputs == [Outgoing("totals", b"1", None, [("own", b"1")], -1, 0)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_of_a_record_that_fails_at_its_spans_end_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    class Breaking(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.kind is SpanKind.CONSUMER:
+                raise ValueError("the exporter is broken")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Breaking())
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+
+    def plain(record: Record) -> Send:
+        return Send(value=b"1")
+
+    async def awaited(record: Record) -> Send:
+        return Send(value=b"1")
+
+    outputs: list[Outgoing] = []
+    order = HandlerOrder("x:y", "record", {}, 10, 1, 1, 1, tracing=Tracing("shop"))
+    handler = handler_of("x:y", awaited if is_async else plain)
+    calls = calls_sending(handler, order, "totals", lambda _, __, made: outputs.extend(made))
+    one = [message(5)]
+    cells = memoryview(array("q", [5]))
+    with pytest.raises(ValueError, match="broken"):
+        calls(one, following_offsets(one), cells, 0, [])
+    calls.close()
+    assert (outputs, cells[0]) == ([], 5)

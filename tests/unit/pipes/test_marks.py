@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.marks import RING_BYTES, WINDOW, Marks, read, written
-from kunicorn.topics import Position
+from kunicorn.pipes.ledger import HAND_END, Ledger
+from kunicorn.pipes.marks import RING_BYTES, WINDOW, Marks, partitions, read, with_partitions, written
+from kunicorn.topics import NO_OFFSET, Position
 
 FIRSTS = st.integers(0, 1 << 50)
 DISTANCES = st.sets(st.integers(0, WINDOW - 1), max_size=200)
@@ -48,6 +48,24 @@ def test_what_others_committed_with_their_offsets_says_nothing(text: str) -> Non
     assert read(7, text) == frozenset()
 
 
+@given(FIRSTS, DISTANCES, st.integers(0, 2**31 - 1), st.sampled_from(["", "\0"]))
+def test_the_number_of_partitions_travels_beside_what_is_done(
+    first: int, distances: set[int], count: int, end: str
+) -> None:
+    """Whoever commits through a C client commits the text's end as well."""
+    offsets = {first + distance for distance in distances}
+    text = with_partitions(count, written(first, offsets)) + end
+    assert partitions(text) == count
+    assert read(first, text) == offsets
+    assert len(text) <= 732
+    assert with_partitions(None, written(first, offsets)) == written(first, offsets)
+
+
+@pytest.mark.parametrize("text", ["", "NaN", "kunicorn:partitions:", "kunicorn:partitions:x", "kunicorn:done:1:AQ=="])
+def test_without_a_number_of_partitions_nothing_is_said_of_them(text: str) -> None:
+    assert partitions(text) is None
+
+
 def test_slots_do_not_share_bits() -> None:
     ledger = Ledger.create(3)
     for slot in range(3):
@@ -63,14 +81,16 @@ def test_slots_do_not_share_bits() -> None:
     ledger.close()
 
 
-def test_the_time_that_a_slots_records_took_shares_no_word_with_slots_or_bits() -> None:
+def test_what_a_slot_says_beside_its_line_shares_no_word_with_slots_or_bits() -> None:
     ledger = Ledger.create(3)
     for slot in range(3):
         ledger.open_slot(slot, 7 + slot, Position(slot))
         ledger.done(slot).mark(slot)
         ledger.cells[ledger.busy_index(slot)] = -1
+        ledger.cells[ledger.busy_index(slot) + HAND_END] = -2
     assert [ledger.read(slot, 7 + slot).consumed.offset for slot in range(3)] == [0, 1, 2]
     assert [set(ledger.done(slot).from_offset(0)) for slot in range(3)] == [{0}, {1}, {2}]
     ledger.open_slot(1, 99, Position(5))
     assert [ledger.busy_ns(slot) for slot in range(3)] == [-1, 0, -1]
+    assert [ledger.read(slot, grant).hand_end for slot, grant in enumerate((7, 99, 9))] == [-2, NO_OFFSET, -2]
     ledger.close()

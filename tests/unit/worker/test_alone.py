@@ -10,7 +10,8 @@ import pytest
 
 from kunicorn.testing import record
 from tests.unit.worker import crowded_handlers
-from tests.unit.worker.test_concurrent import PickyProducer, Worker, order
+from tests.unit.worker.test_concurrent import order
+from tests.unit.worker.whole import PickyProducer, Worker
 
 SENT = "sent"
 

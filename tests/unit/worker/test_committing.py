@@ -12,6 +12,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.handling.addresses import dead_letters
+from kunicorn.handling.deadletters import Cause
 from kunicorn.handling.outputs import Outgoing
 from kunicorn.handling.retry import End
 from kunicorn.pipes import clock, marks
@@ -26,7 +28,7 @@ from kunicorn.worker.flight import Flight
 from kunicorn.worker.grants import Attempt
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
-from kunicorn.worker.outbox import Limits, Outbox
+from kunicorn.worker.outbox import GivenUp, Limits, Outbox
 from kunicorn.worker.steps import Step
 from kunicorn.worker.table import Parts
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
@@ -45,6 +47,8 @@ KEYS = "abacab"
 """Of the records of each partition."""
 PARTITIONS = (0, 1)
 NOWHERE = Written(0, 0, "")
+
+GIVEN_UP = GivenUp(dead_letters("dlq"), Cause("E", "", "", 1))
 
 
 @pytest.fixture
@@ -93,7 +97,9 @@ class Worker:
 
     def _start(self, number: int) -> FetcherStart:
         begin = self.brokers.offsets.get(number, NOWHERE)
-        return FetcherStart(1 + number, 1 + number, "in", number, begin.offset, NO_EPOCH, done=begin.metadata)
+        return FetcherStart(
+            1 + number, 1 + number, "in", number, begin.offset, NO_EPOCH, done=begin.metadata, began_with=64
+        )
 
     def end_at(self, offset: int) -> None:
         """There are markers at the end of every partition: so far the client has come."""
@@ -119,7 +125,7 @@ class Worker:
         flight = self.in_hand.pop(number)
         coordinates = flight.tp.partition, flight.offset
         value = TOO_LARGE_VALUE if coordinates in self.bad else value_of(flight)
-        flight.outputs, flight.is_letter = [Outgoing("out", value, None, None, -1, 0)], False
+        flight.outputs, flight.given_up = [Outgoing("out", value, None, None, -1, 0)], None
         if (following := self.table.finish(flight)) is not None:
             self._begin(following)
 
@@ -132,7 +138,7 @@ class Worker:
             self.table.park(attempt, "retry", str(error))
             self._waiting.append(flight)
             return
-        flight.outputs, flight.is_letter = [Outgoing("dlq", value_of(flight), None, None, -1, 0)], True
+        flight.outputs, flight.given_up = [Outgoing("dlq", value_of(flight), None, None, -1, 0)], GIVEN_UP
         self.table.pass_over(attempt, End.DEAD_LETTER, "E")
 
     def try_again(self) -> None:
@@ -215,6 +221,7 @@ def test_a_transaction_commits_the_lowest_unfinished_offset_and_what_is_done_bey
         worker.senders.finish()
         found = worker.brokers.offsets[0]
         assert (found.offset, set(marks.read(0, found.metadata))) == (0, {1, 3})
+        assert marks.partitions(found.metadata) == 64, "with how many the group began is told with every commit"
         check(worker.brokers)
 
 

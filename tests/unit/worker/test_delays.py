@@ -81,7 +81,7 @@ def test_only_its_own_partition_is_put_off_and_fetched_again_from_that_record_on
     assert wait is not None
     delays.put_off(RETRY, wait, 0)
     assert table.fetcher.fetching(RETRY) is None
-    assert table.fetcher.take(RETRY, 40, 1, 0, 0) is None, "its records are not to be handled now"
+    assert table.fetcher.take(RETRY, range(41, 42), 0, 0) is None, "its records are not to be handled now"
     (parked,), count = table.fetcher.parked()
     assert (parked.grant, parked.waits_for, count) == (2, "delay", {"delay": 1})
     assert parked.why.startswith("offset 1 of this retry topic waits for its time, ")

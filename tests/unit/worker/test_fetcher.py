@@ -53,7 +53,7 @@ class Table:
         self.fetcher.begin_turn(0)
 
     def take(self, tp: TopicPartition, offset: int = 0, count: int = 1) -> Grant:
-        grant = self.fetcher.take(tp, offset, count, 0, 0)
+        grant = self.fetcher.take(tp, range(offset + 1, offset + count + 1), 0, 0)
         assert grant is not None
         return grant
 
@@ -122,7 +122,7 @@ def test_a_stop_said_twice_is_reported_once(table: Table) -> None:
 def test_records_of_a_stopped_partition_are_not_handed_to_the_handler(table: Table) -> None:
     table.fetch(P0, 1)
     table.fetcher.stop([1])
-    assert table.fetcher.take(P0, 0, 1, 0, 0) is None
+    assert table.fetcher.take(P0, range(1, 2), 0, 0) is None
 
 
 def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: Table) -> None:
@@ -131,7 +131,7 @@ def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: T
     table.start(P0, 2, 3)
     assert table.ledger.read(2, 2).started, "the slot speaks for the new grant at once"
     assert table.assigned() == [("t", 0, 0)], "what the client holds is from before"
-    assert table.fetcher.take(P0, 0, 1, 0, 0) is None
+    assert table.fetcher.take(P0, range(1, 2), 0, 0) is None
     table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 0, 3)]
     assert table.take(P0, 3).number == 2
@@ -154,10 +154,10 @@ def test_a_parked_grant_is_not_fetched_and_stops_at_once(table: Table) -> None:
     assert table.fetcher.park(failed(grant), "retry", "why")
     table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 1, 0)]
-    assert table.fetcher.take(P0, 1, 1, 0, 0) is None, "the rest of the batch is fetched again later"
+    assert table.fetcher.take(P0, range(2, 3), 0, 0) is None, "the rest of the batch is fetched again later"
     table.fetcher.stop([1])
     assert table.reports == [FetcherStopped([Stopped(1, 0, 0)])]
-    assert not table.fetcher.retake(grant, 0, 0)
+    assert not table.fetcher.retake(grant, 0)
 
 
 def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -> None:
@@ -165,7 +165,7 @@ def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -
     grant = table.take(P0)
     table.fetcher.park(failed(grant), "retry", "why")
     table.fetcher.begin_turn(0)
-    assert table.fetcher.retake(grant, 0, 0)
+    assert table.fetcher.retake(grant, 0)
     table.ledger.cells[grant.at + CONSUMED] = 1
     assert table.fetcher.release(grant, 1, 10, 1)
     table.fetcher.begin_turn(0)
@@ -260,10 +260,23 @@ def test_the_stale_position_of_an_older_assignment_does_not_move_the_consumed_of
 def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
     table.fetch(P0, 1)
     assert table.fetcher.in_hand(0) is None
-    table.fetcher.take(P0, 0, 3, 0, 1_000_000_000)
+    table.fetcher.take(P0, range(1, 4), 0, 1_000_000_000)
     hand = table.fetcher.in_hand(3_500_000_000)
     assert hand is not None
     assert (hand.offset, hand.count, hand.age) == (0, 3, 2.5)
+
+
+def test_where_a_run_in_hand_ends_is_told_also_where_it_has_gaps(table: Table) -> None:
+    table.fetch(P0, 1)
+    grant = table.fetcher.take(P0, [8, 18, 58], 0, 0)
+    reading = table.ledger.read(1, 1)
+    assert (reading.hand_offset, reading.hand_count, reading.hand_end) == (7, 3, 58)
+    assert grant is not None
+    held = [Message(topic=P0.topic, partition=P0.partition, offset=offset) for offset in (17, 57)]
+    table.fetcher.park(Attempt(grant, held, 58), "retry", "not yet")
+    assert table.fetcher.retake(grant, 0)
+    reading = table.ledger.read(1, 1)
+    assert (reading.hand_offset, reading.hand_count, reading.hand_end) == (17, 2, 58)
 
 
 def test_what_lies_behind_a_stop_is_never_consumed() -> None:
@@ -291,3 +304,11 @@ def test_what_records_take_is_told_under_their_grant_and_a_new_one_begins_at_not
     table.start(P0, 1)
     assert table.ledger.busy_ns(1) == 0
     assert table.ledger.busy_ns(2) == 0
+
+
+def test_a_record_behind_a_gap_that_killed_workers_is_kept_from_the_handler(table: Table) -> None:
+    """The partition starts in the gap: at a transaction's marker, or where records were compacted away."""
+    table.fetcher.start([FetcherStart(1, 1, *P0, 50, -1, poison="2 workers died", poison_deaths=2, poison_offset=51)])
+    table.fetcher.begin_turn(0)
+    grant = table.take(P0, 51)
+    assert (grant.poison, grant.poison_at, grant.poison_deaths) == ("2 workers died", 51, 2)

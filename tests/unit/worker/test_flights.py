@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.marks import Marks
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker
 from kunicorn.testing import record
 from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
 from kunicorn.testing.records import message_of, placed
+from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.hands import Hands
 from kunicorn.worker.meter import Meter
@@ -47,6 +50,28 @@ def test_a_record_among_several_counts_for_its_part_of_what_the_worker_does_at_a
     flight.since_ns -= 4_000_000_000
     flights.finish(flight)
     assert 1_000_000_000 <= ledger.busy_ns(1) < 1_500_000_000
+    ledger.close()
+
+
+def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -> None:
+    log = MemoryLog(map(message_of, placed([record(str(number), key=str(number)) for number in range(4)], "t")))
+    consumer: Any = MemoryConsumer(log, lambda _: None)
+    ledger = Ledger.create(4)
+    ledger.lease_ns = 2**62
+    hands = Hands("key", 4)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 1_000_000)
+    flights.start([FetcherStart(1, 1, *P0, 0, -1)])
+    flights.begin_turn(0)
+    flights.feed(P0, 0, consumer.consume(5, 0))
+    for taken in (100, 200, 300, 400):
+        flight = flights.start_next(hands)
+        assert flight is not None
+        flight.since_ns = taken
+    assert [flight.offset for flight in flights.overdue(1, 0, 300)] == [0, 1, 2]
+    assert [flight.offset for flight in flights.overdue(1, 3, 0)] == [3], "the one that is named"
+    assert flights.overdue(2, 0, 300) == [], "another grant's"
+    (deltas,) = flights.measured()[1]
+    assert deltas.timed_out == 2, "the supervisor counts those that it names"
     ledger.close()
 
 
@@ -94,3 +119,78 @@ def test_an_error_is_of_no_interest_once_the_partition_is_given_up(faulty: Fault
     assert isinstance(stopped, FetcherStopped)
     faulty.flights.balance()
     assert faulty.reports == [stopped]
+
+
+class Killed(BaseException):
+    """No more of this worker's stores."""
+
+
+class Compacted:
+    """A table with a log that has gaps; `done` is what the supervisor would take from the ledger."""
+
+    def __init__(self, start: int, *offsets: int, ordering: str = "none") -> None:
+        self.ledger = Ledger.create(4)
+        self.ledger.lease_ns = 2**62
+        self.hands = Hands(ordering, 8)
+        consumer: Any = MemoryConsumer(MemoryLog(map(keyed, offsets)), lambda _: None)
+        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), lambda report: None)
+        self.flights = Flights(parts, lambda topic: self.hands, 1_000_000)
+        self.flights.start([FetcherStart(1, 1, *P0, start, -1)])
+        self.flights.begin_turn(0)
+        self.flights.feed(P0, 0, consumer.consume(10, 0))
+
+    def begin(self, count: int) -> list[Flight]:
+        return [flight for _ in range(count) if (flight := self.flights.start_next(self.hands)) is not None]
+
+    def finish(self, flight: Flight) -> None:
+        """Without a next one."""
+        self.ledger.lease_ns = 0
+        self.flights.finish(flight)
+        self.ledger.lease_ns = 2**62
+
+    @property
+    def done(self) -> tuple[int, set[int]]:
+        consumed = self.ledger.read(1, 1).consumed
+        return consumed.offset, set(self.ledger.done(1).from_offset(consumed.offset))
+
+
+def keyed(offset: int, key: bytes | None = None) -> Message:
+    return Message(topic=P0.topic, partition=0, offset=offset, key=key or b"%d" % offset, value=b"", leader_epoch=0)
+
+
+def test_a_worker_that_is_killed_while_it_moves_over_a_gap_says_of_no_later_record_that_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Compacted(1695, 1695, 1700, 1701, 100_000, 100_004, 100_005)
+    first, *others = table.begin(3)
+    for flight in others:
+        table.finish(flight)
+    assert table.done == (1695, {1700, 1701})
+
+    def killed(marks: Marks, offset: int) -> None:
+        raise Killed
+
+    with monkeypatch.context() as until_then:
+        until_then.setattr(Marks, "unmark", killed)
+        with pytest.raises(Killed):
+            table.finish(first)
+    assert table.done == (100_000, set()), "100004 is what 1700 would be, 12 rings further on"
+    table.ledger.close()
+
+
+def test_a_record_that_was_compacted_away_leaves_no_mark_of_what_was_done_behind_it() -> None:
+    table = Compacted(0, 0, 1, 2, 3)
+    first, second, *others = table.begin(4)
+    for flight in others:
+        table.finish(flight)
+    table.flights.put_back(second)
+    track = second.track
+    table.flights._lanes.shed(track, 0)
+    table.finish(first)
+    assert table.done == (1, {2, 3}), "record 1 was dropped, and is to be fetched again"
+    for offset in range(4, 4200):
+        table.flights.feed(P0, 0, [keyed(offset)])
+        (flight,) = table.begin(1)
+        table.finish(flight)
+    assert table.done == (4200, set()), "8194 and 8195 have not come yet"
+    table.ledger.close()

@@ -120,6 +120,26 @@ def test_what_waited_under_an_old_grant_never_comes_with_records_of_a_new_one(sc
     assert scene.due(10 + WAIT) == [[5, 6]]
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_what_waited_when_its_partition_was_rewound_is_forgotten(scene: Scene, epoch: int) -> None:
+    scene.add(P0, 5, 6)
+    grant = scene.fetcher.fetching(P0)
+    assert grant is not None
+    grant.rewound += 1
+    assert scene.add(P0, 3, 4, now=10, epoch=epoch) == []
+    assert scene.due(WAIT) == []
+    assert scene.due(10 + WAIT) == [[3, 4]]
+
+
+def test_nothing_is_due_of_a_partition_that_was_rewound(scene: Scene) -> None:
+    scene.add(P0, 5, 6)
+    grant = scene.fetcher.fetching(P0)
+    assert grant is not None
+    grant.rewound += 1
+    assert scene.due(WAIT) == []
+    assert scene.gathering.patience(WAIT, 1.0) == 1.0
+
+
 def test_the_consumed_offset_does_not_follow_the_clients_position_past_what_waits(scene: Scene) -> None:
     scene.add(P0, 0, 1)
     scene.consumer.ahead = 10

@@ -42,6 +42,24 @@ def test_letters_arrive_together_or_the_first_refusal_counts() -> None:
     assert delivery.error.code() == KafkaError.NOT_LEADER_FOR_PARTITION
 
 
+class Fatal(FullQueue):
+    """Reports nothing any more."""
+
+    def poll(self, seconds: float) -> None:
+        """Nothing."""
+
+
+def test_when_a_producer_is_replaced_letters_that_it_has_not_reported_are_sent_anew() -> None:
+    made: Any = Fatal
+    letters = LetterProducer(DeadLetterTarget("letters", "shop", {}), Login(None), made)
+    one = letters.send(dead_letters("letters"), [A], CAUSE)
+    letters.start_anew()
+    assert one.over, "the record would wait for ever"
+    assert one.error is not None
+    two = letters.send(dead_letters("letters"), [B], CAUSE)
+    assert not two.over
+
+
 def test_a_batch_that_the_client_takes_half_of_is_refused_as_a_whole_whatever_is_reported_later() -> None:
     made: Any = FullQueue
     letters = LetterProducer(DeadLetterTarget("letters", "shop", {}), Login(None), made)

@@ -6,7 +6,7 @@ from kunicorn.handling.outputs import Outgoing
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.grants import Grant
 from kunicorn.worker.outbox import Entry, Limits, Outbox
-from kunicorn.worker.shipment import Shipment
+from kunicorn.worker.shipment import Shipment, Succession
 
 OUTPUT = Outgoing("out", b"v", None, None, -1, 0)
 
@@ -110,6 +110,20 @@ def test_behind_a_refused_record_nothing_of_its_partition_goes_out_and_what_is_b
     assert [each.origin for each in taken(box).entries] == [other]
 
 
+def test_what_is_not_to_be_delivered_any_more_takes_no_room() -> None:
+    box, one, other = outbox(records=3, nbytes=100), grant(1), grant(2)
+    box.put(entry(one, 0), 1, 10)
+    shipment = taken(box)
+    for each in (entry(one, 1), entry(other, 0), entry(one, 2)):
+        box.put(each, 1, 10)
+    assert box.room() == 0
+    box.refuse(shipment.entries[0], ValueError("too large"))
+    assert box.room() == 2
+    box.put(entry(other, 1), 2, 70)
+    assert box.room() == 0
+    assert taken(box).nbytes == 80
+
+
 def test_of_a_refused_batch_nobody_knows_the_record_so_they_are_handled_one_by_one() -> None:
     box, one = outbox(), grant()
     box.put(entry(one, 5, count=10), 10, 0)
@@ -154,6 +168,26 @@ def test_several_senders_take_in_turns_and_each_shipment_knows_the_one_before() 
     assert box.late() is None
     box.done(second)
     assert (second.before, second.entries) == (None, []), "else all that was ever sent stays in memory"
+
+
+def test_a_shipment_that_is_settled_late_counts_for_those_behind_some_that_were_settled_before_it() -> None:
+    box, one, succession = Outbox(Limits(1, 1000, 0.0), senders=4), grant(), Succession()
+    shipments = []
+    for offset in range(4):
+        box.put(entry(one, offset), 1, 0)
+        shipments.append(taken(box, offset))
+    first, second, third, fourth = shipments
+    for settled in (second, third):
+        succession.delivered(settled)
+        assert first in fourth.all_before(), "else the fourth commits an offset before the first"
+        box.done(settled)
+        assert first in fourth.all_before()
+    succession.delivered(first)
+    box.done(first)
+    assert not any(each.entries for each in fourth.all_before())
+    succession.delivered(fourth)
+    box.done(fourth)
+    assert fourth.before is None, "else all that was ever sent stays in memory"
 
 
 def test_room_is_what_no_shipment_under_way_takes() -> None:

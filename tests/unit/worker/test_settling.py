@@ -77,7 +77,7 @@ def test_a_gap_before_a_record_is_nothing_that_is_not_delivered(sending: Settlin
     assert not undelivered(sending)
     sending.fetcher.park(Attempt(grant, [Message(topic="t", partition=0, offset=7)], 8), "retry", "not yet")
     assert not undelivered(sending)
-    assert sending.fetcher.retake(grant, 7, 10)
+    assert sending.fetcher.retake(grant, 10)
     handle(sending, grant, 1)
     assert undelivered(sending) == range(7, 8)
 
@@ -106,7 +106,7 @@ def test_a_parked_partition_goes_on_behind_what_is_handled_though_it_is_not_deli
     grant = sending.take(P0, 0, 1)
     held = [Message(topic=P0.topic, partition=P0.partition, offset=0, value=b"")]
     sending.fetcher.park(Attempt(grant, held, 1), "retry", "not yet")
-    assert sending.fetcher.retake(grant, 0, 10)
+    assert sending.fetcher.retake(grant, 10)
     assert handle(sending, grant, 1)
     assert grant.from_where(sending.ledger.cells).offset == 1, "else it is handled, and its outputs sent, once more"
 
@@ -150,7 +150,7 @@ def test_a_refused_record_is_fetched_again_once_everything_before_it_is_delivere
     grant = sending.take(P0, 0, 5)
     handle(sending, grant, 5)
     grant.refuse(3, 4, ValueError("too large"))
-    assert sending.fetcher.take(P0, 5, 1, 0, 0) is None, "what is behind it would be handled for nothing"
+    assert sending.fetcher.take(P0, range(6, 7), 0, 0) is None, "what is behind it would be handled for nothing"
     sending.settling.settle({1: 3})
     sending.settling.rewind([grant.number])
     sending.fetcher.begin_turn(0)
@@ -170,3 +170,56 @@ def test_a_partition_whose_outputs_do_not_arrive_waits_for_delivery_and_others_d
     sending.settling.settle({1: 5})
     sending.outbox.done(shipment)
     assert sending.settling.parked() == ([], {})
+
+
+def test_a_partition_that_halts_behind_a_refused_record_begins_again_with_that_one(sending: SettlingTable) -> None:
+    grant = halting_behind_a_refused_record(sending)
+    sending.fetcher.begin_turn(0)
+    assert sending.reports == []
+    assert sending.assigned() == [("t", 0, 1)]
+    assert sending.take(P0, 1, 1) is grant
+
+
+def test_one_that_is_stopped_then_says_how_far_it_is(sending: SettlingTable) -> None:
+    halting_behind_a_refused_record(sending, stopped=True)
+    assert sending.reports == [FetcherStopped([Stopped(1, 1, 0)])]
+
+
+def halting_behind_a_refused_record(table: SettlingTable, *, stopped: bool = False) -> Grant:
+    """Record 2 ends the partition; that record 1 is refused is known afterwards."""
+    table.fetch(P0, 1)
+    grant = table.take(P0, 0, 5)
+    table.ledger.cells[grant.at + HAND_OFFSET] = 2
+    attempt = Attempt(grant, [Message(topic="t", partition=0, offset=2)], 3, finished=2, nanoseconds=10)
+    table.fetcher.give_up(attempt, "no")
+    if stopped:
+        table.fetcher.stop([1])
+    grant.refuse(1, 2, ValueError("too large"))
+    table.settling.settle({1: 1})
+    table.settling.rewind([1])
+    return grant
+
+
+def test_a_partition_that_waits_to_be_fetched_again_is_rewound_as_well(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    handle(sending, sending.take(P0, 0, 2), 2)
+    grant = sending.take(P0, 2, 1)
+    held = [Message(topic=P0.topic, partition=P0.partition, offset=2, value=b"")]
+    sending.fetcher.park(Attempt(grant, held, 3), "retry", "not yet")
+    assert sending.fetcher.retake(grant, 10)
+    handle(sending, grant, 1)
+    grant.refuse(1, 2, ValueError("too large"))
+    sending.settling.settle({1: 1})
+    sending.settling.rewind([1])
+    sending.fetcher.begin_turn(0)
+    assert sending.assigned() == [("t", 0, 1)]
+    assert sending.take(P0, 1, 1) is grant, "else all that is fetched of it is dropped, for ever"
+
+
+def test_a_partition_that_is_lost_while_its_delivery_is_waited_for_is_reported_at_once(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    handle(sending, sending.take(P0, 0, 5), 5)
+    sending.fetcher.stop([1])
+    assert sending.reports == []
+    sending.fetcher.stop([1], lost=True)
+    assert sending.reports == [FetcherStopped([Stopped(1, 0, 0)])]

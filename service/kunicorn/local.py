@@ -1,0 +1,50 @@
+"""The socket by which a service takes orders from its own machine, without a token.
+
+It has a name and no file (Linux' abstract namespace), so nothing is left behind and a read-only root does not matter;
+there is one per network namespace and port. Both ends ask the kernel who the other is: the service answers its own user
+and root, a command believes its own user and root. No browser can reach it, nor another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+_UCRED = struct.Struct("3i")
+
+
+def address(port: int) -> str:
+    """The socket's name, by the port of [http]."""
+    return f"\0kunicorn-http-{port}"
+
+
+def may_deal_with_us(sock: socket.socket) -> bool:
+    """Whether the process at the other end is our own user's, or root's."""
+    _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return uid in {os.getuid(), 0}
+
+
+def listen(port: int) -> socket.socket:
+    """Raises `OSError` where the name is taken."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind(address(port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def connect(port: int, timeout: float) -> socket.socket:
+    """Raises `OSError` where nobody listens there, or somebody whom we do not believe."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(timeout)
+    try:
+        sock.connect(address(port))
+        if os.getuid() != 0 and not may_deal_with_us(sock):
+            raise PermissionError("another user's process listens there")
+    except OSError:
+        sock.close()
+        raise
+    return sock

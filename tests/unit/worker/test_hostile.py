@@ -1,0 +1,297 @@
+"""Whatever a handler does, its record ends as the settings say and its worker lives: in every form in which a handler
+can be called, with the real worker in this process.
+
+Each topic's handler does one thing, to the record in the middle of that topic's partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.testing import record
+from kunicorn.testing.producer import MemoryProducer
+from tests.unit.worker import hostile_handlers
+from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts, met
+from tests.unit.worker.whole import Worker
+from tests.waiting import wait_until
+
+
+class MemoryWorker(Worker):
+    """Whatever it sends arrives."""
+
+    producer = MemoryProducer
+
+
+TRIES = 3
+RECORDS = 5
+BAD = 2
+"""The offset of the hostile one."""
+RETRIED = {
+    "surrogate": "ValueError",
+    "nul": "ValueError",
+    "unspeakable": "tests.unit.worker.hostile_handlers.Unspeakable",
+    "deadly": "tests.unit.worker.hostile_handlers.Deadly",
+    "odd-text": "tests.unit.worker.hostile_handlers.Odd",
+    "named-oddly": "None.oddly named\n",
+    "group": "ExceptionGroup",
+    "cancelled": "asyncio.exceptions.CancelledError",
+    "recursion": "RecursionError",
+    "memory": "MemoryError",
+    "number-of-seconds": "TypeError",
+    "coroutine": "TypeError",
+    "generator": "TypeError",
+    "async-generator": "TypeError",
+    "lazy": "TypeError",
+}
+"""What is worth another try, and the error type that its dead letter names."""
+AT_ONCE = {
+    "base-group": "BaseExceptionGroup",
+    "leave": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+    "generator-exit": "GeneratorExit",
+    "worse": "tests.unit.worker.hostile_handlers.Worse",
+    "gives-up": "kunicorn.outcomes.DeadLetter",
+}
+HARMLESS = {"skips", "says-odd"}
+LETTERS = RETRIED | AT_ONCE
+NOT_SENT = "kunicorn.producing.NotToBeSent"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a handler is called."""
+
+    handler: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sends: bool = False
+
+    @property
+    def in_batches(self) -> bool:
+        """What fails one record fails all of its partition."""
+        return self.settings.get("mode") == "batch"
+
+    def worker(self, on_failure: str) -> Worker:
+        """With as many tries as `TRIES`."""
+        return MemoryWorker(order(self.handler, on_failure=on_failure, **self.settings), sends=self.sends)
+
+
+FORMS = {
+    "one record": Form("obey"),
+    "a batch": Form("obey_batch", {"mode": "batch"}),
+    "async": Form("obey_async"),
+    "async batch": Form("obey_batch_async", {"mode": "batch"}),
+    "threads": Form("obey", {"ordering": "key", "concurrency": 4}),
+    "tasks": Form("obey_async", {"ordering": "key", "concurrency": 4}),
+    "sending": Form("obey_and_send", sends=True),
+    "async sending": Form("obey_and_send_async", sends=True),
+    "yielding": Form("obey_and_yield", sends=True),
+    "threads sending": Form("obey_and_send", {"ordering": "key", "concurrency": 4}, sends=True),
+    "tasks sending": Form("obey_and_send_async", {"ordering": "key", "concurrency": 4}, sends=True),
+}
+
+
+def order(handler: str, **settings: Any) -> HandlerOrder:
+    known = {
+        "mode": "record",
+        "options": {},
+        "batch_max_records": 100,
+        "retry_attempts": TRIES,
+        "retry_backoff_ms": 1,
+        "retry_backoff_max_ms": 2,
+    }
+    return HandlerOrder(f"{hostile_handlers.__name__}:{handler}", **{**known, **settings})
+
+
+@pytest.fixture(autouse=True)
+def notes() -> None:
+    for noted in (begun, counts, met):
+        noted.clear()
+
+
+def records_of(*topics: str) -> list[Any]:
+    values = [HOSTILE if offset == BAD else b"v" for offset in range(RECORDS)]
+    return [record(value, key=f"k{at}", topic=topic) for topic in topics for at, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_failure_ends_as_a_dead_letter_and_nothing_else_is_touched(form: Form) -> None:
+    worker = form.worker("dead_letter")
+    worker.handle(records_of(*DEEDS))
+    drained = form.sends and form.handler != "obey_and_yield"
+    expected = LETTERS | ({"generator": NOT_SENT, "lazy": NOT_SENT} if drained else {})
+    assert {letter_of(each)[0]: each.error_type for each in worker.sent if each.is_letter} == expected
+    tries = {topic: TRIES if topic in RETRIED else 1 for topic in DEEDS}
+    assert {topic: begun[topic, BAD] for topic in DEEDS} == tries
+    failed = {letter_of(each) for each in worker.sent if each.is_letter}
+    if form.in_batches:
+        assert failed == {(topic, offset) for topic in LETTERS for offset in range(RECORDS)}
+        return
+    assert failed == {(topic, BAD) for topic in LETTERS}
+    assert {begun[topic, offset] for topic in DEEDS for offset in range(RECORDS) if offset != BAD} == {1}
+    if form.sends:
+        sent = sorted((each.value or b"").decode() for each in worker.sent if not each.is_letter)
+        assert sent == sorted(f"{topic}@{offset}" for topic in DEEDS for offset in range(RECORDS) if offset != BAD)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_failure_halts_its_partition_and_the_supervisor_can_be_told_why(form: Form) -> None:
+    worker = form.worker("halt")
+    worker.handle(records_of(*DEEDS))
+    topics = list(DEEDS)
+    # A batch fails as a whole.
+    at = 0 if form.in_batches else BAD
+    halts = set(LETTERS) - {"gives-up"}
+    assert {(topics[each.grant - 1], each.offset) for each in worker.halted} == {(topic, at) for topic in halts}
+    assert all(each.error for each in worker.halted)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_handler_that_returns_a_mere_value_is_warned_of_once(form: Form, caplog: pytest.LogCaptureFixture) -> None:
+    worker = form.worker("halt")
+    worker.handle([record(HOSTILE, key=f"k{number}", topic="says-odd") for number in range(20)])
+    said = [each.getMessage() for each in caplog.records if "returned a value" in each.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith(f"{hostile_handlers.__name__}:{form.handler} returned a value of type dict")
+
+
+def test_handlers_that_return_nothing_or_an_outcome_or_outputs_are_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for form in FORMS.values():
+        form.worker("halt").handle(records_of("skips"))
+    assert "returned a value" not in caplog.text
+
+
+def letter_of(sent: Any) -> tuple[str, int]:
+    """The place of a dead letter's record."""
+    return sent.headers["kunicorn-topic"].decode(), int(sent.headers["kunicorn-offset"])
+
+
+# -- handlers that are not what they look like -------------------------------------------------------------------------
+
+UNRUN = ["wrapped", "wrapped_generator", "wrapped_async_generator", "forwarding", "in_a_lambda", "partially_wrapped"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"ordering": "key", "concurrency": 4}], ids=["one", "threads"])
+@pytest.mark.parametrize("handler", UNRUN)
+@pytest.mark.filterwarnings("error")
+def test_a_handler_whose_body_never_ran_has_not_handled_its_record(handler: str, settings: dict[str, Any]) -> None:
+    worker = MemoryWorker(order(handler, retry_attempts=1, on_failure="halt", **settings))
+    worker.handle(records_of("t"))
+    (halted,) = worker.halted
+    assert (halted.offset, sum(begun.values())) == (0, 0)
+    assert "nobody awaits" in halted.error or "of which nothing has run" in halted.error
+    assert "async def" in halted.error or "[producing]" in halted.error
+
+
+def test_a_batch_that_no_body_ran_for_is_not_handled() -> None:
+    worker = MemoryWorker(order("wrapped_batch", mode="batch", retry_attempts=1, on_failure="halt"))
+    worker.handle(records_of("t"))
+    assert [each.offset for each in worker.halted] == [0]
+
+
+@pytest.mark.parametrize("handler", ["waiting", "partially"])
+def test_objects_and_partial_calls_of_async_def_are_awaited(handler: str) -> None:
+    MemoryWorker(order(handler)).handle(records_of("t"))
+    assert list(begun.values()) == [1] * RECORDS
+
+
+# -- handlers that are interrupted -------------------------------------------------------------------------------------
+
+TASKS = {"ordering": "key", "concurrency": 2}
+INTERRUPTED = {
+    "one record": ("wrap", {}),
+    "a batch": ("wrap_batch", {"mode": "batch"}),
+    "threads": ("wrap", TASKS),
+    "async": ("wrap_async", {}),
+    "async batch": ("wrap_batch_async", {"mode": "batch"}),
+    "tasks": ("wrap_async", TASKS),
+    "in a group": ("group", {}),
+    "in a group of a task": ("group", TASKS),
+}
+
+
+def begins(times: int) -> None:
+    """Wait until the first record was in hand so often."""
+    wait_until(lambda: begun["t", 0] == times, f"call {times}", every=0.001)
+
+
+def held(worker: Worker, times: int = 1) -> None:
+    """Wait until the handler has it for the so-manieth time, and waits or computes."""
+    begins(times)
+    time.sleep(0.02)  # Between its first line and the place where it is to be interrupted.
+
+
+@pytest.mark.parametrize(("handler", "settings"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_a_drain_deadline_that_comes_out_as_another_error_leaves_the_record_unfinished(
+    handler: str, settings: dict[str, Any]
+) -> None:
+    worker = MemoryWorker(order(handler, retry_attempts=1, on_failure="skip", **settings))
+
+    def meanwhile() -> None:
+        held(worker)
+        worker.revoke(1)
+        wait_until(lambda: worker.stopped, "its report")
+
+    worker.handle([record(b"v", topic="t")], meanwhile=meanwhile)
+    assert worker.stopped == {1: 0}, "whoever has the partition next begins with it"
+
+
+@pytest.mark.parametrize(("handler", "settings"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_a_time_out_that_comes_out_as_another_error_is_a_failed_try(handler: str, settings: dict[str, Any]) -> None:
+    worker = MemoryWorker(order(handler, retry_attempts=2, on_failure="dead_letter", **settings))
+
+    def meanwhile() -> None:
+        for times in (1, 2):
+            held(worker, times)
+            worker.made.runner.time_out(1, 0)
+
+    worker.handle([record(b"v", topic="t")], meanwhile=meanwhile)
+    assert [(each.error_type, begun["t", 0]) for each in worker.sent] == [("TimeoutError", 2)]
+
+
+@pytest.mark.parametrize(("handler", "settings"), [("wrap", {}), ("wrap", TASKS)], ids=["one record", "threads"])
+def test_a_time_out_of_an_earlier_try_does_not_make_a_drain_deadline_the_records_failure(
+    handler: str, settings: dict[str, Any]
+) -> None:
+    worker = MemoryWorker(order(handler, retry_attempts=2, on_failure="skip", **settings))
+
+    def meanwhile() -> None:
+        held(worker)
+        worker.made.runner.time_out(1, 0)
+        held(worker, 2)
+        worker.revoke(1)
+        wait_until(lambda: worker.stopped, "its report")
+
+    worker.handle([record(b"v", topic="t")], meanwhile=meanwhile)
+    assert met == ["HandlerTimeout", "DrainDeadline"]
+    assert worker.stopped == {1: 0}
+
+
+SURVIVORS = {
+    "one record": ("survive", {}, "LookupError"),
+    "threads": ("survive", TASKS, "LookupError"),
+    "async": ("survive_async", {}, "ExceptionGroup"),
+    "tasks": ("survive_async", TASKS, "ExceptionGroup"),
+}
+
+
+@pytest.mark.parametrize(("handler", "settings", "error"), SURVIVORS.values(), ids=SURVIVORS)
+def test_an_interruption_that_a_record_survives_says_nothing_of_the_next_one(
+    handler: str, settings: dict[str, Any], error: str
+) -> None:
+    worker = MemoryWorker(order(handler, retry_attempts=1, on_failure="dead_letter", **settings))
+
+    def meanwhile() -> None:
+        held(worker)
+        worker.made.runner.time_out(1, 0)
+
+    worker.handle([record(b"v", key="one", topic="t") for _ in range(3)], meanwhile=meanwhile)
+    assert [(each.error_type, letter_of(each)) for each in worker.sent] == [(error, ("t", 1))]
+    assert not any(counts), "nothing is left of the cancellation"

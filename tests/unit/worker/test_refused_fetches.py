@@ -1,0 +1,99 @@
+"""What a client makes of fetches that a broker refuses or never answers: librdkafka against its own mock broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from kunicorn.complaints import RETRIABLE, parted
+from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.reading import RangeReader
+from kunicorn.pipes.client import client_properties
+from kunicorn.topics import TopicPartition as Place
+from kunicorn.worker.faults import ends_grant, meet_errors
+from tests.fakes.refusing_brokers import FETCH, RefusingBroker, refusing_broker
+
+REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]
+MUCH_TOO_LONG = 30.0
+
+
+@pytest.fixture
+def broker() -> Iterator[RefusingBroker]:
+    """With one record in `orders`."""
+    with refusing_broker() as found:
+        found.create("orders")
+        producer = Producer({"bootstrap.servers": found.bootstrap})
+        producer.produce("orders", b"first", partition=0)
+        assert producer.flush(MUCH_TOO_LONG) == 0
+        yield found
+
+
+def workers_client(broker: RefusingBroker) -> Consumer:
+    return Consumer(
+        client_properties(
+            bootstrap_servers=[broker.bootstrap],
+            client_id="orders",
+            group_id="orders",
+            isolation_level="read_committed",
+            client_rack=None,
+            security={},
+            extra={"log_level": 0},
+            memory_per_worker_mb=128,
+            brokers=1,
+        )
+    )
+
+
+def read_one(consumer: Consumer) -> tuple[list[int | None], list[int]]:
+    """The offset of the record that comes, and the errors before it, as a worker takes them."""
+    broken: list[Place] = []
+    told: list[int] = []
+    deadline = time.monotonic() + MUCH_TOO_LONG
+    while time.monotonic() < deadline:
+        records, errors = parted(consumer.consume(10, 0.1), ends_grant)
+        told += [error.code() for message in errors if (error := message.error()) is not None]
+        meet_errors(errors, lambda tp, kind, text: broken.append(tp))
+        assert not broken, "the partition halts"
+        if records:
+            return [record.offset() for record in records], told
+    raise AssertionError("no record came")
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_fetch_that_is_refused_for_a_moment_is_made_again_and_halts_nothing(
+    broker: RefusingBroker, code: int
+) -> None:
+    broker.refuse(FETCH, code, 2)
+    consumer = workers_client(broker)
+    try:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        assert read_one(consumer) == ([0], [code, code])
+    finally:
+        consumer.close()
+
+
+def test_a_job_outlasts_fetches_that_are_refused_for_a_moment(broker: RefusingBroker) -> None:
+    broker.refuse(FETCH, KafkaError.REQUEST_TIMED_OUT, 2)
+    consumer = workers_client(broker)
+    try:
+        read = RangeReader(consumer, patience=MUCH_TOO_LONG).read(OffsetRange("orders", 0, 0, 1))
+        assert [message.value() for batch in read for message in batch] == [b"first"]
+    finally:
+        consumer.close()
+
+
+def test_a_fetch_that_is_never_answered_is_made_again_within_seconds(broker: RefusingBroker) -> None:
+    broker.hold(FETCH, 600)
+    consumer = workers_client(broker)
+    try:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        assert read_one(consumer)[0] == [0]
+    finally:
+        consumer.close()
+
+
+def test_whatever_kafka_calls_retriable_ends_no_grant() -> None:
+    assert not [code for code in RETRIABLE if ends_grant(KafkaError(code))]

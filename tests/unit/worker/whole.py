@@ -1,0 +1,139 @@
+"""A whole worker in this process: its runner, crews and sender are the real ones, the brokers are in memory."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from confluent_kafka import KafkaError, Message
+
+from kunicorn.pipes import clock
+from kunicorn.pipes.framing import encode
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.pipes.orders import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
+from kunicorn.testing.producer import MemoryProducer, SentRecord
+from kunicorn.testing.records import GivenRecord, message_of, placed
+from kunicorn.topics import NO_EPOCH
+from kunicorn.worker.assembled import Assembled
+from kunicorn.worker.main import Makers, assemble
+from tests.unit.worker.crowded_handlers import LARGE
+from tests.waiting import wait_until
+
+
+class PickyProducer(MemoryProducer):
+    """Refuses what is marked as too large, as brokers do."""
+
+    def produce(self, topic: str, *values: Any) -> None:
+        """See `MemoryProducer`; by position, as workers do."""
+        *_, told, _, _, headers = values
+        if topic == "out" and dict(headers or ())["large"] == LARGE:
+            told(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), Message(topic=topic, partition=0, offset=0))
+            return
+        super().produce(topic, *values)
+
+
+class Worker:
+    """Handles records of one partition for each topic, until all are done (or their partition has halted) and it is
+    drained."""
+
+    producer: type[MemoryProducer] = PickyProducer
+
+    def __init__(self, *handlers: HandlerOrder, sends: bool = False) -> None:
+        self.ledger = Ledger.create(64)
+        self.ledger.lease_ns = clock.now_ns() + 10**12
+        self.sent: list[SentRecord] = []
+        self.reports: list[FromWorker] = []
+        self.made: Assembled
+        self.stopped: dict[int, int] = {}
+        """By grant: the offset at which it was reported as stopped."""
+        self._revoked: set[int] = set()
+        self._configure = Configure(
+            worker=0,
+            group="g",
+            handlers=list(handlers),
+            client={},
+            topics=[],
+            log_level="info",
+            log_format="text",
+            producing=ProducingTarget("at_least_once", "out", "g", {}, 1000, 1 << 24, 2) if sends else None,
+            dead_letters=DeadLetterTarget("letters", "g", {}),
+        )
+
+    @property
+    def halted(self) -> list[Failed]:
+        """Of each partition that has halted, what was reported."""
+        return [each for each in self.reports if isinstance(each, Failed)]
+
+    def revoke(self, grant: int) -> None:
+        """As when a drain budget is over before the handler is through with its record. Caller: `meanwhile`."""
+        self._revoked.add(grant)
+        self.made.lifecycle.stop([grant])
+        signal.pthread_kill(self._main, signal.SIGUSR1)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The runner's signal does what it does in a worker."""
+        self._main = threading.get_ident()
+        before = signal.signal(signal.SIGUSR1, lambda number, frame: self.made.runner.on_interruption())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def handle(
+        self,
+        records: Iterable[GivenRecord],
+        message: Callable[[GivenRecord], Message] = message_of,
+        meanwhile: Callable[[], None] = lambda: None,
+        **first: Any,
+    ) -> None:
+        """Returns when every record is consumed, by the ledger, and everything is reported. `first`: what the first
+        topic's `FetcherStart` says; `meanwhile` is called in a thread beside the runner's."""
+        given = placed(list(records), "t")
+        log = MemoryLog(map(message, given))
+        makers = Makers(
+            consumer=lambda properties, logger: MemoryConsumer(log, time.sleep),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: self.producer(self.sent),  # type: ignore[arg-type, return-value]
+        )
+        made = self.made = assemble(self._configure, self.ledger, self._report, makers)
+        topics = list(dict.fromkeys(each.tp.topic for each in given))
+        starts = [FetcherStart(n, n, topic, 0, 0, NO_EPOCH) for n, topic in enumerate(topics, 1)]
+        made.lifecycle.start([msgspec.structs.replace(starts[0], **first), *starts[1:]])
+
+        ends = {n: log.end((topic, 0)) for n, topic in enumerate(topics, 1)}
+
+        def done(number: int) -> bool:
+            halted = any(each.grant == number for each in self.halted)
+            return halted or number in self.stopped or self.ledger.read(number, number).consumed.offset == ends[number]
+
+        def drain_when_done() -> None:
+            try:
+                meanwhile()
+                wait_until(lambda: all(map(done, ends)), "all")
+            finally:
+                made.lifecycle.drain()
+
+        watching = threading.Thread(target=drain_when_done, daemon=True)
+        watching.start()
+        with self._interruptible():
+            made.runner.run()
+        watching.join()
+        for handling in made.handlings.every:
+            handling.tear_down()
+        over = self._revoked | {failed.grant for failed in self.halted}
+        assert {grant: offset for grant, offset in self.stopped.items() if grant not in self._revoked} == {
+            grant: end for grant, end in ends.items() if grant not in over
+        }
+
+    def _report(self, message: FromWorker) -> None:
+        encode(message)  # As the pipe does.
+        self.reports.append(message)
+        if isinstance(message, FetcherStopped):
+            self.stopped |= {each.grant: each.offset for each in message.partitions}
