@@ -53,6 +53,8 @@ class Host:
         self.instance_id = instance_id
         self.alive = True
         self.running: set[TopicPartition] = set()
+        self.lost = 0
+        """Partitions that it had to let go of without a commit."""
         self.lease = float("-inf")
         self.drain = drain
         rng = Random(world.rng.random())
@@ -68,6 +70,7 @@ class Host:
         self._draining: ev.Revoke | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ticking = 0
+        self._hearing = 0
         self._last_arrival = world.now
         world.hosts.append(self)
         self.tell(ev.JoinWanted())
@@ -76,10 +79,20 @@ class Host:
         """What its workers may be handling now: they pause where the lease ends."""
         return self.running if self._world.now < self.lease else set()
 
+    @property
+    def drains(self) -> bool:
+        """Whether its workers were told to let go of something, and it waits for them or for the commit."""
+        return self._draining is not None
+
     def crash(self) -> None:
         """Nothing is heard of it any more."""
         self.alive = False
         self.running.clear()
+
+    def cut_off(self) -> None:
+        """Its connection breaks: no answer that is on its way, or still to be given, arrives."""
+        self._hearing += 1
+        self._disconnect("connection reset")
 
     def leave(self) -> None:
         """Stop in order."""
@@ -147,6 +160,7 @@ class Host:
             case ev.Lose(partitions, _):
                 self._draining = None
                 self.running -= set(partitions)
+                self.lost += len(partitions)
             case ev.BeCertain(until):
                 self.lease = until
             case ev.Fail(message):
@@ -169,8 +183,10 @@ class Host:
             return
         self._waiting.add(request)
 
+        hearing = self._hearing
+
         def answer(event: ev.Event) -> None:
-            world.send(lambda: self._hear(request, event))
+            world.send(lambda: self._hear(request, event) if hearing == self._hearing else None)
 
         def arrive() -> None:
             if node != world.coordinator:

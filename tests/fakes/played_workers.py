@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kunicorn.pipes import clock
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, Ledger
+from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, Ledger
 from kunicorn.pipes.messages import FetcherStart, StartFetcher, StopFetcher, ToWorker
 from kunicorn.supervisor.worker import WorkerProcess, WorkerState
 from kunicorn.topics import Position, TopicPartition
@@ -35,13 +35,15 @@ class PlayedWorker(WorkerProcess):
     def asked_to_stop(self) -> list[int]:
         return [grant for message in self.told if isinstance(message, StopFetcher) for grant in message.grants]
 
-    def consume(self, start: FetcherStart, offset: int, *, in_hand: int = 0) -> None:
-        """Open the slot if need be; have consumed up to `offset`, with so many records in hand."""
+    def consume(self, start: FetcherStart, offset: int, *, in_hand: int = 0, end: int | None = None) -> None:
+        """Open the slot if need be; have consumed up to `offset`, with so many records in hand, the last one before
+        `end`, or else without gaps."""
         if not self.ledger.read(start.slot, start.grant).started:
             self.ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
         at = self.ledger.index(start.slot)
         self.ledger.cells[at + CONSUMED] = offset
         self.ledger.cells[at + HAND_OFFSET] = offset
+        self.ledger.cells[self.ledger.busy_index(start.slot) + HAND_END] = offset + in_hand if end is None else end
         self.ledger.cells[at + HAND_COUNT] = in_hand
 
 

@@ -81,10 +81,16 @@ class Simulation:
             self.after(self.rng.uniform(0, 3.0), what)
         return self.now + delay
 
-    def move(self) -> None:
-        """Another node coordinates; it has to read the log first."""
+    def move(self, *, orderly: bool = True) -> None:
+        """Another node coordinates; it has to read the log first.
+
+        Where the one before resigns, whoever waits is told so; where it dies, connections break.
+        """
         self.coordinator = (self.coordinator + 1) % NODES
         self.loading_until = self.now + self.rng.uniform(0, 1.0)
+        if not orderly:
+            for host in self.living:
+                host.cut_off()
         self.group.move(self.now)
 
     def run(self, seconds: float) -> None:
@@ -104,12 +110,12 @@ class Simulation:
             self._check()
         self.now = until
 
-    def settle(self) -> None:
+    def settle(self, within: float = SETTLED_WITHIN) -> None:
         """With nothing going wrong any more, every partition has one owner and every member a settled place."""
         self.fates.clear()
-        self.run(SETTLED_WITHIN)
+        self.run(within)
         states = {host.name: host.member.state for host in self.living}
-        assert set(states.values()) <= {State.STABLE}, f"after {SETTLED_WITHIN:g} s: {states}; {self.group}"
+        assert set(states.values()) <= {State.STABLE}, f"after {within:g} s: {states}; {self.group}"
         owners = Counter(tp for host in self.living for tp in host.running)
         assert not self.living or owners == Counter(self.partitions), f"{owners}; {self.group}"
         for host in self.living:

@@ -39,7 +39,8 @@ def pause(
 ) -> None:
     """Pause partitions in the service on this machine, or at --url; what is in hand is finished.
 
-    A pause is this member's own: when the partition leaves it, or the service restarts, it is over. Needs [http] token.
+    A pause is this member's own: when the partition leaves it, or the service restarts, it is over. With --url
+    it takes [http] token; here, as the service's user, it takes none.
 
     Exits 0 if they are paused, 2 if not.
     """
@@ -56,7 +57,7 @@ def resume(
 ) -> None:
     """Resume partitions that are paused or halted; a record that halted its partition gets as many tries as a new one.
 
-    Needs [http] token.
+    With --url it takes [http] token; here, as the service's user, it takes none.
 
     Exits 0 if they go on, 2 if not.
     """
@@ -81,7 +82,8 @@ def seek(  # noqa: PLR0913 - each is an option
     """Show what putting partitions elsewhere would mean; with --execute have the running service do it.
 
     It finishes what is in hand, commits the new offset and goes on there, without a rebalance. A partition that is
-    halted goes on from there, one that is paused stays so. An offset outside of the log is refused. Needs [http] token.
+    halted goes on from there, one that is paused stays so. An offset outside of the log is refused. With --url
+    it takes [http] token; here, as the service's user, it takes none.
 
     Exits 0 if the plan was shown or done; 2 if it cannot be, or no service answers.
 

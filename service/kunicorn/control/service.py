@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import http.client
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kunicorn import local
 from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
 from kunicorn.settings.security import file_content
@@ -28,9 +30,12 @@ class RunningService:
     """Where it answers, and what it is to be shown."""
 
     url: str
-    token: str = field(repr=False)
+    token: str | None = field(repr=False)
+    """None: it is asked on this machine, as its own user or as root (`kunicorn.local`)."""
     patience: float
     """Seconds."""
+    port: int = 0
+    """Of [http], where it is asked on this machine."""
 
     @classmethod
     def of(cls, settings: Settings, url: str | None, token_file: Path | None) -> RunningService:
@@ -42,16 +47,26 @@ class RunningService:
                 raise ConfigError(f"--token-file {str(token_file)!r} {error}") from error
         elif settings.http.acts:
             token = settings.http.secret_token()
+        elif url is not None:
+            raise ConfigError(
+                f"at {url} the service takes orders with a token only: set http.token or http.token_file for it and "
+                f"for this; on its own machine, as its user, none is needed, nor --url"
+            )
+        elif not settings.http.port:
+            raise ConfigError("http.port = 0 takes any port: set one, so that the service can be found, or say --url")
         else:
-            raise ConfigError("the service takes no orders: set http.token or http.token_file for it and for this")
+            token = None
         waits = (settings.group.drain_timeout_ms + settings.group.commit_timeout_ms) / 1000 + _SPARE
-        return cls(url.rstrip("/") if url is not None else address(settings), token, waits)
+        where = url.rstrip("/") if url is not None else address(settings)
+        return cls(where, token, waits, settings.http.port)
 
     def ask(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer: `ok`, `said`, and `partitions` of a seek. One that refuses is an answer, too (409).
 
         Raises `ConfigError` where nobody answers, or not to us.
         """
+        if self.token is None:
+            return self._ask_here(action, body)
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {self.url!r} is no address of a service; write it such as http://127.0.0.1:9400")
         request = urllib.request.Request(  # noqa: S310 - the scheme has just been looked at
@@ -72,6 +87,36 @@ class RunningService:
             raise ConfigError(
                 f"no service answers at {self.url}: {why}; is it running here? --url says another place"
             ) from error
+
+    def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        connection = _Here(self.port, self.patience)
+        headers = {"Content-Type": "application/json"}
+        try:
+            connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
+            answer = connection.getresponse()
+            told = _read(self.url, answer.read(_LONGEST_ANSWER))
+        except (OSError, http.client.HTTPException) as error:
+            raise ConfigError(
+                f"no service of this user with http.port = {self.port} answers on this machine: {error}; is it "
+                f"running, in this container, as this user? One elsewhere is found by --url, and takes http.token"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status not in {200, 409}:
+            raise ConfigError(f"the service on this machine refuses: {told['said']}")
+        return told
+
+
+class _Here(http.client.HTTPConnection):
+    """To the service on this machine."""
+
+    def __init__(self, port: int, timeout: float) -> None:
+        super().__init__("localhost", port, timeout=timeout)
+        self._seconds = timeout
+
+    def connect(self) -> None:
+        """Caller: the base class."""
+        self.sock = local.connect(self.port, self._seconds)
 
 
 def _read(url: str, body: bytes) -> Mapping[str, Any]:

@@ -8,7 +8,8 @@ membership lives here, in `classic_standing`, and in the tables of `states` and 
 1. A request that was sent under another generation or member id than ours is history: its errors are ignored.
 2. JoinGroup names as owned everything that a worker of ours may still handle, and goes out only when all else that
    leaves us is drained and committed.
-3. A lost coordinator costs nothing: member id, generation and partitions stay until a coordinator says otherwise.
+3. A lost coordinator costs nothing: member id, generation and partitions stay until a coordinator says otherwise. One
+   that does not know a generation whose plan has not come is told of the generation before, and joined.
 4. Membership is certain until the send time of the last request answered without an error plus the session timeout;
    but never past the rebalance timeout while the coordinator waits for us to join, or to ask for our assignment.
 """
@@ -129,7 +130,7 @@ class ClassicMember(ClassicStanding):
         self._stale = None
         owned = tuple(sorted(self.owned))
         assigned = tuple(sorted(self._ownership.assigned))
-        request = ev.SendJoin(self.generation, self.member_id, owned, assigned, self._rejoin_reason)
+        request = ev.SendJoin(self._joined_generation, self.member_id, owned, assigned, self._rejoin_reason)
         self._request = request
         return request
 
@@ -141,7 +142,7 @@ class ClassicMember(ClassicStanding):
                 return self._accept(answer, now)
             case Reaction.ADOPT_MEMBER_ID:
                 self.member_id, self._request = answer.member_id, None
-                self._step(Step.RETRY)
+                self._step_unless_leaving(Step.RETRY)
                 return []
             case other:
                 return self._refused(Api.JOIN, other, answer.error, now)
@@ -153,7 +154,7 @@ class ClassicMember(ClassicStanding):
             )
         if answer.assignor not in self._assignors:
             return self._fail(f"the group chose the assignor {answer.assignor!r}, which this member did not offer")
-        self._step(Step.ACCEPT)
+        self._step_unless_leaving(Step.ACCEPT)
         # Whoever has joined and does not come for its assignment is expelled, too (`pendingSyncMembers`).
         self._undisturbed_at, self._expelled_at = self._asked_at, self._asked_at + self._rebalance_timeout
         self._patience.succeeded()
@@ -170,7 +171,8 @@ class ClassicMember(ClassicStanding):
         return [ev.Lose(lost, "the session ran out before the group took us back")] if lost else []
 
     def _take_part(self, answer: JoinAnswer) -> list[Command]:
-        self.generation, self.member_id, self.assignor = answer.generation, answer.member_id, answer.assignor
+        self.generation = self._joined_generation = answer.generation
+        self.member_id, self.assignor = answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
         if not self.leader:
             self._sync({})
@@ -186,9 +188,6 @@ class ClassicMember(ClassicStanding):
         if request is not self._request:
             return []
         verdict = reaction(Api.SYNC, answer.error)
-        if verdict is Reaction.RESET_GENERATION and request.again:
-            # A coordinator that took over in between knows the generation before, and us in it: nothing is lost.
-            verdict = Reaction.REJOIN
         if verdict is not Reaction.PROCEED:
             return self._refused(Api.SYNC, verdict, answer.error, now)
         if answer.protocol_type not in (None, PROTOCOL_TYPE):
@@ -196,6 +195,7 @@ class ClassicMember(ClassicStanding):
         if answer.assignor not in (None, self.assignor):
             return self._fail(f"SyncGroup speaks of the assignor {answer.assignor!r}, JoinGroup of {self.assignor!r}")
         self._request = None
+        self._planned_generation = self.generation
         self._patience.succeeded()
         self._pulse.hurry(now)
         self.joined = True
@@ -203,9 +203,9 @@ class ClassicMember(ClassicStanding):
         return [self._certain(sent_at), *self._adopt(frozenset(answer.partitions), now)]
 
     def _adopt(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
-        if self._leave_reason is not None:
+        if self.state is State.LEAVING:
             self.history.settled(self.generation, "completed", now)
-            return self._leave()
+            return []
         added, revoked = self._ownership.adopt(assigned)
         commands: list[Command] = [ev.Assign(tuple(sorted(added)), self.generation)]
         if revoked:
@@ -229,7 +229,7 @@ class ClassicMember(ClassicStanding):
         match reaction(Api.HEARTBEAT, error):
             case Reaction.PROCEED:
                 self.heartbeat_ok_at, self._undisturbed_at = now, request.sent_at
-                if self.state is not State.UNJOINED:  # there, the next join is put off
+                if self.state not in (State.UNJOINED, State.JOINING):  # there, the next join is put off
                     self._patience.succeeded()
                 return [self._certain(request.sent_at)]
             case Reaction.REJOIN:
@@ -240,6 +240,8 @@ class ClassicMember(ClassicStanding):
                 return []
             case Reaction.RETRY:
                 return []
+            case Reaction.RESET_GENERATION if self._joins_the_next(now):
+                return []
             case other:
                 return self._refused(Api.HEARTBEAT, other, error, now)
 
@@ -249,8 +251,13 @@ class ClassicMember(ClassicStanding):
         self._expelled_at = min(self._expelled_at, self._undisturbed_at + self._rebalance_timeout)
         certain, why = self._certain(request.sent_at), "the coordinator announced a rebalance"
         if isinstance(self._request, ev.SendSync):
-            # It has answered all that waited for this generation. That answer is lost, or late: waiting for it while
-            # the others rebalance costs the partitions that stayed.
+            if self._announced is not self._request:
+                # Over its own connection the answer to SyncGroup may be a moment behind; and librdkafka's mock
+                # announces a rebalance to whoever waits for a plan.
+                self._announced = self._request
+                return [certain]
+            # It has answered all that waited for this generation. That answer is lost: waiting for it while the
+            # others rebalance costs the partitions that stayed.
             return [certain, *self._retry(why, now)]
         return [certain, *self._rebalance(why, now, Cause.GROUP)]
 
@@ -262,14 +269,18 @@ class ClassicMember(ClassicStanding):
             # Heartbeats tell whether there is a rebalance to join: a leader's join would be one by itself.
             self._pulse.due = now
             return []
-        if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and self.state in (
-            State.JOINING,
-            State.SYNCING,
+        if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and (
+            self._joins_the_next(now) or isinstance(self._request, ev.MakePlan | ev.SendSync)
         ):
             return []
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER, Reaction.REDISCOVER, Reaction.FAIL):
             return self._refused(Api.COMMIT, verdict, error, now)
         return []
+
+    def _joins_the_next(self, now: float) -> bool:
+        """Whether a group that does not know our generation may have gone on to the one that we join: the answer to
+        JoinGroup is under way then, over the other connection."""
+        return isinstance(self._request, ev.SendJoin) and not self._is_provisional(now)
 
     def _on_topics_changed(self, reason: str, now: float) -> list[Command]:
         if self.state is State.STABLE:

@@ -15,7 +15,7 @@ from kunicorn.group.ownership import Ownership
 from kunicorn.group.protocol import NO_GENERATION
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
 from kunicorn.group.standing import Standing
-from kunicorn.group.states import CLASSIC, OVER, State, Step, take
+from kunicorn.group.states import CLASSIC, State, Step, take
 from kunicorn.group.timing import Timings
 from kunicorn.topics import TopicPartition
 
@@ -33,12 +33,21 @@ class ClassicStanding(Standing):
         """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
         super().__init__("", instance_id, timings, rng)
         self.leader = False
+        self._planned_generation = NO_GENERATION
+        """The newest one that gave us a plan. A later one is provisional: the leader's plan brings it into the log. A
+        coordinator that takes over before that knows only the one before, and us in it."""
+        self._joined_generation = NO_GENERATION
+        """That of the newest JoinGroup that was answered; all who were in it name it beside what they own."""
         self._ownership = Ownership()
         self._assignors = assignors
         self._asked_at = self._undisturbed_at = float("-inf")
         """Send times of the last JoinGroup, and of the last request whose answer knew of no rebalance."""
         self._heartbeat: ev.SendHeartbeat | None = None
-        self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | ev.Revoke | None = None
+        self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | None = None
+        """The one that is out. Whoever is told to leave meanwhile drains beside a join, and sees its plan through."""
+        self._announced: ev.SendSync | None = None
+        """During which a heartbeat announced the next rebalance already."""
+        self._drain: ev.Revoke | None = None
         self._unsent: ev.SendSync | None = None
         """What goes out as soon as the coordinator is known, if it is still what we want of it."""
         self._rejoin_reason = "first join"
@@ -56,12 +65,22 @@ class ClassicStanding(Standing):
         return all(self._assignors.values())
 
     @property
+    def may_commit(self) -> bool:
+        """See `Standing`. Brokers take commits while a JoinGroup is parked (only a leaving member commits then), and
+        none while they wait for the plan."""
+        return super().may_commit and not isinstance(self._request, ev.MakePlan | ev.SendSync)
+
+    @property
     def may_follow(self) -> bool:
         """Whether partitions that still drain may be let go of later: the next JoinGroup can name them as owned."""
         return self.state is State.REVOKING
 
     def _step(self, step: Step) -> None:
         self.state = take(CLASSIC, self.state, step)
+
+    def _step_unless_leaving(self, step: Step) -> None:
+        if self.state is not State.LEAVING:
+            self._step(step)
 
     def _disturb(self, reason: str, now: float, cause: Cause) -> None:
         self._rejoin_reason = reason
@@ -80,14 +99,13 @@ class ClassicStanding(Standing):
         return [self._revoke(self.owned)]
 
     def _revoke(self, partitions: frozenset[TopicPartition]) -> Command:
-        request = ev.Revoke(tuple(sorted(partitions)))
-        self._request = request
-        return request
+        self._drain = ev.Revoke(tuple(sorted(partitions)))
+        return self._drain
 
     def _on_released(self, request: ev.Revoke, held: frozenset[TopicPartition]) -> list[Command]:
-        if request is not self._request:
+        if request is not self._drain:
             return []
-        self._request = None
+        self._drain = None
         self._ownership.release(request.partitions, held)
         if self.state is not State.LEAVING:
             self._step(Step.RELEASE)
@@ -107,6 +125,8 @@ class ClassicStanding(Standing):
                 return self._retry(why, now)
             case Reaction.REDISCOVER:
                 return self._lose_coordinator(why, now)
+            case Reaction.RESET_GENERATION if api is not Api.JOIN and self._is_provisional(now):
+                return self._go_back(why, now)
             case Reaction.RESET_GENERATION:
                 return self._evict(why, now, forget=False)
             case Reaction.FORGET_MEMBER:
@@ -125,30 +145,46 @@ class ClassicStanding(Standing):
             return []
         if isinstance(request, ev.SendLeave):
             return self._gone()
-        if self.state is not State.SYNCING:
+        if not isinstance(self._request, ev.MakePlan | ev.SendSync):
             return self._lose_coordinator(why, now)
         if isinstance(self._request, ev.SendSync):
             # The assignment is given again to whoever asks again (`GroupMetadataManager.java`, classicGroupSync).
             # A join would cost the group a rebalance: a leader's always, a follower's as its subscription names
             # another generation than before (KIP-792).
-            self._request = self._unsent = msgspec.structs.replace(self._request, again=True)
+            self._request = self._unsent = msgspec.structs.replace(self._request)
         self._heartbeat = None
         return self._search.lost(why, now)
+
+    def _is_provisional(self, now: float) -> bool:
+        """Whether a coordinator that does not know our generation may be one that took over before it was in the log.
+
+        A static member stays in the group whatever it misses: once it is not certain of its place, others may own what
+        it owned.
+        """
+        certain = self.instance_id is None or self.certain_until is None or now < self.certain_until
+        return self.generation != self._planned_generation and certain
+
+    def _go_back(self, why: str, now: float) -> list[Command]:
+        """Be a member of the generation before, which that coordinator knows; join anew if no join is under way."""
+        self.generation = self._planned_generation
+        self._heartbeat = None
+        self._pulse.due = now
+        return self._retry(why, now) if isinstance(self._request, ev.MakePlan | ev.SendSync) else []
 
     def _lose_coordinator(self, why: str, now: float) -> list[Command]:
         """The coordinator is elsewhere or silent; keep everything and look for it."""
         self._heartbeat = None
-        if self.state in (State.JOINING, State.SYNCING):
+        if isinstance(self._request, ev.SendJoin | ev.MakePlan | ev.SendSync):
             self._request = None
-            self._step(Step.RETRY)
+            self._step_unless_leaving(Step.RETRY)
         return self._search.lost(why, now)
 
     def _retry(self, why: str, now: float) -> list[Command]:
         self._request = None
         self._rejoin_reason = why
         self._patience.failed(now)
-        self._step(Step.RETRY)
-        return self._leave() if self._leave_reason is not None else []
+        self._step_unless_leaving(Step.RETRY)
+        return []
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost = self._ownership.drop()
@@ -156,19 +192,16 @@ class ClassicStanding(Standing):
             self._disturb(why, now, Cause.EVICTED)
             self.history.settled(self.generation, "lost", now)
         self._disturb(why, now, Cause.EVICTED)
-        self.generation = NO_GENERATION
+        self.generation = self._planned_generation = self._joined_generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
         self.certain_until, self._expelled_at = None, float("inf")
-        self._heartbeat = self._request = None
+        self._heartbeat = self._request = self._drain = None
         self._step(Step.EVICT)
-        commands: list[Command] = [ev.Lose(lost, why)] if lost else []
-        if self._leave_reason is not None and self.state is State.UNJOINED:
-            commands += self._leave()
-        return commands
+        return [ev.Lose(lost, why)] if lost else []
 
     def _fail(self, message: str) -> list[Command]:
         lost = self._ownership.drop()
-        self._request = self._heartbeat = None
+        self._request = self._heartbeat = self._drain = None
         self._step(Step.FAIL)
         return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
 
@@ -178,12 +211,11 @@ class ClassicStanding(Standing):
         if self._leave_reason is not None:
             return []
         self._leave_reason = reason
-        # Between JoinGroup and SyncGroup nothing can be committed (invariant 2): owning partitions, the leave waits.
-        waits = self.state in (State.JOINING, State.SYNCING) and bool(self.owned)
-        return [] if waits or self.state in OVER else self._leave()
-
-    def _leave(self) -> list[Command]:
         self._step(Step.LEAVE)
+        if not self.owned:
+            self._request = None
+        # Others may hold up a JoinGroup for minutes. It goes on beside the drain: once the group has gone on to the
+        # next generation, only that one can be committed under, and only when its plan has come.
         return [self._revoke(self.owned)]
 
     def _gone(self) -> list[Command]:

@@ -18,12 +18,12 @@ from typing import assert_never
 from uuid import UUID
 
 from kunicorn.group import events as ev
-from kunicorn.group.consumer_standing import JOIN_EPOCH, ConsumerStanding
+from kunicorn.group.consumer_standing import JOIN_EPOCH, LEAVE_KEEPING_SLOT_EPOCH, ConsumerStanding
 from kunicorn.group.error_codes import ErrorCode, name_of
 from kunicorn.group.events import Command, Event
 from kunicorn.group.history import Cause
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
-from kunicorn.group.reactions import Api, Reaction, reaction, remedy
+from kunicorn.group.reactions import Api, Reaction, reaction, reaction_of_member, remedy
 from kunicorn.group.states import OVER, State, Step
 
 
@@ -131,11 +131,15 @@ class ConsumerMember(ConsumerStanding):
         if request is not self._heartbeat:
             return []
         self._heartbeat = None
-        verdict = reaction(Api.CONSUMER_HEARTBEAT, answer.error)
+        if request.epoch == LEAVE_KEEPING_SLOT_EPOCH:
+            return []  # with an error, the slot is another's
+        read = reaction if request.epoch == JOIN_EPOCH else reaction_of_member
+        verdict = read(Api.CONSUMER_HEARTBEAT, answer.error)
         if verdict is not Reaction.PROCEED:
             return self._refused(verdict, answer, commit_pending, now)
         self._patience.succeeded()
         self._slot_wanted_since = None
+        self._may_hold_slot = True
         self._full = False
         self.heartbeat_ok_at = now
         if answer.epoch > 0:
@@ -170,6 +174,8 @@ class ConsumerMember(ConsumerStanding):
                 return []
             case Reaction.RESET_GENERATION:
                 return self._evict(why, now)
+            case Reaction.AWAIT_SLOT if self._may_hold_slot and self.state is State.JOINING:
+                return self._release_slot(now)
             case Reaction.AWAIT_SLOT if self._may_await_slot(now):
                 self._patience.failed(now)
                 return []
@@ -184,7 +190,7 @@ class ConsumerMember(ConsumerStanding):
         if request is not self._heartbeat:
             return []
         self._heartbeat = None
-        self._full = True
+        self._full = self._may_hold_slot = True
         return self._search.lost(why, now)
 
     def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:

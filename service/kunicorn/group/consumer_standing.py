@@ -47,6 +47,8 @@ class ConsumerStanding(Standing):
         self._full = True
         self._asked = False
         self._slot_wanted_since: float | None = None
+        self._may_hold_slot = False
+        """A heartbeat of ours may have taken the static slot, without our knowing or before we were fenced."""
         self._leave_reason: str | None = None
 
     @property
@@ -81,6 +83,15 @@ class ConsumerStanding(Standing):
             self._slot_wanted_since = now
         return now - self._slot_wanted_since < _SLOT_PATIENCE * self.session_timeout
 
+    def _release_slot(self, now: float) -> list[Command]:
+        """Leave the slot that we may hold ourselves, before joining again. Brokers look at the epoch of its holder and
+        not at its id (`GroupMetadataManager.java`, throwIfInstanceIdIsUnreleased): we would wait for our own session's
+        end."""
+        self._may_hold_slot = False
+        self._pulse.due = now
+        self._heartbeat = ev.SendConsumerHeartbeat(LEAVE_KEEPING_SLOT_EPOCH, self.member_id, False, None, now)
+        return [self._heartbeat]
+
     def _evict(self, why: str, now: float) -> list[Command]:
         generation = self.generation
         lost = self._drop_everything()
@@ -93,6 +104,8 @@ class ConsumerStanding(Standing):
         return [ev.Lose(lost, why)] if lost else []
 
     def _fall_back(self, why: str) -> list[Command]:
+        if self.state is State.LEAVING:
+            return []  # a classic member would join, and know nothing of that
         # Nothing was ever granted to this member: it can go without a word.
         self._drop_everything()
         self._step(Step.FAIL)

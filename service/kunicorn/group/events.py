@@ -58,8 +58,6 @@ class SendSync(Struct, frozen=True, eq=False):
     member_id: str
     assignor: str | None
     plan: Plan
-    again: bool = False
-    """No answer came to the one before."""
 
 
 class SendHeartbeat(Struct, frozen=True, eq=False):

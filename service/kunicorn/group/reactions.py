@@ -135,6 +135,20 @@ _OTHERWISE: dict[Api, Reaction] = {
 }
 
 
+_OF_MEMBERS: dict[tuple[Api, int], Reaction] = {
+    # The group was deleted: it can be joined again.
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.GROUP_ID_NOT_FOUND): Reaction.RESET_GENERATION,
+    # The right may come back, as the one that a fetch is refused for; the Java client goes on, too.
+    (Api.CONSUMER_HEARTBEAT, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.RETRY,
+}
+"""What refuses a newcomer for good, and passes for a member."""
+
+
+def reaction_of_member(api: Api, error: int) -> Reaction:
+    """As `reaction`, for a request of one who has been let in."""
+    return _OF_MEMBERS.get((api, error)) or reaction(api, error)
+
+
 def reaction(api: Api, error: int) -> Reaction:
     """What to do about `error` in an answer to `api`; total: codes from the future have a reaction, too."""
     if error == ErrorCode.NONE:

@@ -62,8 +62,9 @@ def keep(
 
     Only a worker that would have nothing at all, beside one that has several, makes it a matter of counts: `share`.
     """
-    shared = {tp: worker for tp in sorted(set(partitions)) if (worker := current.get(tp)) in set(workers)}
-    counts, busy = Counter(shared.values()), dict.fromkeys(sorted(set(workers)), 0.0)
+    busy = dict.fromkeys(sorted(set(workers)), 0.0)
+    shared = {tp: worker for tp in sorted(set(partitions)) if (worker := current.get(tp)) in busy}
+    counts = Counter(shared.values())
     for tp, worker in shared.items():
         busy[worker] += demands.get(tp, 0.0)
     usual = sum(busy.values()) / len(shared) if shared else 0.0

@@ -15,7 +15,7 @@ class State(Enum):
     UNJOINED = "unjoined"
     #: Classic: partitions are being drained and committed before the JoinGroup.
     PREPARING = "preparing"
-    #: Classic: JoinGroup is out; the broker parks it until all members have joined. No heartbeats, no commits.
+    #: Classic: JoinGroup is out; the broker parks it until all members have joined. Heartbeats, no commits.
     #: Consumer: heartbeats with epoch 0 ask to be let in.
     JOINING = "joining"
     #: Classic: the plan is being made, or SyncGroup is out. Heartbeats, no commits.
@@ -122,7 +122,7 @@ CONSUMER: Table = {
     (S.LEAVING, T.FAIL): S.FAILED,
 }
 
-BEATING = frozenset({S.UNJOINED, S.PREPARING, S.SYNCING, S.STABLE, S.REVOKING, S.LEAVING})
+BEATING = frozenset({S.UNJOINED, S.PREPARING, S.JOINING, S.SYNCING, S.STABLE, S.REVOKING, S.LEAVING})
 """States in which a classic member's heartbeats go out, as long as there is a generation to send them for."""
 
 COMMITTING = frozenset({S.UNJOINED, S.PREPARING, S.STABLE, S.REVOKING, S.RECONCILING, S.ACKNOWLEDGING, S.LEAVING})

@@ -16,7 +16,6 @@ from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
 from kunicorn.supervisor.replacing import ReplacementFailed, Replacer
 from kunicorn.supervisor.seeking import Seeker
-from kunicorn.supervisor.suspects import Suspicions
 
 log = logs.get("kunicorn.actions")
 
@@ -122,10 +121,4 @@ class Actions:
             partition.worker.send(StopFetcher([partition.grant], WHENEVER))
 
     def _resume(self, partition: Partition) -> None:
-        partition.blame = Suspicions()
-        if partition.position is None:
-            # Halted before it had begun: where to begin may be known by now.
-            partition.meet(PartitionEvent.LOOK_UP)
-            self._fetchers.resolve([partition])
-        else:
-            partition.meet(PartitionEvent.RESUME, "resumed by a person")
+        self._fetchers.resume(partition, "resumed by a person")

@@ -34,10 +34,11 @@ from kunicorn.supervisor.seeking import Seeker
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.source import Source
 from kunicorn.supervisor.spawning import Spawned, release_signals
-from kunicorn.supervisor.stopping import EXIT_GRACE, Stopping
+from kunicorn.supervisor.stopping import Stopping
 from kunicorn.supervisor.until import Until
+from kunicorn.supervisor.watchdog import Watchdog
 from kunicorn.supervisor.workforce import Workforce
-from kunicorn.supervisor.works import Works
+from kunicorn.supervisor.works import Works, tell
 
 if TYPE_CHECKING:
     from kunicorn.observe.http import Server
@@ -46,6 +47,8 @@ log = logs.get("kunicorn")
 
 _SHOWN_WITHIN = 0.4
 """Seconds without a join, which may be long in coming: no broker answers, or the handler takes its time to import."""
+_CANCEL_SECONDS = 2.0
+_LAST_LINES_SECONDS = 1.0
 
 
 def run(
@@ -60,9 +63,6 @@ def run(
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return int(runner.run(Service(settings, template, reread, watched, until).run()))
-    except ServiceError as error:
-        log.error(str(error))
-        return int(error.exit_code)
     finally:
         writer.close(timeout=2.0)
 
@@ -96,7 +96,8 @@ class Service:
         self._ending = Ending(until, self._source, fetchers, brokers, handled, patience)
         self._ending.resolve = self._resolver.resolve
         fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
-        self._stopping = Stopping(self._source, group, self._works.end)
+        self._watchdog = Watchdog(_say_last, self._kill_workers)
+        self._stopping = Stopping(self._source, group, self._works.end, self._watchdog)
         self._snapshot = Snapshot(self._source, self._workforce, self._metrics.totals)
         self._http: Server | None = None
 
@@ -117,8 +118,8 @@ class Service:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> int:
-        """Start, serve, stop. Raises `ServiceError` for what ends the service by itself."""
+    async def run(self) -> ExitCode:
+        """Start, serve, stop. What ends the service by itself is logged when it happens, before anything is stopped."""
         become_subreaper()
         self._on_signals()
         for warning in (*self._settings.kafka.warnings(), overcommitted(self._settings.workers, memory_limit())):
@@ -135,10 +136,16 @@ class Service:
                 port = Port(self._settings.http)
                 await port.bind()
                 self._works.start(self._serve_http(port))
-            await self._works.until_over(self._serve())
+            await self._works.until_over(self._serve(), self._wind_up)
+        except Exception as error:
+            if error is not self._works.error:
+                tell(error)
+            self._watchdog.exit_code = error.exit_code if isinstance(error, ServiceError) else ExitCode.BUG
         finally:
             await self._shut_down()
-        return self._how_it_ended()
+        if self._watchdog.exit_code is None:
+            self._watchdog.exit_code = self._how_it_ended()
+        return self._watchdog.exit_code
 
     async def _serve_http(self, port: Port) -> None:
         """Answer there, from the join on, or soon if there is none yet: what answers is loaded while the coordinator
@@ -178,11 +185,17 @@ class Service:
         self._stopping.serving = True
         await self._source.run()
 
+    def _wind_up(self, error: Exception) -> None:
+        # Whoever dies from now on is not replaced: its successor would say the same again.
+        self._workforce.pool.stopping = True
+        self._stopping.wind_up(error, in_hand=self._workforce.fetchers.table.anything_to_settle())
+
     async def _shut_down(self) -> None:
-        self._stopping.begun = True
+        grace = self._stopping.shut_down()
         self._resolver.stop()
-        await self._workforce.stop(0.0 if self._stopping.hurried else EXIT_GRACE)
-        await self._works.cancel()
+        await self._workforce.stop(grace)
+        if clinging := await self._works.cancel(_CANCEL_SECONDS):
+            log.error(f"tasks that do not let themselves be cancelled are left behind: {', '.join(clinging)}")
         if self._http is not None:
             await self._http.stop()
         self._workforce.close()
@@ -206,6 +219,10 @@ class Service:
     def _learn_ends(self, partitions: Collection[Partition]) -> None:
         self._works.start(self._ending.learn(list(partitions)))
 
+    def _kill_workers(self) -> None:
+        for process in self._workforce.pool.processes():
+            process.kill()
+
     async def _end_by_itself(self) -> None:
         self._stopping.ask_once(await self._ending.wait())
 
@@ -224,3 +241,8 @@ class Service:
             log.warning(f"SIGHUP is ignored: the service {why}")
         else:
             self._workforce.reloader.ask()
+
+
+def _say_last(line: str) -> None:
+    log.error(line)
+    logs.close(_LAST_LINES_SECONDS)

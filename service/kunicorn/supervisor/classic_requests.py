@@ -7,7 +7,7 @@ import asyncio
 from kunicorn.errors import PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.protocol import Subscription
+from kunicorn.group.protocol import NO_GENERATION, Subscription
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
@@ -57,7 +57,9 @@ class ClassicRequests:
             )
             for assignor in self._assignors
         ]
-        log.info(f"joining: {request.reason}", generation=request.generation, owned=len(request.owned))
+        # The first join only brings a member id (KIP-394), and is sent once more with it: one line is enough.
+        say = log.debug if request.member_id and request.generation == NO_GENERATION else log.info
+        say(f"joining: {request.reason}", generation=request.generation, owned=len(request.owned))
         answer = await self._coordinator.join(
             member_id=request.member_id,
             instance_id=self._instance_id,

@@ -2,13 +2,13 @@
 
 1. One OffsetCommit in flight; none is ever cancelled: a cancelled one may be overtaken by its own successor.
 2. Only partitions owned, only consumed offsets, looked up anew for each request and each retry (invariants 1, 3).
-3. None between JoinGroup sent and SyncGroup answered (invariant 2).
+3. None between JoinGroup sent and SyncGroup answered (invariant 2); but a leaving member's, while its JoinGroup waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from kunicorn.errors import PeerError
@@ -16,7 +16,7 @@ from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes import clock
+from kunicorn.pipes import clock, marks
 from kunicorn.supervisor.windows import Windows
 from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.error_codes import ErrorCode, describe
@@ -68,8 +68,9 @@ class Commits:
         self._one_at_a_time = asyncio.Lock()
         self._out = False
         self._held_until = float("-inf")
-        self._terse = False
-        """The broker takes no metadata as long as ours."""
+        self._metadata = iter(_METADATA)
+        self._shortened = next(self._metadata)
+        """What the brokers take of the metadata."""
 
     @property
     def pending(self) -> bool:
@@ -152,7 +153,9 @@ class Commits:
             self._out = True
             began = clock.now()
             try:
-                answer = await self._target.send_commit(_terse(offsets) if self._terse else offsets)
+                answer = await self._target.send_commit(
+                    {tp: position._replace(done=self._shortened(position.done)) for tp, position in offsets.items()}
+                )
             except PeerError as error:
                 self._held_until = clock.now() + _HELD
                 self._note("unanswered", began)
@@ -171,12 +174,11 @@ class Commits:
         accepted: Callable[[TopicPartition], object],
         began: float,
     ) -> bool:
-        worst, given_up = 0, False
+        worst, given_up, too_long = 0, False, False
         for tp, position in offsets.items():
             error = answer.errors.get(tp)
-            if error == ErrorCode.OFFSET_METADATA_TOO_LARGE and position.done:
-                self._leave_metadata_out()
-                given_up = True
+            if error == ErrorCode.OFFSET_METADATA_TOO_LARGE and self._shortened(position.done):
+                too_long = given_up = True
                 continue
             verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
             if verdict is Reaction.PROCEED:
@@ -193,6 +195,8 @@ class Commits:
                     given_up = True
             else:
                 worst = error if error is not None else -1
+        if too_long:
+            self._shorten_metadata()
         if worst == 0:
             self.last_ok_at = clock.now()
             self._held_until = float("-inf")
@@ -204,13 +208,12 @@ class Commits:
         self._target.commit_refused(worst)
         return False
 
-    def _leave_metadata_out(self) -> None:
-        if not self._terse:
-            self._terse = True
-            log.warning(
-                "the brokers' offset.metadata.max.bytes is too small for what is done ahead of a committed offset: "
-                "offsets are committed without it, and a hand-over may repeat those; the default of 4096 is enough"
-            )
+    def _shorten_metadata(self) -> None:
+        self._shortened = next(self._metadata)
+        log.warning(
+            "the brokers' offset.metadata.max.bytes is too small for what is committed with an offset, which goes on "
+            "with less: a hand-over may repeat what is done ahead of it; the default of 4096 is enough"
+        )
 
     def _note(self, result: str, began: float) -> None:
         self.last_result = result
@@ -218,8 +221,12 @@ class Commits:
         self._metrics.commit_seconds.observe(clock.now() - began)
 
 
-def _terse(offsets: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-    return {tp: position._replace(done="") for tp, position in offsets.items()}
+def _number_alone(metadata: str) -> str:
+    return marks.with_partitions(marks.partitions(metadata), "")
+
+
+_METADATA: Sequence[Callable[[str], str]] = (str, _number_alone, lambda _: "")
+"""What is committed with an offset, where brokers take less and less; nothing is never too long."""
 
 
 def _explained(error: int | None, tp: TopicPartition) -> str:

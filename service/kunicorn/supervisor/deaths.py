@@ -63,7 +63,7 @@ class Deaths:
         had = {partition: partition.held(batches=self._handling(partition.tp.topic).batches) for partition in held}
         anything = any(each.every for each in had.values()) or any(partition.reading.handled > 0 for partition in held)
         killed = worker.killed_by_us is not None
-        against = {p: blamed(each, killed_for=worker.blamed == p.tp, killed=killed) for p, each in had.items()}
+        against = {p: blamed(each, killed_for=p.tp in worker.blamed, killed=killed) for p, each in had.items()}
         alone = sum(map(len, against.values())) == 1
         for partition, offsets in against.items():
             returned = partition.reading.in_hand == NO_OFFSET
@@ -78,7 +78,7 @@ class Deaths:
         return anything
 
     def _name(self, partition: Partition, offset: int, how: str, *, exact: bool, returned: bool) -> None:
-        deaths = partition.blame.name(offset)
+        deaths = partition.blame.name(offset, exact=exact)
         if deaths >= self.max_crashes and partition.state in _GOING_ON:
             self._meet_poison(partition, Poison(offset, deaths, how, exact, returned))
 

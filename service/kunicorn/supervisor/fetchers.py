@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.sharing import workers_wanted
@@ -22,6 +23,7 @@ from kunicorn.supervisor.distribution import OPEN, Distribution
 from kunicorn.supervisor.grants import Grants
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.suspects import Suspicions
 from kunicorn.supervisor.table import PartitionTable
 from kunicorn.supervisor.windows import Windows
 from kunicorn.supervisor.worker import WorkerProcess
@@ -31,6 +33,8 @@ log = logs.get("kunicorn.fetchers")
 
 _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
+_SETTLE_PAUSE = 0.05
+"""Seconds from one round of settling what has failed to the next: each looks at all partitions there are."""
 
 
 class Fetchers:
@@ -44,12 +48,18 @@ class Fetchers:
         """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
         self.windows: Windows | None = None
         """Set by the service where workers commit, in transactions."""
-        self.deaths = Deaths(max_crashes, handling, self.halt)
+        self.deaths = Deaths(max_crashes, handling, lambda tp, reason: self.halt(tp, reason, by_handler=True))
         self._metrics = metrics
         self._grants = Grants(metrics)
         self.distribution = Distribution(self.table, self._grants, metrics)
         self._changed = asyncio.Event()
         self._wanted_again: set[TopicPartition] = set()
+        self._failed: list[Partition] = []
+        """Reported, and not settled yet."""
+        self._settle_at = float("-inf")
+        """Not before that time of the loop."""
+        self._denied: list[Partition] = []
+        """Halted because this user may not read them; tried again all at the same time."""
 
     # -- from the group ------------------------------------------------------------------------------------------
 
@@ -166,6 +176,8 @@ class Fetchers:
 
     def resolved(self, starts: dict[TopicPartition, Position], committed: dict[TopicPartition, int]) -> None:
         """Start offsets are known (and, where a policy chose them, committed); hand the partitions out."""
+        if not starts:
+            return
         for tp, start in starts.items():
             partition = self.table.get(tp)
             if partition is None or partition.state is not PartitionState.RESOLVING:
@@ -176,14 +188,35 @@ class Fetchers:
             partition.meet(PartitionEvent.RESOLVED, "waiting for a worker")
         self.distribute()
 
-    def halt(self, tp: TopicPartition, reason: str) -> None:
+    def halt(self, tp: TopicPartition, reason: str, *, by_handler: bool = False) -> None:
         """Nothing of this partition is handled until a person acts; the others go on."""
         partition = self.table.get(tp)
         if partition is None:
             return
+        partition.by_handler, partition.denied = by_handler, False
         partition.meet(PartitionEvent.HALT, reason)
         log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
         self._notify()
+
+    def resume(self, partition: Partition, why: str) -> None:
+        """Go on with one that is paused or halted; its record gets as many tries as a new one. `distribute` comes
+        next."""
+        partition.blame = Suspicions()
+        if partition.position is None:
+            # Halted before it had begun: where to begin may be known by now.
+            partition.meet(PartitionEvent.LOOK_UP)
+            self.resolve([partition])
+        else:
+            partition.meet(PartitionEvent.RESUME, why)
+
+    def try_again(self, why: str) -> int:
+        """Resume what the handler has halted, and nothing else that is halted; return how many those are."""
+        halted = [p for p in self.table.values() if p.state is PartitionState.HALTED and p.by_handler]
+        for partition in halted:
+            self.resume(partition, why)
+        if halted:
+            self.distribute()
+        return len(halted)
 
     # -- handing out ---------------------------------------------------------------------------------------------
 
@@ -197,9 +230,17 @@ class Fetchers:
         """See `PoolListener`."""
         self.distribute()
 
+    def worker_late(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        self.distribute()
+
     def in_hand_of(self, worker: WorkerProcess) -> Partition | None:
         """The partition of which that worker has a record in hand, as its ledger says; looks at all it holds."""
         return next((p for p in self._grants.of(worker) if p.busy), None)
+
+    def held_by(self, worker: WorkerProcess) -> list[Partition]:
+        """The partitions that worker has been handed and not let go of."""
+        return self._grants.of(worker)
 
     def worker_retires(self, worker: WorkerProcess) -> None:
         """See `PoolListener`."""
@@ -234,29 +275,55 @@ class Fetchers:
         if partition.state in (PartitionState.STOPPING, PartitionState.STUCK):
             partition.meet(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
-            log.warning(f"{partition.tp}: offset {report.offset} is not in the log: {report.error}")
             self._metrics.offset_resets.labels(reason=report.kind.value).inc()
             partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
             partition.reset = True
-            self.resolve([partition])
         elif report.kind is FailureKind.DENIED:
             self._deny(partition, report.error)
         else:
-            self.halt(partition.tp, report.error)
-        self._after_reports([partition])
+            self.halt(partition.tp, report.error, by_handler=report.kind is FailureKind.HANDLER)
+        self._settle_soon(partition)
 
     def _deny(self, partition: Partition, reason: str) -> None:
-        if partition.denied:
-            partition.meet(PartitionEvent.HALT, reason)
-        else:
-            self.halt(partition.tp, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
-        partition.denied = True
-        asyncio.get_running_loop().call_later(_DENIED_PAUSE, self._try_denied, partition)
+        if not self._denied:
+            asyncio.get_running_loop().call_later(_DENIED_PAUSE, self._try_denied)
+        self._denied.append(partition)
+        partition.by_handler, partition.denied = False, True
+        partition.meet(PartitionEvent.HALT, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
 
-    def _try_denied(self, partition: Partition) -> None:
-        if self.table.get(partition.tp) is partition and partition.state is PartitionState.HALTED:
-            partition.meet(PartitionEvent.RESUME, "tried again: the right to read it may have been granted")
-            self.distribute()
+    def _try_denied(self) -> None:
+        denied, self._denied = self._denied, []
+        for partition in denied:
+            if self.table.get(partition.tp) is partition and partition.waits_for_the_right:
+                partition.meet(PartitionEvent.RESUME, "tried again: the right to read it may have been granted")
+        self.distribute()
+
+    def _settle_soon(self, failed: Partition) -> None:
+        """Each partition reports for itself, ten thousand of them at a time where the log has moved on behind a group
+        that was stopped; handing out and looking up, which go over all there are, for each would starve heartbeats."""
+        if not self._failed:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._settle_at:
+                loop.call_soon(self._settle_failed)
+            else:
+                loop.call_at(self._settle_at, self._settle_failed)
+        self._failed.append(failed)
+
+    def _settle_failed(self) -> None:
+        self._settle_at = asyncio.get_running_loop().time() + _SETTLE_PAUSE
+        failed, self._failed = self._failed, []
+        # Whatever has left us meanwhile may be here again, as another one of the same name.
+        failed = [partition for partition in failed if self.table.get(partition.tp) is partition]
+        if outside := [partition for partition in failed if partition.state is PartitionState.RESOLVING]:
+            log.warning(f"{len(outside)} positions are not in the log: looking for new ones", partitions=_told(outside))
+            self.resolve(outside)
+        denied = [partition for partition in failed if partition.waits_for_the_right]
+        now = clock.now()
+        if news := [partition for partition in denied if now >= partition.denied_until]:
+            log.error(f"{len(news)} partitions are halted: this user may not read them", partitions=_told(news))
+        for partition in denied:
+            partition.denied_until = now + 3 * _DENIED_PAUSE
+        self._after_reports(failed)
 
     def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
         """See `PoolListener`."""
@@ -283,6 +350,13 @@ class Fetchers:
 
     def _notify(self) -> None:
         self._changed.set()
+
+
+def _told(partitions: Collection[Partition]) -> str:
+    """For one line in the log: the first twenty, and what is the matter with them."""
+    told = " ".join(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in islice(partitions, 20))
+    reason = next(p.reason for p in partitions)
+    return f"{told}{' …' if len(partitions) > 20 else ''}: {reason}"
 
 
 def _by_worker(partitions: Iterable[Partition]) -> dict[WorkerProcess, list[Partition]]:

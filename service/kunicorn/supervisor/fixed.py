@@ -84,6 +84,7 @@ class FixedAssignment:
     async def run(self) -> None:
         """See `Source`. Raises `ConfigError` for partitions that do not exist or have no start."""
         self._topics.subscribe()
+        self._topics.watch_counts(self._wanted.topics)
         self._known = existing(self._wanted.whole, self._wanted.numbered, self._topics)
         _check_starts(self._known, self._assign.offsets)
         self._extend_lease(_FOR_EVER)

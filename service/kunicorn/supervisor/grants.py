@@ -78,5 +78,6 @@ def _start(partition: Partition, position: Position) -> FetcherStart:
         stop=partition.stop,
         reset=partition.reset,
         done=marks.written(position.offset, partition.done),
+        began_with=partition.began_with,
         **partition.blame.warning(position.offset),
     )

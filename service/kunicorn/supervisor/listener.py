@@ -14,6 +14,9 @@ class PoolListener(Protocol):
     def worker_ready(self, worker: WorkerProcess) -> None:
         """It takes partitions now."""
 
+    def worker_late(self, worker: WorkerProcess) -> None:
+        """It takes long to be ready: `Pool.expected` leaves it out until it is."""
+
     def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
         """Grants it let go of."""
 

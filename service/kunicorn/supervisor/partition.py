@@ -43,8 +43,15 @@ class Partition:
         """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
         self.done: frozenset[int] = frozenset()
         """Offsets beyond the position that are done already, as told under grants that are over."""
+        self.began_with: int | None = None
+        """How many partitions the topic had when the group began to consume it; None: not known. Every commit says it,
+        so that whoever finds a partition without an offset knows whether that partition was added since."""
         self.denied = False
-        """Halted because this user may not read the topic; tried again, and told only once."""
+        """It was halted because this user may not read the topic, not for another reason since."""
+        self.denied_until = float("-inf")
+        """That was told; it is told anew when it happens later than that (seconds of `clock.now`)."""
+        self.by_handler = False
+        """Halted by a record that the handler could not handle: other code may."""
         self.log_end: int | None = None
         self.demand = 0.0
         """What it takes of a worker's capacity, as last measured (`group.loads`)."""
@@ -81,6 +88,17 @@ class Partition:
             self.age.end_seen(self.position.offset, end, at_ms)
 
     @property
+    def waits_for_the_right(self) -> bool:
+        """Whether it is halted until this user may read the topic."""
+        return self.denied and self.state is PartitionState.HALTED
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it is with no worker only for the moment, and goes on in the one it was with."""
+        looked_up = self.state is PartitionState.RESOLVING
+        return (looked_up or self.waits_for_the_right) and self.last_worker is not None
+
+    @property
     def busy(self) -> bool:
         """Whether its worker has a record of it in hand at this moment."""
         self.look()
@@ -91,13 +109,16 @@ class Partition:
         other records by now, or is to be handled again. Suspects stay: where workers commit, each death leads here."""
         self.position = start._replace(done="")
         self.done = marks.read(start.offset, start.done)
+        if (began_with := marks.partitions(start.done)) is not None:
+            self.began_with = began_with
 
     def reached(self) -> Position | None:
-        """The position, and what is done beyond it."""
+        """The position, and the metadata it is committed with: what is done beyond it, and `began_with`."""
         if self.position is None:
             return None
         done = self._done_beyond(self.position.offset)
-        return self.position._replace(done=marks.written(self.position.offset, done) if done else "")
+        text = marks.written(self.position.offset, done) if done else ""
+        return self.position._replace(done=marks.with_partitions(self.began_with, text))
 
     def _done_beyond(self, offset: int) -> frozenset[int]:
         told = self.done
@@ -117,7 +138,7 @@ class Partition:
         if ledger.marked:
             every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed)
             return Held(every, every & {first})
-        in_hand = range(0) if first == NO_OFFSET else range(first, first + (reading.hand_count if batches else 1))
+        in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end if batches else first + 1)
         if not ledger.delivers or reading.hand_offset <= consumed:
             return Held(in_hand, in_hand)
         return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)

@@ -41,6 +41,10 @@ _BACKOFF, _BACKOFF_MAX = 0.1, 5.0
 _CLEAN = "exit 0"
 _REAPING = 2.0
 """Seconds that the kernel may take to tear a killed worker down."""
+_LATE = 5.0
+"""Seconds that partitions wait for a worker that starts while others are ready."""
+_STACKS = 1.0
+"""Seconds that a worker that is aborted may take to say what its threads are at."""
 _BARREN_DEATHS = 10
 """So many deaths of one worker in a row, each with nothing handled and nothing in hand, end the service: the fault
 is not in a record, and a restart elsewhere may help."""
@@ -54,6 +58,8 @@ class Blueprint:
     template: Callable[[], Awaitable[Template]]
     configure: Callable[[int, int], Configure]
     """Makes the first message for the worker of that number, and its turn (`Place.turn`)."""
+    start_seconds: float
+    """How long a worker may take until it is ready."""
 
 
 class Pool:
@@ -68,7 +74,7 @@ class Pool:
         metrics: Metrics,
         fatal: Callable[[Exception], None],
     ) -> None:
-        """`fatal` takes what ends the service."""
+        """`fatal` takes what ends the service. A worker has `Blueprint.start_seconds` until it must be ready."""
         self.blueprint = blueprint
         """Of those that are started from now on."""
         self.places = [Place(number) for number in range(count)]
@@ -80,6 +86,8 @@ class Pool:
         self._fatal = fatal
         self._lease_ns = 0
         self._wanted = 0
+        self._late: frozenset[int] = frozenset()
+        """Pids of those that take long to be ready."""
         self._tasks: list[asyncio.Task[None]] = []
         self.stopping = False
         self.stirring = Stirring()
@@ -92,11 +100,13 @@ class Pool:
 
     def expected(self) -> list[int]:
         """Numbers of the workers that take partitions now or in a moment."""
-        return [
-            place.number
-            for place in self.places[: self._wanted]
-            if not place.backing_off and (place.process is None or place.process.state is not WorkerState.DRAINING)
-        ]
+        return [place.number for place in self.places[: self._wanted] if self._is_expected(place)]
+
+    def _is_expected(self, place: Place) -> bool:
+        if place.backing_off:
+            return False
+        process = place.process
+        return process is None or (process.state is not WorkerState.DRAINING and process.pid not in self._late)
 
     def taking(self, number: int) -> WorkerProcess | None:
         """The process at that place, if it takes partitions now."""
@@ -123,12 +133,42 @@ class Pool:
             process.ledger.lease_ns = until_ns
 
     async def watch(self) -> None:
-        """Ask all workers for evidence, for ever."""
+        """Ask all workers for evidence, and look how those that start get on, for ever."""
         while True:
+            self._look_at_starts(clock.now())
             for process in self.processes():
                 if process.state is not WorkerState.STARTING:
                     process.ping()
             await asyncio.sleep(PING_INTERVAL)
+
+    def _look_at_starts(self, now: float) -> None:
+        """A setup that hangs, as by a database that does not answer, must not keep partitions, nor its place."""
+        starting = [p for place in self.places if (p := place.process) and p.state is WorkerState.STARTING]
+        others_since = min((p.ready_at for p in self.processes() if p.takes_partitions and p.ready_at), default=now)
+        late = [p for p in starting if now - max(p.started_at, others_since) >= _LATE]
+        newly, self._late = [p for p in late if p.pid not in self._late], frozenset(p.pid for p in late)
+        for process in newly:
+            log.warning(
+                f"{process} is not ready after {now - process.started_at:.0f} s: the others have its partitions until "
+                f"it is; look at what its setup waits for",
+                worker=process.number,
+                worker_pid=process.pid,
+            )
+            self._listener.worker_late(process)
+        for process in starting:
+            self._end_start(process, now)
+
+    def _end_start(self, process: WorkerProcess, now: float) -> None:
+        """Abort it when its time is over, so that it says where it hangs, and kill it if that did not end it."""
+        limit = self.blueprint.start_seconds
+        if now - process.started_at < limit or self.stopping:
+            return
+        if process.killed_by_us is None:
+            process.killed_by_us = f"was not ready within {limit:.0f} s (workers.start_timeout_ms)"
+            log.error(f"{process} {process.killed_by_us}: aborting it, its stacks follow on stderr")
+            process.abort()
+        elif now - process.started_at >= limit + _STACKS:
+            process.kill()
 
     async def press(
         self,
@@ -159,16 +199,21 @@ class Pool:
     # -- one place -----------------------------------------------------------------------------------------------
 
     async def _keep(self, place: Place) -> None:
+        failures = 0
         while not self.stopping:
             try:
                 await self.spawn(place, self.blueprint, on_trial=False)
-            except TemplateDied as error:
+            except (TemplateDied, OSError) as error:
+                # Also for want of processes, memory or descriptors: the others go on, and there may be some again.
                 log.warning(f"worker {place.number} could not be forked: {error}", worker=place.number)
-                await asyncio.sleep(_BACKOFF)
+                place.backing_off = failures > 0
+                await asyncio.sleep(min(_BACKOFF * 2.0**failures, _BACKOFF_MAX))
+                failures += 1
                 continue
             except Exception as error:
                 self._fatal(error)
                 return
+            failures, place.backing_off = 0, False
             await place.vacant()
             if not self.stopping:
                 await self._back_off(place)
@@ -196,7 +241,8 @@ class Pool:
             place.process = process
         # Not before it is among the processes: an extension while it was forked would have passed it by.
         ledger.lease_ns = self._lease_ns
-        watch_exit(pidfd, lambda how: self._bury(place, process, how))
+        # What its handler has started must not work on beside the successor, which gets the same record.
+        watch_exit(pidfd, lambda how: self._bury(place, process, how), with_group=True)
         process.channel = await Channel.open(
             ours, lambda message: self._hear(process, message), lambda why: self._nonsense(process, why)
         )
@@ -268,6 +314,8 @@ class Pool:
 
     def _welcome(self, process: WorkerProcess) -> None:
         process.state = WorkerState.DRAINING if self.stopping else WorkerState.READY
+        process.ready_at = clock.now()
+        self._late -= {process.pid}
         log.info(f"{process} is ready", worker=process.number, worker_pid=process.pid)
         process.on_trial = False
         process.settled.set()

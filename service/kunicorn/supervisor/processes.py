@@ -23,13 +23,19 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def watch_exit(pidfd: int, on_exit: Callable[[str], None]) -> None:
-    """Call `on_exit` on the loop with how the process ended, once it has; the pidfd is closed then."""
+def watch_exit(pidfd: int, on_exit: Callable[[str], None], *, with_group: bool = False) -> None:
+    """Call `on_exit` on the loop with how the process ended, once it has; the pidfd is closed then.
+
+    `with_group`: it leads a process group, and whatever it leaves behind there is killed before `on_exit` is called.
+    """
     loop = asyncio.get_running_loop()
 
     def reap() -> None:
         loop.remove_reader(pidfd)
         try:
+            # Looked at first: once it is reaped, its pid, which is the group's id, may be somebody else's.
+            if with_group and (left := os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)) is not None:
+                kill_group(left.si_pid)
             how = _told(os.waitid(os.P_PIDFD, pidfd, os.WEXITED))
         except ChildProcessError:
             how = _UNKNOWN

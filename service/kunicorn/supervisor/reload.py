@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.observe import logs
@@ -20,7 +20,7 @@ from kunicorn.pipes.messages import Configure
 from kunicorn.settings import Settings
 from kunicorn.settings.reloading import Reloaded, reloaded
 from kunicorn.supervisor.place import Place
-from kunicorn.supervisor.pool import Blueprint, Pool
+from kunicorn.supervisor.pool import Blueprint
 from kunicorn.supervisor.replacing import ReplacementFailed, Replacer
 from kunicorn.supervisor.spawning import preload
 from kunicorn.supervisor.template import Template
@@ -53,18 +53,20 @@ class Reloader:
         configure: Callable[[Settings, int, int], Configure],
         apply: Callable[[Settings], None],
         templates: Templates,
-        pool: Pool,
         replacer: Replacer,
+        try_again: Callable[[str], int],
         metrics: Metrics,
     ) -> None:
-        """`reread` may block and raises `ConfigError`; `apply` puts settings in force in the supervisor."""
+        """`reread` may block and raises `ConfigError`; `apply` puts settings in force in the supervisor; `try_again` is
+        that of `Fetchers`."""
         self._settings = settings
         self._reread = reread
         self._configure = configure
         self._apply = apply
         self._templates = templates
-        self._pool = pool
+        self._pool = replacer.pool
         self._replacer = replacer
+        self._try_again = try_again
         self._metrics = metrics
         self._asked = asyncio.Event()
         self._running = False
@@ -101,6 +103,9 @@ class Reloader:
             template = await self._templates.prepare(preload(found.settings))
         except (ConfigError, HandlerLoadError) as error:
             return _failed(str(error))
+        except (OSError, RuntimeError) as error:
+            # No process, thread or descriptor is to be had: a limit of the container's, which the workers do not need.
+            return _failed(f"a template for the new code cannot be started: {error}")
         for name in found.kept:
             log.warning(f"{name} has another value now, which takes effect with the next start only", setting=name)
         return await self._roll(found, template)
@@ -135,7 +140,10 @@ class Reloader:
             # Its successor, where it died meanwhile, has imported the same code if it was adopted.
             return template if not template.dead.is_set() else await self._templates.current()
 
-        return Blueprint(revision, prepared, lambda worker, turn: self._configure(settings, worker, turn))
+        start_seconds = settings.workers.start_timeout_ms / 1000
+        return Blueprint(
+            revision, prepared, lambda worker, turn: self._configure(settings, worker, turn), start_seconds
+        )
 
     def _outdated(self, revision: int) -> list[Place]:
         return [p for p in self._pool.places if p.process is not None and p.process.revision != revision]
@@ -143,7 +151,7 @@ class Reloader:
     async def _put_in_force(self, trial: Blueprint, found: Reloaded, template: Template, *, already: bool) -> None:
         if already:
             return
-        self._pool.blueprint = Blueprint(trial.revision, self._templates.current, trial.configure)
+        self._pool.blueprint = replace(trial, template=self._templates.current)
         self._settings = found.settings
         self._apply(found.settings)
         await self._templates.adopt(template, preload(found.settings))
@@ -155,7 +163,10 @@ class Reloader:
             message = f"revision {revision} is in force{changed}, but workers {numbers} run the one before: {problem}"
             log.error(message)
             return Outcome(_INCOMPLETE, message, found.kept, clock.now())
-        message = f"all workers run revision {revision}{changed}"
+        # Now that nobody runs the code that halted them any more.
+        again = self._try_again(f"tried again with revision {revision}")
+        tried = f"; {again} halted partitions are tried again with revision {revision}" if again else ""
+        message = f"all workers run revision {revision}{changed}{tried}"
         log.info(f"reload completed: {message}")
         return Outcome(_COMPLETED, message, found.kept, clock.now())
 

@@ -16,8 +16,6 @@ from kunicorn.supervisor.worker import WorkerProcess, WorkerState
 
 log = logs.get("kunicorn.pool")
 
-_START_SECONDS = 300.0
-"""How long a successor may take until it is ready; its setup may load a model."""
 _REAPING = 2.0
 
 
@@ -30,7 +28,7 @@ class Replacer:
 
     def __init__(self, pool: Pool, listener: PoolListener, metrics: Metrics, drain_seconds: float) -> None:
         """`drain_seconds`: how long a worker that is replaced may finish what it has in hand."""
-        self._pool = pool
+        self.pool = pool
         self._listener = listener
         self._metrics = metrics
         self._drain_seconds = drain_seconds
@@ -46,9 +44,9 @@ class Replacer:
         the metric's label.
         """
         async with self._one_at_a_time:
-            if place.process is None or self._pool.stopping:
+            if place.process is None or self.pool.stopping:
                 return
-            successor = await self._start_successor(place, blueprint or self._pool.blueprint)
+            successor = await self._start_successor(place, blueprint or self.pool.blueprint)
             predecessor = place.promote() if place.successor is successor else None
             self._listener.worker_ready(successor)
             if predecessor is None:
@@ -58,12 +56,12 @@ class Replacer:
 
     async def _start_successor(self, place: Place, blueprint: Blueprint) -> WorkerProcess:
         try:
-            successor = await self._pool.spawn(place, blueprint, on_trial=True)
+            successor = await self.pool.spawn(place, blueprint, on_trial=True)
         except (TemplateDied, OSError) as error:
             raise ReplacementFailed(f"its successor could not be forked: {error}") from error
-        await self._pool.stirring.until(successor.settled.is_set, clock.now() + _START_SECONDS)
+        await self.pool.stirring.until(successor.settled.is_set, clock.now() + blueprint.start_seconds)
         if not successor.settled.is_set():
-            successor.killed_by_us = f"was not ready within {_START_SECONDS:.0f} s"
+            successor.killed_by_us = f"was not ready within {blueprint.start_seconds:.0f} s"
             successor.kill()
             raise ReplacementFailed(f"{successor} {successor.killed_by_us}")
         if successor.is_dead():
@@ -76,6 +74,6 @@ class Replacer:
         self._listener.worker_retires(process)
         deadline = clock.now() + self._drain_seconds
         process.send(Drain(deadline))
-        await self._pool.stirring.until(process.is_dead, deadline)
-        await self._pool.press(process, "did not drain within drain_timeout_ms to be replaced", process.is_dead)
-        await self._pool.stirring.until(process.is_dead, clock.now() + _REAPING)
+        await self.pool.stirring.until(process.is_dead, deadline)
+        await self.pool.press(process, "did not drain within drain_timeout_ms to be replaced", process.is_dead)
+        await self.pool.stirring.until(process.is_dead, clock.now() + _REAPING)

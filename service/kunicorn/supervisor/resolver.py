@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from kunicorn.errors import PeerError
 from kunicorn.group.partitions import PartitionState
@@ -17,8 +18,12 @@ from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
 
+_T = TypeVar("_T")
+
 _PAUSE, _PAUSE_MAX = 0.1, 2.0
 _COMMIT_PATIENCE = 10.0
+_AT_A_STRETCH = 250
+"""So many partitions halt, each with its line in the log, before the loop has another turn."""
 
 
 class Resolver:
@@ -69,15 +74,20 @@ class Resolver:
                 starts = Starts()
             kept = {tp for tp in starts.open if self._fetchers.table.kept_elsewhere(tp.topic)}
             self._fetchers.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
-            for tp, reason in (starts.refused | starts.open).items():
-                if any(p.tp == tp and self._waits(p) for p in left):
-                    self._fetchers.halt(tp, reason)
+            await self._halt(starts.refused | starts.open, {p.tp: p for p in left})
             self._fetchers.resolved(starts.given, {})
             self._fetchers.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             await self._choose(starts.chosen, left)
             if any(self._waits(p) for p in partitions):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
+
+    async def _halt(self, reasons: Mapping[TopicPartition, str], left: Mapping[TopicPartition, Partition]) -> None:
+        for number, (tp, reason) in enumerate(reasons.items(), 1):
+            if tp in left and self._waits(left[tp]):
+                self._fetchers.halt(tp, reason)
+            if number % _AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
 
     async def _choose(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> None:
         commits = self._source.commits
@@ -87,7 +97,8 @@ class Resolver:
         waiting = {p.tp: p for p in left}
         deadline = clock.now() + _COMMIT_PATIENCE
         if chosen and await commits.starts(chosen, lambda tp: self._waits(waiting[tp]), deadline):
-            self._fetchers.resolved(chosen, {tp: start.offset for tp, start in chosen.items()})
+            committed = self._of_those_waiting(chosen, left)
+            self._fetchers.resolved(committed, {tp: start.offset for tp, start in committed.items()})
 
     async def _ask(self, left: list[Partition]) -> Starts:
         lost = {p.tp: p.position for p in left if p.position is not None}
@@ -98,9 +109,19 @@ class Resolver:
             starts = await recover(self._offsets, lost, self._policy, self._from_earliest)
         else:
             starts = await self._source.look_up([p.tp for p in left])
-        ours = {p.tp for p in left if self._waits(p)}
-        starts.chosen = {tp: start for tp, start in starts.chosen.items() if tp in ours}
+        starts.chosen = self._of_those_waiting(starts.chosen, left)
+        starts.committed = self._of_those_waiting(starts.committed, left)
+        starts.given = self._of_those_waiting(starts.given, left)
+        starts.open = self._of_those_waiting(starts.open, left)
         return starts
+
+    def _of_those_waiting(
+        self, found: dict[TopicPartition, _T], asked: Collection[Partition]
+    ) -> dict[TopicPartition, _T]:
+        """Not those of a partition that left us since it was asked for, even if it came back: the start of that time
+        was not committed, or others have committed since. It has a look-up of its own."""
+        waiting = {p.tp for p in asked if self._waits(p)}
+        return {tp: each for tp, each in found.items() if tp in waiting}
 
     def _waits(self, partition: Partition) -> bool:
         return self._fetchers.table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING

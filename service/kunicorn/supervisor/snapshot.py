@@ -89,6 +89,7 @@ def _worker(place: Place, held: Collection[Partition], now: float) -> WorkerStat
         waiting=pong.parked_count if pong is not None else {},
         in_flight=pong.in_flight if pong is not None else 0,
         load=round(sum(partition.demand for partition in held), 3),
+        starting=now - process.started_at if process is not None and process.ready_at is None else None,
     )
 
 

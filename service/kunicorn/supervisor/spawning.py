@@ -42,11 +42,20 @@ def preload(settings: Settings) -> Preload:
 
 
 def spawn(message: Preload) -> Spawned:
-    """Exec the template and tell it what to import. Takes milliseconds.
+    """Exec the template and tell it what to import. Takes milliseconds. Raises `OSError` for want of processes, memory
+    or descriptors.
 
     Caller: the main thread, before anything reaps children: the process dies with the thread that started it.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        return _spawn(message, ours, theirs)
+    except OSError:
+        ours.close()
+        raise
+
+
+def _spawn(message: Preload, ours: socket.socket, theirs: socket.socket) -> Spawned:
     with theirs:
         pid = os.posix_spawn(
             sys.executable,

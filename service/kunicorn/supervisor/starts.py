@@ -1,10 +1,13 @@
 """From which offset a partition starts. No start offset is guessed (invariant 9).
 
 - committed: from there;
-- never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition of a
-  topic on which the group has committed before is new: it starts at its beginning whatever the policy, else the
+- never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition that was
+  added after the group began to consume its topic is new: it starts at its beginning whatever the policy, else the
   records between its creation and our noticing it would be lost under `latest`; so does one of a topic that was
-  deleted and created anew; and so does every partition of a retry topic, which nobody but this group writes to;
+  deleted and created anew; and so does every partition of a retry topic, which nobody but this group writes to.
+  Under `latest` every commit says in its metadata how many partitions the topic had when the group began. That
+  others are committed proves nothing by itself: in a new group members choose at the same time, and one look-up
+  may fail where the others do not;
 - below the log's start (retention): by policy, logged and counted;
 - above the log's end (truncation): where the log of the last epoch we saw ends (KIP-320), never at `latest`.
 """
@@ -19,13 +22,16 @@ from typing import Protocol
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.error_codes import ErrorCode, name_of
-from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction, remedy
 from kunicorn.observe import logs
+from kunicorn.pipes import marks
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
 
+_AT_A_STRETCH = 250
+"""So many partitions are told of in the log, each for itself, before the loop has another turn."""
 EARLIEST, LATEST = -2, -1
 """ListOffsets' special timestamps."""
 
@@ -74,8 +80,9 @@ async def look_up(
     """
     starts = Starts()
     topics = {tp.topic for tp in partitions}
-    asked = set(partitions) | (set(offsets.partitions_of(topics)) if policy == "latest" else set())
-    answer = await offsets.fetch_committed(asked)
+    # Taken before the logs' ends are asked for: what is added from here on is no part of what the group begins with.
+    known = frozenset(offsets.partitions_of(topics)) if policy == "latest" else frozenset()
+    answer = await offsets.fetch_committed(known.union(partitions))
     if answer.error != ErrorCode.NONE:
         why = f"OffsetFetch was answered with {name_of(answer.error)} ({answer.error})"
         if reaction(Api.OFFSET_FETCH, answer.error) is Reaction.FAIL:
@@ -95,11 +102,33 @@ async def look_up(
                 starts.refused[tp] = f"OffsetFetch was answered with error {found.error}: READ on the topic is needed"
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
-    known = {tp.topic for tp, found in answer.partitions.items() if found.offset >= 0}
-    known |= {topic for topic in topics if offsets.created_anew(topic)}
-    await _choose(offsets, [tp for tp in undecided if tp.topic not in from_earliest], policy, known, starts)
-    await _choose(offsets, [tp for tp in undecided if tp.topic in from_earliest], "earliest", known, starts)
+    regular = [tp for tp in undecided if tp.topic not in from_earliest]
+    if policy == "latest":
+        began_with = {topic: _began_with(topic, known, answer.partitions) for topic in topics}
+        began_with |= {topic: 0 for topic in topics if offsets.created_anew(topic)}
+        await _choose_latest(offsets, regular, known, began_with, starts)
+    else:
+        await _choose(offsets, regular, policy, starts)
+    await _choose(offsets, [tp for tp in undecided if tp.topic in from_earliest], "earliest", starts)
     return starts
+
+
+def _began_with(
+    topic: str, known: Collection[TopicPartition], answers: Mapping[TopicPartition, Committed]
+) -> int | None:
+    """How many partitions the topic had when the group began to consume it: now, if the group has not begun.
+
+    Offsets that other clients have committed do not say it: what lies above all of them was added since. None where
+    the answers leave it open: some offset may be committed that they do not show.
+    """
+    committed = {tp.partition: each for tp, each in answers.items() if tp.topic == topic and each.offset >= 0}
+    told = [count for each in committed.values() if (count := marks.partitions(each.metadata)) is not None]
+    if told:
+        return min(told)
+    ours = [tp for tp in known if tp.topic == topic]
+    if any(tp not in answers or answers[tp].error for tp in ours):
+        return None
+    return max(committed) + 1 if committed else len(ours)
 
 
 async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Starts:
@@ -108,23 +137,46 @@ async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Sta
     What is committed under its name may be of the old one. Raises `PeerError`.
     """
     starts = Starts()
+    none_before = marks.with_partitions(0, "")
     for tp, found in (await offsets.list_offsets(dict.fromkeys(partitions, EARLIEST))).items():
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
-            starts.chosen[tp] = Position(found.offset, found.leader_epoch)
+            starts.chosen[tp] = Position(found.offset, found.leader_epoch, none_before)
     return starts
 
 
-async def _choose(
-    offsets: Offsets, undecided: Collection[TopicPartition], policy: str, known: Collection[str], starts: Starts
+async def _choose_latest(
+    offsets: Offsets,
+    undecided: Collection[TopicPartition],
+    known: Collection[TopicPartition],
+    began_with: Mapping[str, int | None],
+    starts: Starts,
 ) -> None:
+    """`known`: the partitions there are, as far as our metadata says. One that was assigned and is not among them has
+    its leader asked for all the same, which brings the metadata up to date, and is chosen for in the next look-up:
+    to the others it would look as if it had been added after the group began."""
+    counts = {tp: count for tp in undecided if (count := began_with[tp.topic]) is not None}
+    queries = {tp: LATEST if tp.partition < count else EARLIEST for tp, count in counts.items()}
+    queries |= {tp: LATEST for tp in undecided if tp not in known}
+    for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
+        if tp in known and found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
+            metadata = marks.with_partitions(counts[tp], "")
+            starts.chosen[tp] = Position(found.offset, found.leader_epoch, metadata)
+    _tell(starts, "latest")
+
+
+async def _choose(offsets: Offsets, undecided: Collection[TopicPartition], policy: str, starts: Starts) -> None:
     if policy == "none":
         for tp in undecided:
             starts.open[tp] = 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
         return
-    queries = {tp: LATEST if policy == "latest" and tp.topic not in known else EARLIEST for tp in undecided}
+    queries = dict.fromkeys(undecided, EARLIEST)
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch)
+    _tell(starts, policy)
+
+
+def _tell(starts: Starts, policy: str) -> None:
     if starts.chosen:
         # One line: a new group on a wide topic would write thousands.
         shown = " ".join(f"{tp}@{start.offset}" for tp, start in islice(starts.chosen.items(), 20))
@@ -171,6 +223,8 @@ async def recover(
         first, last = earliest.get(tp), latest.get(tp)
         if first is None or last is None or first.error or last.error:
             continue
+        if len(starts.chosen) % _AT_A_STRETCH == _AT_A_STRETCH - 1:
+            await asyncio.sleep(0)
         target = _nearest(position, first.offset, last.offset, ends.get(tp), policies[tp])
         starts.chosen[tp] = Position(target)
         log.warning(

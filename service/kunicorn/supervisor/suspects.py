@@ -83,10 +83,16 @@ class Suspicions:
         self._shared, self._until = 0, NO_OFFSET
         """Deaths with some range, none of which was passed since, and their farthest end."""
 
-    def name(self, offset: int) -> int:
-        """A worker died of nothing else; how many have."""
+    def name(self, offset: int, *, exact: bool) -> int:
+        """A worker died of nothing else; how many have. Caller: after `passed`.
+
+        Unless `exact`, the record is the first one from `offset` on. A death counted at a lower offset, which is in a
+        gap then, was the same record's: nothing from there on is done.
+        """
         self._alone[offset] += 1
-        return self._alone[offset]
+        if exact:
+            return self._alone[offset]
+        return sum(deaths for named, deaths in self._alone.items() if named <= offset)
 
     def share(self, offsets: Offsets, max_crashes: int) -> bool:
         """A worker died of one of these, or of another partition's; whether more is to be handled alone by that."""

@@ -55,6 +55,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
 
     # -- for the committer ---------------------------------------------------------------------------------------
 
+    def anything_to_settle(self) -> bool:
+        """Whether a worker has a record in hand, or something that was handled waits for its commit."""
+        return any(partition.busy for partition in self.values()) or bool(self.consumed())
+
     def consumed(self) -> dict[TopicPartition, Position]:
         """What may be committed now and is not yet: of owned partitions only, never past an unfinished record.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 
 from kunicorn.allocator import is_loaded
@@ -47,7 +48,8 @@ class Templates:
         return self._template
 
     async def prepare(self, preload: Preload) -> Template:
-        """A second template, of the code as it is on the disk now. Raises `HandlerLoadError`; the first one stays."""
+        """A second template, of the code as it is on the disk now. The first one stays. Raises
+        `HandlerLoadError`, and `OSError` where none can be started."""
         template = self._own(spawn(preload))
         try:
             answer = await template.ready()
@@ -95,11 +97,25 @@ class Templates:
                     self._in_use()
             if self._ready.is_set():
                 await self._until_dead()
+            # The one in use may be another by now, adopted after a reload.
             template.close()
+            self._template.close()
             self.state = "backing-off" if failures else "starting"
             if failures:
                 await asyncio.sleep(min(_BACKOFF * 2.0**failures, _BACKOFF_MAX))
-            self._template = template = self._own(spawn(self._preload))
+            self._template = template = await self._another()
+
+    async def _another(self) -> Template:
+        """A template in place of a dead one; tried again where none can be started, as the workers go on."""
+        failures = 0
+        while True:
+            try:
+                return self._own(spawn(self._preload))
+            except OSError as error:
+                failures += 1
+                wait = min(_BACKOFF * 2.0**failures, _BACKOFF_MAX)
+                log.warning(f"no template can be started, trying again in {wait:.1f} s: {error}")
+                await asyncio.sleep(wait)
 
     async def _until_dead(self) -> None:
         """Until the template in use has died: the one that `keep` started, or that was adopted since."""
@@ -114,7 +130,12 @@ class Templates:
         log.warning(f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts")
 
     def _own(self, spawned: Spawned) -> Template:
-        template = Template(spawned)
+        try:
+            template = Template(spawned)
+        except OSError:
+            spawned.sock.close()
+            os.close(spawned.pidfd)
+            raise
         self._living = [*(other for other in self._living if not other.dead.is_set()), template]
         return template
 

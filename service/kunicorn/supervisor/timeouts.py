@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.observe.metrics import Metrics
@@ -13,12 +13,11 @@ from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import PING_INTERVAL, Pool
 from kunicorn.supervisor.worker import WorkerProcess
-from kunicorn.topics import TopicPartition
 
 _INTERVAL = 0.25
 _DYING = 60.0
 _ANSWERS_LATE = 4
-"""So many questions in a row without an answer: the ledger is looked at in place of the last Pong."""
+"""So many questions in a row without an answer: a last Pong that had nothing in hand says nothing any more."""
 _SILENT = round(45.0 / PING_INTERVAL)
 """So many: nothing of Python runs in it. Stopped, swapped out, or in C code that holds the GIL. Counted in our own
 turns, as after a freeze of this process everybody seems to have been silent."""
@@ -31,6 +30,38 @@ class InHand:
     grant: int
     offset: int
     taken_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What a handler has had of one partition for the longest, and for longer than `limit` ms."""
+
+    partition: Partition
+    hand: InHand
+    age: float
+    limit: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition.tp}@{self.hand.offset} in hand for {self.age:.1f} s, handler_timeout_ms is {self.limit}"
+        )
+
+    def time_out(self, process: WorkerProcess) -> None:
+        """Have it interrupted, and whatever else of the partition is overdue."""
+        overdue_ns = clock.now_ns() - self.limit * clock.NANOSECONDS // 1000
+        process.time_out(self.hand.grant, self.hand.offset, overdue_ns)
+
+    def is_over(self, process: WorkerProcess) -> bool:
+        """Whether the handler has let go of it. Looks into the ledger."""
+        if self.partition.worker is not process or self.partition.grant != self.hand.grant:
+            return True
+        self.partition.look()
+        return _in_hand(self.partition) != self.hand
+
+
+def _in_hand(partition: Partition) -> InHand:
+    reading = partition.reading
+    return InHand(partition.grant, reading.in_hand, reading.hand_since_ns)
 
 
 def began(reading: SlotReading, seen: float | None, now: float) -> float:
@@ -56,7 +87,7 @@ class Timeouts:
         self._fetchers = fetchers
         self._metrics = metrics
         self._seen: dict[int, tuple[InHand, float]] = {}
-        """By pid: what it has in hand, and since when."""
+        """By grant: what is in hand of it, and since when."""
         self._on_the_ladder: set[int] = set()
 
     async def watch(self) -> None:
@@ -64,77 +95,82 @@ class Timeouts:
         async with asyncio.TaskGroup() as ladders:
             while True:
                 await asyncio.sleep(_INTERVAL)
-                processes = [p for p in self._pool.processes() if p.pid not in self._on_the_ladder]
-                for process in processes:
-                    if (climb := self._climb(process, clock.now())) is not None:
+                now = clock.now()
+                before, self._seen = self._seen, {}
+                for process in self._pool.processes():
+                    overdue = self._overdue(process, before, now)
+                    if process.pid in self._on_the_ladder:
+                        continue
+                    if (climb := self._climb(process, overdue)) is not None:
                         self._on_the_ladder.add(process.pid)
                         ladders.create_task(climb)
-                living = {process.pid for process in self._pool.processes()}
-                self._seen = {pid: seen for pid, seen in self._seen.items() if pid in living}
 
-    def _climb(self, process: WorkerProcess, now: float) -> Coroutine[None, None, None] | None:
+    def _climb(self, process: WorkerProcess, overdue: Sequence[Overdue]) -> Coroutine[None, None, None] | None:
         """The ladder to climb for that worker; None if all is well."""
         if process.unanswered >= _SILENT:
             return self._end_silence(process)
-        partition = self._busy_with(process)
-        limit = self._timeout_ms(partition.tp.topic) if partition is not None else None
-        if partition is None or limit is None:
-            return None
-        hand, since = self._since(process, partition, now)
-        if now - since < limit / 1000:
-            return None
-        return self._end_call(process, partition, hand, now - since, limit)
+        return self._end_calls(process, overdue) if overdue else None
 
-    def _busy_with(self, process: WorkerProcess) -> Partition | None:
-        if process.unanswered >= _ANSWERS_LATE:
-            return self._fetchers.in_hand_of(process)
-        if process.pong is None or (hand := process.pong.in_hand) is None:
-            return None
-        partition = self._fetchers.table.get(TopicPartition(hand.topic, hand.partition))
-        return partition if partition is not None and partition.worker is process and partition.busy else None
+    def _overdue(self, process: WorkerProcess, before: Mapping[int, tuple[InHand, float]], now: float) -> list[Overdue]:
+        """All of a worker's calls that take too long, the oldest first. `before`: what was seen the last time."""
+        idle = process.pong is not None and process.pong.in_hand is None
+        if process.pong is None or (idle and process.unanswered < _ANSWERS_LATE):
+            return []
+        found = []
+        for partition, limit in self._limited(process):
+            hand = _in_hand(partition)
+            seen, at = before.get(hand.grant, (None, None))
+            _, since = self._seen[hand.grant] = hand, began(partition.reading, at if hand == seen else None, now)
+            if now - since >= limit / 1000:
+                found.append(Overdue(partition, hand, now - since, limit))
+        return sorted(found, key=lambda each: -each.age)
 
-    def _since(self, process: WorkerProcess, partition: Partition, now: float) -> tuple[InHand, float]:
-        reading = partition.reading
-        hand = InHand(partition.grant, reading.in_hand, reading.hand_since_ns)
-        before, at = self._seen.get(process.pid, (None, None))
-        seen = self._seen[process.pid] = hand, began(reading, at if hand == before else None, now)
-        return seen
+    def _limited(self, process: WorkerProcess) -> Iterator[tuple[Partition, int]]:
+        """Its partitions of which something is in hand that may take only so long."""
+        limits: dict[str, int | None] = {}
+        for partition in self._fetchers.held_by(process):
+            topic = partition.tp.topic
+            if topic not in limits:
+                limits[topic] = self._timeout_ms(topic)
+            limit = limits[topic]
+            if limit is not None and process.ledger.is_in_hand(partition.slot) and partition.busy:
+                yield partition, limit
 
-    async def _end_call(
-        self, process: WorkerProcess, partition: Partition, hand: InHand, age: float, limit: int
-    ) -> None:
-        """Interrupt the handler, then end the worker; what the record's try is counted as says who ended it."""
-        tp, offset = partition.tp, hand.offset
+    async def _end_calls(self, process: WorkerProcess, overdue: Sequence[Overdue]) -> None:
+        """Interrupt the handler in all of them, then end the worker; what a record's try is counted as says who ended
+        it."""
 
         def over() -> bool:
-            if partition.worker is not process or partition.grant != hand.grant:
-                return True
-            partition.look()
-            reading = partition.reading
-            return InHand(partition.grant, reading.in_hand, reading.hand_since_ns) != hand
+            left = [each for each in overdue if not each.is_over(process)]
+            process.blamed = frozenset(each.partition.tp for each in left)
+            return not left
 
-        self._metrics.handler_timeouts.labels(topic=tp.topic).inc()
-        reason = f"has had {tp}@{offset} in hand for {age:.1f} s, handler_timeout_ms is {limit}"
-        await self._press(process, tp, reason, over, lambda: process.time_out(hand.grant, offset))
+        def interrupt() -> None:
+            for each in overdue:
+                each.time_out(process)
+
+        for each in overdue:
+            self._metrics.handler_timeouts.labels(topic=each.partition.tp.topic).inc()
+        beside = f", and records of {len(overdue) - 1} more partitions for too long" if len(overdue) > 1 else ""
+        await self._press(process, f"has had {overdue[0]}{beside}", over, interrupt)
 
     async def _end_silence(self, process: WorkerProcess) -> None:
         busy = self._fetchers.in_hand_of(process)
         held = f" with {busy.tp}@{busy.reading.in_hand} in hand" if busy is not None else ""
         reason = f"has not answered for {_SILENT * PING_INTERVAL:.0f} s{held}"
-        await self._press(process, busy.tp if busy is not None else None, reason, lambda: process.unanswered == 0, None)
+        process.blamed = frozenset([busy.tp] if busy is not None else [])
+        await self._press(process, reason, lambda: process.unanswered == 0, None)
 
     async def _press(
         self,
         process: WorkerProcess,
-        blamed: TopicPartition | None,
         reason: str,
         until: Callable[[], bool],
         interrupt: Callable[[], None] | None,
     ) -> None:
-        process.blamed = blamed
         await self._pool.press(process, reason, until, interrupt)
         # SIGKILL sent is not death: until then nobody climbs again.
         await self._pool.stirring.until(lambda: process.is_dead() or until(), clock.now() + _DYING)
         if not process.is_dead() and until():
-            process.blamed = None
+            process.blamed = frozenset()
         self._on_the_ladder.discard(process.pid)

@@ -106,7 +106,8 @@ class Tokens:
                 except OSError as error:
                     raise NoToken(f"the process that fetches it cannot be started: {error}") from error
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            watch_exit(os.pidfd_open(pid), lambda how: None if ended.done() else ended.set_result(how))
+            exited = lambda how: None if ended.done() else ended.set_result(how)  # noqa: E731
+            watch_exit(os.pidfd_open(pid), exited, with_group=True)
             try:
                 return await self._ask(ours, ended)
             finally:

@@ -47,8 +47,11 @@ class Topics:
         """Set by the membership: called when a topic was seen to have another id than before."""
         self._first_ids: dict[str, UUID] = {}
         self._last_ids: dict[str, UUID] = {}
+        self._subscription: tuple[str, ...] = ()
+        """What we joined with."""
         self._ground: dict[str, int] = {}
-        """What our subscription and our plan stood on when they were made."""
+        """What our subscription and our plan stood on when they were made: topics, and partition counts of those that
+        we planned for. Followers compare names alone: the leader finds new partitions, and one rebalance is enough."""
         self._by_rack = False
         self._racks: PartitionRacks = {}
 
@@ -56,7 +59,9 @@ class Topics:
         """The topics to subscribe to now, sorted."""
         if self.brokers_match:
             return tuple(sorted(self._assigned.union(self._names)))
-        known = [name for name, info in self._cluster.metadata.topics.items() if not info.error]
+        topics = self._cluster.metadata.topics
+        # Kafka's own are had by name alone: each commit would make a record in them, to be committed again.
+        known = [name for name, info in topics.items() if not info.error and not info.is_internal]
         matching = {name for name in known for pattern in self._patterns if pattern.match(name)}
         return tuple(sorted(matching.union(self._names)))
 
@@ -128,12 +133,19 @@ class Topics:
 
     def subscribe(self) -> tuple[str, ...]:
         """The topics to join with; what changes from here on asks for another join."""
+        self._subscription, self._ground = self.subscribed(), self._current()
+        return self._subscription
+
+    def watch_counts(self, topics: Collection[str]) -> None:
+        """From now on more partitions of these are a change, too. Caller: an assignment that no leader watches."""
+        self._planned = frozenset(topics)
         self._ground = self._current()
-        return self.subscribed()
 
     def stop_leading(self) -> None:
-        """Another member watches its plan's topics."""
-        self._planned, self._by_rack, self._racks = frozenset(), False, {}
+        """Another member watches its plan's topics. Caller: the membership, whenever it does not lead."""
+        if self._planned:
+            self._planned, self._by_rack, self._racks = frozenset(), False, {}
+            self._ground = dict.fromkeys(self._subscription, 0)
 
     def doubt(self) -> None:
         """Something did not fit the metadata: refresh soon."""
@@ -177,8 +189,7 @@ class Topics:
             self.another_of_that_name()
 
     def _current(self) -> dict[str, int]:
-        subscribed = self.subscribed()
-        return {**dict.fromkeys(subscribed, 0), **self.counts({*subscribed, *self._planned})}
+        return {**dict.fromkeys(self.subscribed(), 0), **self.counts(self._planned)}
 
 
 def _difference(before: Mapping[str, int], now: Mapping[str, int]) -> str:

@@ -42,13 +42,14 @@ class WorkerProcess:
         self.channel: Channel | None = None
         self.state = WorkerState.STARTING
         self.started_at = now
+        self.ready_at: float | None = None
         self.pong: Pong | None = None
         self.pong_at: float | None = None
         self.runner_moved_at = now
         """When the runner's own counter was last seen to have grown."""
         self.killed_by_us: str | None = None
-        self.blamed: TopicPartition | None = None
-        """The partition whose record it was killed for."""
+        self.blamed: frozenset[TopicPartition] = frozenset()
+        """The partitions whose records it was killed for."""
         self.unanswered = 0
         """How many times in a row it was to be asked again, but had not answered yet."""
         self.revision = revision
@@ -116,9 +117,10 @@ class WorkerProcess:
         self.pong, self.pong_at, self.unanswered = pong, now, 0
         return dropped
 
-    def time_out(self, grant: int, offset: int) -> None:
-        """Raise `HandlerTimeout` in the runner, if it still has that record in hand."""
-        self.send(TimedOut(grant, offset))
+    def time_out(self, grant: int, offset: int, overdue_ns: int) -> None:
+        """Raise `HandlerTimeout` in the handler, if it still has that record in hand, and in all other calls with the
+        grant's records since `overdue_ns` or earlier."""
+        self.send(TimedOut(grant, offset, overdue_ns))
 
     # -- the ladder for a worker that does not stop, rung by rung ----------------------------------------------
 

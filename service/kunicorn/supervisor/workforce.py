@@ -46,11 +46,19 @@ class Workforce:
         self._transactional_ids = TransactionalIds(settings)
         self.templates = Templates(template, preload(settings), metrics, fatal)
         self.fetchers = fetchers = Fetchers(settings.workers.max_crashes, metrics, self._handling)
-        blueprint = Blueprint(1, self.templates.current, partial(self._configure, settings))
+        start_seconds = settings.workers.start_timeout_ms / 1000
+        blueprint = Blueprint(1, self.templates.current, partial(self._configure, settings), start_seconds)
         self.pool = pool = Pool(settings.workers.count, self.templates, blueprint, fetchers, metrics, fatal)
         self.replacer = Replacer(pool, fetchers, metrics, settings.group.drain_timeout_ms / 1000)
         self.reloader = Reloader(
-            settings, reread, self._configure, self._put_in_force, self.templates, pool, self.replacer, metrics
+            settings,
+            reread,
+            self._configure,
+            self._put_in_force,
+            self.templates,
+            self.replacer,
+            fetchers.try_again,
+            metrics,
         )
         self._timeouts = Timeouts(pool, fetchers, metrics, lambda topic: self._handling(topic).timeout_ms)
         self._recycler = Recycler(pool, self.replacer, settings.workers)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import traceback
+from collections.abc import Awaitable, Callable
+
+from kunicorn.errors import ServiceError
+from kunicorn.observe import logs
+
+log = logs.get("kunicorn")
+
+_AGAIN = 0.25
+"""Seconds until a task that still goes on is cancelled again: code that it calls may have taken the cancellation for
+something of its own."""
 
 
 class Works:
@@ -11,8 +21,10 @@ class Works:
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Future[None]] = []
+        self._failed = asyncio.Event()
         self._over = asyncio.Event()
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        """What ends the service, once there is something; it is logged."""
 
     def start(self, *works: Awaitable[None]) -> None:
         """Have these run until `cancel`."""
@@ -22,35 +34,65 @@ class Works:
             self._tasks.append(task)
 
     def fatal(self, error: Exception) -> None:
-        """End the service with this error; the first one counts, and none once the end was called."""
-        if not self._over.is_set():
-            self._error = error
-            self._over.set()
+        """End the service with this error, which is logged now; the first one counts, and none once the end was
+        called."""
+        if self.error is None and not self._over.is_set():
+            self.error = error
+            tell(error)
+            self._failed.set()
 
     def end(self) -> None:
         """End the service now, whatever is still under way."""
         self._over.set()
 
-    async def until_over(self, serving: Awaitable[None]) -> None:
-        """Wait for what comes first: `serving` is through, the end was called, or something fatal, which is raised."""
-        over = asyncio.ensure_future(self._over.wait())
+    async def until_over(self, serving: Awaitable[None], wind_up: Callable[[Exception], None]) -> None:
+        """Wait for what comes first: `serving` is through, or the end was called.
+
+        Something fatal is raised. If it comes while `serving` goes on, `wind_up` is called: it brings `serving` to its
+        end, or calls ours.
+        """
+        over, failed = asyncio.ensure_future(self._over.wait()), asyncio.ensure_future(self._failed.wait())
         task = asyncio.ensure_future(serving)
+        task.add_done_callback(self._done)
         self._tasks.append(task)
         try:
-            await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, over, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if self.error is not None and not task.done():
+                wind_up(self.error)
+                await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             over.cancel()
+            failed.cancel()
+        if self.error is not None:
+            raise self.error
         if task.done():
             task.result()
-        if self._error is not None:
-            raise self._error
 
-    async def cancel(self) -> None:
-        """Cancel everything, and wait until it has ended."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def cancel(self, within: float) -> list[str]:
+        """Cancel everything, again and again, until it has ended; the names of what has not within so many seconds."""
+        deadline = asyncio.get_running_loop().time() + within
+        while left := [task for task in self._tasks if not task.done()]:
+            if asyncio.get_running_loop().time() >= deadline:
+                return [_named(task) for task in left]
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=_AGAIN)
+        return []
 
     def _done(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+def tell(error: Exception) -> None:
+    """Log what ends the service: an expected failure by its message, a bug with its traceback."""
+    if isinstance(error, ServiceError):
+        log.error(str(error))
+    else:
+        text = "".join(traceback.format_exception(error))
+        log.error(f"a bug ends the service: {type(error).__name__}: {error}", exception=text)
+
+
+def _named(task: asyncio.Future[None]) -> str:
+    coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
+    return getattr(coroutine, "__qualname__", repr(task))

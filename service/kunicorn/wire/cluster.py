@@ -115,7 +115,11 @@ class Cluster:
             error = int(getattr(message, "error_code", ErrorCode.NONE))
             if error != ErrorCode.NONE:
                 raise ProtocolError(f"{connection.address} refuses Metadata: {describe(error)}")
-            return metadata_from(message)
+            metadata = metadata_from(message)
+            if not metadata.brokers:
+                # What it says of topics is as little true: it has not heard of them yet.
+                raise ProtocolError(f"{connection.address} names no brokers in its metadata: it is starting")
+            return metadata
 
         return await self.ask_any(ask)
 
@@ -159,7 +163,9 @@ class Cluster:
         except TimeoutError as error:
             self._sick.add(node_id)
             where = self._addresses.get(node_id)
-            raise RequestTimedOut(f"{where} (node {node_id}) accepted no connection within {limit:g} s") from error
+            raise RequestTimedOut(
+                f"{where} (node {node_id}) did not answer as a broker does within {limit:g} s"
+            ) from error
 
     @property
     def refusal(self) -> str | None:

@@ -51,8 +51,19 @@ def frame_length(prefix: bytes) -> int:
     """The length that the four bytes in front of a frame announce. Raises `ProtocolError`."""
     (length,) = _LENGTH.unpack(prefix)
     if not _CORRELATION_ID.size <= length <= MAX_FRAME_BYTES:
-        raise ProtocolError(f"not a Kafka frame: its first four bytes, {prefix!r}, announce {length} bytes")
+        raise ProtocolError(
+            _what_speaks(prefix) or f"not a Kafka frame: its first four bytes, {prefix!r}, announce {length} bytes"
+        )
     return int(length)
+
+
+def _what_speaks(prefix: bytes) -> str | None:
+    """What answers there, where that is no Kafka listener, or not one without TLS."""
+    if prefix[:2] in {b"\x15\x03", b"\x16\x03"}:
+        return "its listener speaks TLS: set kafka.security_protocol to SSL or SASL_SSL, or take its port without TLS"
+    if prefix == b"HTTP":
+        return "an HTTP server answers there: take the port of a Kafka listener in kafka.bootstrap_servers"
+    return None
 
 
 def correlation_id(frame: bytes) -> int:

@@ -3,7 +3,8 @@
 1. Two connections of its own: "control" and "offsets". A broker answers a connection in order, so a heartbeat would
    wait behind a commit that waits for a slow replica, and metadata behind a JoinGroup that waits for the group.
 2. LeaveGroup goes over "offsets": behind the last commit, and not behind a JoinGroup that is still parked, which
-   would hold it back until the others have given up on us.
+   would hold it back until the others have given up on us. So do heartbeats while a JoinGroup or SyncGroup is out:
+   another member's drain or plan may take minutes, and no commit is in their way then.
 3. No retries and no reactions here: the caller has one table for those.
 """
 
@@ -61,6 +62,8 @@ class Coordinator:
         waits for it goes on after the frame was written."""
         self._cluster = cluster
         self._group_id = group_id
+        self._parked = 0
+        """Requests on "control" that the broker may answer much later, and behind which it reads nothing."""
 
     async def find(self, timeout: float | None = None) -> Broker:
         """Ask the least loaded nodes in turn where the coordinator is, `timeout` each (3 s by default).
@@ -109,7 +112,7 @@ class Coordinator:
         fields = group_requests.join(
             self._group_id, member_id, instance_id, session_timeout_ms, rebalance_timeout_ms, protocols, reason
         )
-        return group_answers.joined(await self._ask(CONTROL, Api.JOIN_GROUP, lambda _: fields, timeout, sent=sent))
+        return group_answers.joined(await self._park(Api.JOIN_GROUP, fields, timeout, sent))
 
     async def sync(
         self,
@@ -123,12 +126,12 @@ class Coordinator:
     ) -> SyncAnswer:
         """SyncGroup; parked by the broker until the leader's has come. A follower's `plan` is empty."""
         fields = group_requests.sync(self._group_id, generation, member_id, instance_id, assignor, plan)
-        return group_answers.synced(await self._ask(CONTROL, Api.SYNC_GROUP, lambda _: fields, timeout))
+        return group_answers.synced(await self._park(Api.SYNC_GROUP, fields, timeout))
 
     async def heartbeat(self, *, generation: int, member_id: str, instance_id: str | None, timeout: float) -> int:
         """Heartbeat; its error code."""
         fields = group_requests.heartbeat(self._group_id, generation, member_id, instance_id)
-        answer = await self._ask(CONTROL, Api.HEARTBEAT, lambda _: fields, timeout)
+        answer = await self._ask(OFFSETS if self._parked else CONTROL, Api.HEARTBEAT, lambda _: fields, timeout)
         return int(answer.error_code)
 
     async def consumer_heartbeat(
@@ -213,6 +216,13 @@ class Coordinator:
 
         answer = await self._ask(OFFSETS, Api.OFFSET_FETCH, fields, timeout)
         return group_answers.offsets_fetched(answer, self._group_id)
+
+    async def _park(self, api: Api, fields: Fields, timeout: float, sent: asyncio.Event | None = None) -> Any:
+        self._parked += 1
+        try:
+            return await self._ask(CONTROL, api, lambda _: fields, timeout, sent=sent)
+        finally:
+            self._parked -= 1
 
     async def _ask(
         self,

@@ -49,6 +49,8 @@ class TopicInfo:
     topic_id: UUID | None = None
     error: int = 0
     partitions: Mapping[int, PartitionInfo] = field(default_factory=dict)
+    is_internal: bool = False
+    """One of Kafka's own: the offsets of groups, the state of transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def _topic(topic: Any) -> TopicInfo:
             )
             for each in topic.partitions or ()
         },
+        is_internal=bool(topic.is_internal),
     )
 
 

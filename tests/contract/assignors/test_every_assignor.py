@@ -125,9 +125,18 @@ def test_unknown_and_empty_topics_are_passed_over(assignor: Assignor) -> None:
 
 @pytest.mark.parametrize("racked", [False, True], ids=["", "racks"])
 @pytest.mark.parametrize("subscribed", [100, 50], ids=["equal", "unequal"])
-def test_200_members_with_20_000_partitions_are_planned_within_three_seconds(
+def test_200_members_with_ten_times_the_partitions_are_planned_at_about_ten_times_the_cost(
     assignor: Assignor, subscribed: int, racked: bool
 ) -> None:
+    def cost(each: int) -> float:
+        return min(planning(assignor, subscribed, each, racked=racked) for _ in range(3))
+
+    # Squared, it would be a hundred times as much; what no longer fits into the processor's caches takes three.
+    assert cost(200) < 60 * cost(20)
+
+
+def planning(assignor: Assignor, subscribed: int, each: int, *, racked: bool) -> float:
+    """Seconds of the processor that the plan takes when 50 members join 150, with 100 topics of `each` partitions."""
     names = [f"t{number:03}" for number in range(100)]
     members = [
         member(
@@ -137,12 +146,13 @@ def test_200_members_with_20_000_partitions_are_planned_within_three_seconds(
         )
         for rank in range(200)
     ]
-    partitions = dict.fromkeys(names, 200)
+    partitions = dict.fromkeys(names, each)
     pairs = [frozenset(RACKS) - {rack} for rack in RACKS]
-    racks = {TopicPartition(name, number): pairs[number % 3] for name in names for number in range(200)}
+    racks = {TopicPartition(name, number): pairs[number % 3] for name in names for number in range(each)}
     group = Group(tuple(members), partitions, racks if racked else {})
     running = after(group, assignor.plan(members[:150], partitions, group.racks), 1)
     began = time.process_time()
     plan = assignor.plan(running.members, partitions, group.racks)
-    assert time.process_time() - began < 3
-    assert set().union(*plan.values()) <= {TopicPartition(name, number) for name in names for number in range(200)}
+    taken = time.process_time() - began
+    assert set().union(*plan.values()) <= {TopicPartition(name, number) for name in names for number in range(each)}
+    return taken

@@ -10,6 +10,7 @@ from tests.contract.conformance import endurance, side_by_side
 from tests.contract.conformance.catalogue import SCENARIOS, SUITES
 from tests.contract.conformance.proofs import ROOT, TIERS, Proof, Tier, proofs
 from tests.contract.conformance.scenario import Area, Scenario
+from tests.contract.worker.defects import recorded
 
 PAGE = ROOT / "docs" / "conformance.md"
 
@@ -34,7 +35,9 @@ def page() -> str:
     parts = [_HEAD, "## Count\n", _count(shown), "\n## Scenarios\n"]
     for area in get_args(Area):
         parts += [f"\n### {area[0].upper()}{area[1:]}\n\n", *_listed(area, shown)]
-    return "\n".join(parts[:3]) + "".join(parts[3:]) + endurance.section(endurance.read()) + side_by_side.section()
+    scenarios = "\n".join(parts[:3]) + "".join(parts[3:])
+    stories = recorded.section(recorded.read())
+    return scenarios + endurance.section(endurance.read()) + stories + side_by_side.section()
 
 
 def _count(shown: Mapping[str, Sequence[Proof]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka.admin import NewPartitions
 
 from kunicorn.demo.check import Audit
@@ -11,7 +12,8 @@ from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to, own
 from tests.system.members import Members
-from tests.system.producing import committed_offsets, produce
+from tests.system.producing import committed_offsets, produce, producer
+from tests.waiting import wait_until
 
 LATEST = {"group": {"auto_offset_reset": "latest"}}
 
@@ -75,3 +77,53 @@ def test_a_partition_that_was_quiet_under_latest_loses_nothing_over_a_crash_and_
     report = Audit(members.audit).check({busy: range(50, 70), quiet: range(50, 90)})
     assert report.holds, report
     assert report.repeated == ()
+
+
+def _many_start_together(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], members: int = 8, partitions: int = 64
+) -> None:
+    """A new group under `latest` on a topic with old records: nobody handles one of them, and nothing new is missed."""
+    kafka.create_topic(topic, partitions)
+
+    def produce_each(count: int) -> None:
+        sender = producer(kafka.bootstrap)
+        for number in range(count * partitions):
+            sender.produce(topic, value=b"x", partition=number % partitions)
+        assert sender.flush(60) == 0
+
+    produce_each(5)
+    group = members_of(kafka.bootstrap, topic, workers=1, settings=LATEST)
+    started = [group.start(name=f"{topic}-{number}") for number in range(members)]
+    wait_until(
+        lambda: (
+            all(member.partitions("running") for member in started)
+            and sum(len(member.partitions("running")) for member in started) == partitions
+        ),
+        f"{partitions} running partitions in {members} members",
+        120,
+    )
+    produce_each(2)
+    wait_until(lambda: sum(handled_up_to(member) for member in started) == 7 * partitions, "what is new is handled", 60)
+    assert [member.stop() for member in started] == [0] * members
+    report = Audit(group.audit).check({TopicPartition(topic, number): range(5, 7) for number in range(partitions)})
+    assert report.holds, report
+    group.close()
+
+
+JOIN_TOGETHER = {"group.initial.rebalance.delay.ms": 3_000}
+"""Kafka's default; the brokers of other tests do not wait."""
+
+
+def test_a_new_group_of_many_members_handles_nothing_old_under_latest(
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
+) -> None:
+    _many_start_together(kafka_factory(overrides=JOIN_TOGETHER), topic, members_of)
+
+
+@pytest.mark.long
+def test_twenty_new_groups_of_many_members_handle_nothing_old_under_latest(
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
+) -> None:
+    kafka = kafka_factory(overrides=JOIN_TOGETHER)
+    for number in range(20):
+        _many_start_together(kafka, f"{topic}-{number}", members_of)

@@ -68,6 +68,12 @@ def test_a_record_is_tried_three_times_with_growing_waits_before_its_partition_h
     assert second >= 0.32
 
 
+def test_an_exception_that_says_half_a_character_halts_its_partition_as_any_other(scene: SceneMaker) -> None:
+    stage, member = with_a_failing_record(scene, "garble")
+    assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer Anna \\ud83d")
+    assert "died" not in member.output(), "the worker lives on"
+
+
 @pytest.mark.parametrize("value", ["exit", "interrupt"])
 def test_a_handler_that_raises_system_exit_or_keyboard_interrupt_halts_its_partition_at_once(
     scene: SceneMaker, value: str

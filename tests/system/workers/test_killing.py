@@ -22,6 +22,8 @@ from tests.system.workers.scene import Scene
 from tests.waiting import wait_until
 
 PARTITIONS, WORKERS = 8, 2
+SOON = 10.0
+"""Seconds: far more than a fork takes on a busy machine, far less than a rebalance would, or a session."""
 # Well below what two workers can handle: with a backlog, a partition waits for its turn and not for its worker.
 RATE = 300
 # The kills are ours and no record's fault: without this, two of them in the same record's hands would halt it.
@@ -168,11 +170,11 @@ def quiet(member: MemberProcess, warm: Holdings) -> Holdings | None:
 
 
 def judge_kills(scene: Scene, killer: Killer, report: Report) -> None:
-    """At most the record in hand is repeated for each kill, and partitions go on within a second."""
+    """At most the record in hand is repeated for each kill, and partitions go on without a rebalance or a time-out."""
     assert report.holds, report
     assert len(report.repeated) <= len(killer.killed), report
     assert {tp.partition: end for tp, end in scene.ends().items()} == scene.committed()
-    assert slowest_resumption(scene, killer.last_kills_ns) < 1.0
+    assert slowest_resumption(scene, killer.last_kills_ns) < SOON
 
 
 def test_twenty_killed_workers_and_three_killed_templates_repeat_a_record_each_and_leave_nothing_behind(

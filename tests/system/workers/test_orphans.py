@@ -11,7 +11,7 @@ import pytest
 from tests.system.members import MemberProcess
 from tests.system.workers import procfs
 from tests.system.workers.scene import Scene
-from tests.waiting import wait_until
+from tests.waiting import runs, wait_until
 
 SceneMaker = Callable[..., Scene]
 NEW_PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -42,6 +42,55 @@ def test_children_that_a_handler_leaves_behind_do_not_stay_zombies(scene: SceneM
     assert member.output().count("died: SIGKILL") == 1, "no worker's status was reaped as a stranger's"
     assert member.stop() == 0
     assert stage.judge({worker}).holds
+
+
+def left_behind(stage: Scene, member: MemberProcess, how: str) -> int:
+    """The process that a handler has left behind in that way."""
+    stage.send(0, how.rstrip("s"))
+    (mark,) = member.wait(lambda: list(stage.marks.glob(f"0@* {how} as *")), f"a child that {how}")
+    return int(mark.name.rpartition(" ")[2])
+
+
+def end_worker(stage: Scene, member: MemberProcess, by: str) -> None:
+    """Have the only worker end in that way, and wait for its successor."""
+    (worker,) = [w["pid"] for w in member.workers()]
+    if by == "recycling":
+        stage.send(0, *["and on"] * 20)
+    elif by == "os._exit":
+        stage.send(0, "die once")
+    else:
+        os.kill(worker, signal.Signals[by])
+    member.wait(lambda: [w for w in member.workers() if w["pid"] not in (None, worker)], "a successor", 20)
+
+
+@pytest.mark.parametrize("by", ["SIGKILL", "SIGSEGV", "SIGABRT", "os._exit", "recycling"])
+def test_what_a_handler_started_dies_with_its_worker_however_that_ends(scene: SceneMaker, by: str) -> None:
+    recycling = {"max_records": 10} if by == "recycling" else {}
+    stage = scene(1, workers=1, settings={"workers": recycling})
+    member = stage.members.start()
+    member.wait_running(1)
+    child = left_behind(stage, member, "lingers")
+    assert runs(child)
+    end_worker(stage, member, by)
+    member.wait(lambda: not runs(child), "the child's end", 5)
+    member.wait(lambda: not procfs.zombies_of(member.pid), "its corpse to be reaped", 5)
+    assert member.stop() == 0
+
+
+def test_a_child_in_a_session_of_its_own_outlives_its_worker_and_the_service(scene: SceneMaker) -> None:
+    stage = scene(1, workers=1)
+    member = stage.members.start()
+    member.wait_running(1)
+    child = left_behind(stage, member, "escapes")
+    try:
+        end_worker(stage, member, "SIGKILL")
+        escaped = procfs.info(child)
+        assert escaped is not None
+        assert (escaped.parent, escaped.state != "Z") == (member.pid, True), "adopted, and left alone"
+        assert member.stop() == 0
+        assert runs(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a PID namespace")

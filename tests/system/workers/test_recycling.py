@@ -16,6 +16,8 @@ from tests.system.workers.scene import Scene
 
 SceneMaker = Callable[..., Scene]
 PARTITIONS, WORKERS, RATE = 8, 2, 500
+SOON = 10.0
+"""Seconds: a busy machine's pause may be long; a session, or a worker's start limit, is longer."""
 
 
 def recycled(member: MemberProcess, reason: str) -> int:
@@ -62,7 +64,7 @@ def test_workers_that_have_handled_max_records_are_replaced_without_a_rebalance_
     stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings={"workers": {"max_records": 500}})
     member = recycle_under_load(stage, "records", 6)
     assert "records (max_records = 500)" in member.output()
-    assert longest_pause(stage) < 1.0
+    assert longest_pause(stage) < SOON
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,62 @@ def test_a_reload_under_load_brings_new_code_without_a_rebalance_or_a_record_twi
     assert (service.member.generation(), len(service.stage.rebalances())) == (generation, rebalances)
     service.member.wait(lambda: len(procfs.children(service.member.pid)) == 1 + WORKERS, "old processes to go")
     service.end()
+
+
+FALTERS = """
+from tests.system.handlers import audited
+
+def handle(record):
+    audited.handle(record) if record.value != b"order" else record.value["idd"]  # {version} {padding}
+"""
+
+
+def test_partitions_that_the_handler_has_halted_are_tried_again_with_corrected_code(
+    scene: SceneMaker, tmp_path: Path
+) -> None:
+    service = Deployed(scene, tmp_path, handler={"entrypoint": "deployed:handle", "max_attempts": 1})
+    service.deploy("falters", FALTERS)
+    service.reload("completed")
+    for partition in (0, 1, 2):
+        service.stage.send(partition, "order")
+    service.member.wait(lambda: len(service.member.partitions("halted")) == 3, "three to halt")
+    service.deploy("corrected")
+    assert "3 halted partitions are tried again with revision 3" in service.reload("completed", 2)["message"]
+    assert "3 halted partitions are tried again with revision 3" in service.member.output()
+    for partition in (0, 1, 2):
+        service.stage.wait_handled(partition, 0, service.member)
+    service.member.wait_running(PARTITIONS)
+    service.end()
+
+
+def one_more_descriptor(pid: int) -> int:
+    """The limit that leaves that process one descriptor, enough to read a file and not for a pair of sockets."""
+    taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+    free = [fd for fd in range(len(taken) + 2) if fd not in taken]
+    return free[0] + 1
+
+
+def test_a_reload_that_gets_no_process_changes_nothing_and_nor_does_a_worker_that_cannot_be_forked(
+    deployed: Callable[..., Deployed],
+) -> None:
+    service = deployed()
+    member, before = service.member, service.pids()
+    _, hard = resource.prlimit(member.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (one_more_descriptor(member.pid), hard))
+    member.process.send_signal(signal.SIGHUP)
+    member.wait(lambda: "reload failed, nothing is changed" in member.output(), "the reload to fail")
+    # None at all: those of a dead worker are free again.
+    resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (3, hard))
+    os.kill(before[0], signal.SIGKILL)
+    member.wait(lambda: "could not be forked" in member.output(), "a fork to fail")
+    resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    member.wait(lambda: len(service.pids()) == WORKERS and before[0] not in service.pids(), "a successor")
+    assert before[1] in service.pids()
+    assert "Too many open files" in member.status()["reload"]["message"]
+    service.deploy("second")
+    service.reload("completed")
+    service.handled_by("second", 0)
+    assert member.stop() == 0
 
 
 def test_safe_settings_take_effect_and_the_others_are_named(deployed: Callable[..., Deployed]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pydantic import SecretStr
 
+from kunicorn import local
 from kunicorn.control.plan import lines
 from kunicorn.control.service import RunningService
 from kunicorn.errors import ConfigError
@@ -91,7 +95,54 @@ def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp
     assert (own.url, own.token) == ("http://127.0.0.1:9401", TOKEN)
     assert TOKEN not in repr(named)
     with pytest.raises(ConfigError, match=r"http\.token or http\.token_file"):
-        RunningService.of(settings(), None, None)
+        RunningService.of(settings(), "http://pod:9400", None)
     with pytest.raises(ConfigError, match="--token-file"):
         RunningService.of(settings(), None, tmp_path / "nowhere")
     assert not HttpSettings().acts
+
+
+async def test_on_its_own_machine_the_services_user_needs_no_token(capfd: pytest.CaptureFixture[str]) -> None:
+    service = Service()
+    async with serving(service) as server:
+        running = RunningService.of(settings(port=server.port), None, None)
+        answer = await asyncio.to_thread(running.ask, "resume", {"partitions": ["orders:1"]})
+        assert (answer["ok"], answer["said"]) == (True, "resume is done")
+        refused = await asyncio.to_thread(running.ask, "recycle", {"worker": 9})
+        assert (refused["ok"], refused["said"]) == (False, "there is no worker 9")
+        with pytest.raises(ConfigError, match="no such action"):
+            await asyncio.to_thread(running.ask, "explode", {})
+    assert service.done == [("resume", ["orders:1"])]
+    assert "resume was asked for over HTTP by this machine (" in capfd.readouterr().err
+
+
+async def test_another_users_orders_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    async with serving(service) as server:
+        monkeypatch.setattr(local, "may_deal_with_us", lambda sock: False)
+        running = RunningService.of(settings(port=server.port), None, None)
+        with pytest.raises(ConfigError, match="no service of this user"):
+            await asyncio.to_thread(running.ask, "drain", {})
+    assert service.done == []
+
+
+def test_whose_process_is_at_the_other_end_is_asked_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert local.may_deal_with_us(ours)
+        monkeypatch.setattr(local, "_UCRED", mock.Mock(size=12, unpack=lambda _: (1, 4711, 4711)))
+        assert not local.may_deal_with_us(ours)
+
+
+async def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(Service()) as server:
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        monkeypatch.setattr(local, "may_deal_with_us", lambda sock: False)
+        with pytest.raises(PermissionError, match="another user"):
+            await asyncio.to_thread(local.connect, server.port, 10)
+
+
+def test_where_nobody_runs_or_the_port_is_any_it_is_told_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="answers on this machine"):
+        RunningService.of(settings(port=1), None, None).ask("drain", {})
+    with pytest.raises(ConfigError, match=r"http\.port = 0 takes any port"):
+        RunningService.of(settings(port=0), None, None)

@@ -106,11 +106,34 @@ def test_heartbeats_go_on_between_join_and_sync() -> None:
     assert "SendHeartbeat" in talk.kinds()
 
 
-def test_no_heartbeat_goes_out_behind_a_parked_join() -> None:
+def test_whoever_has_no_generation_yet_sends_no_heartbeat_beside_its_join() -> None:
     talk = Conversation()
     talk.find()
     talk.tell(ev.Tick(), after=60)
     assert talk.ordered == []
+
+
+def test_heartbeats_beside_a_parked_join_keep_membership_certain() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    talk.order(ev.SendJoin)
+    for _ in range(400):
+        talk.heartbeat(REBALANCING)
+        assert talk.member.state is State.JOINING
+    assert talk.now > 250
+    assert talk.order(ev.BeCertain).until > talk.now + 40
+
+
+def test_a_generation_that_is_over_while_its_successor_is_joined_is_no_loss() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    join = talk.order(ev.SendJoin)
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert not {"Lose", "SendJoin"} & set(talk.kinds()), "the answer to JoinGroup is on its way"
+    talk.sync(talk.join(join, generation=2), tps(0))
+    assert talk.member.owned == frozenset(tps(0))
 
 
 def test_the_leader_plans_before_it_syncs_and_a_follower_sends_no_plan() -> None:
@@ -388,10 +411,23 @@ def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_nev
     talk.heartbeat(REBALANCING)
     sync = talk.join(talk.order(ev.SendJoin), generation=2)
     talk.heartbeat(REBALANCING)
+    talk.heartbeat(REBALANCING)
     talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
     again = talk.order(ev.SendJoin)
     assert (again.generation, again.owned) == (2, tps(0))
     assert not talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0, 1), "consumer", talk.assignor), talk.now)), "too late"
+
+
+def test_a_rebalance_announced_once_while_sync_is_out_leaves_the_plan_a_moment_to_come() -> None:
+    """librdkafka's mock cluster announces one to whoever waits for the plan: two members joined in turns for ever."""
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    sync = talk.join(talk.order(ev.SendJoin), generation=2)
+    talk.heartbeat(REBALANCING)
+    assert talk.order(ev.BeCertain)
+    talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0, 1), "consumer", talk.assignor), talk.now))
+    assert (talk.member.state, talk.member.generation) == (State.STABLE, 2)
 
 
 @pytest.mark.scenario("HeartbeatTest")
@@ -451,16 +487,74 @@ def test_a_static_member_goes_without_leave_group() -> None:
     assert "SendLeave" not in talk.kinds()
 
 
-def test_a_leave_in_the_middle_of_a_rebalance_waits_for_the_answer_to_sync_then_commits() -> None:
+def test_a_leave_while_a_join_is_parked_drains_and_commits_at_once() -> None:
+    talk = Conversation()
+    talk.settle(0, 1)
+    talk.heartbeat(REBALANCING)
+    talk.order(ev.SendJoin)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    assert revoke.partitions == tps(0, 1)
+    assert talk.may_commit(), "brokers take commits until all have joined"
+    talk.heartbeat(REBALANCING)
+    talk.tell(ev.Released(revoke))
+    leave = talk.order(ev.SendLeave)
+    talk.tell(ev.LeaveAnswered(leave, 0))
+    assert talk.member.state is State.LEFT
+
+
+def test_a_leaving_member_takes_part_in_the_next_generation_as_its_drain_can_be_committed_only_there() -> None:
     talk = Conversation()
     talk.settle(0, 1)
     talk.heartbeat(REBALANCING)
     join = talk.order(ev.SendJoin)
-    assert talk.tell(ev.LeaveWanted("SIGTERM")) == []
-    talk.sync(talk.join(join, generation=2), tps(0, 1, 2))
-    assert talk.order(ev.Revoke).partitions == tps(0, 1)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    assert talk.tell(ev.CommitRefused(1, "me", ILLEGAL_GENERATION)) == [], "JoinGroup's answer is on its way"
+    sync = talk.join(join, generation=2)
+    assert not talk.may_commit()
+    talk.sync(sync, tps(0, 1, 2))
     assert "Assign" not in talk.kinds()
-    assert talk.may_commit()
+    assert (talk.may_commit(), talk.member.generation) == (True, 2)
+    talk.tell(ev.Released(revoke))
+    assert talk.order(ev.SendLeave).member_id == "me"
+
+
+def test_a_leaving_leader_makes_the_plan_that_the_others_wait_for() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    join = talk.order(ev.SendJoin)
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    talk.tell(ev.Joined(join, JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
+    talk.tell(ev.Planned(talk.order(ev.MakePlan), {"me": tps(0)}))
+    assert talk.order(ev.SendSync).plan == {"me": tps(0)}
+    assert talk.member.state is State.LEAVING
+
+
+@pytest.mark.parametrize("error", [None, NOT_COORDINATOR, NOT_AVAILABLE, LOADING, REBALANCING])
+@pytest.mark.parametrize("asked", ["join", "sync"])
+def test_a_leave_outlives_a_coordinator_that_is_lost_in_the_middle_of_a_rebalance(
+    asked: str, error: int | None
+) -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    join = talk.order(ev.SendJoin)
+    sync = talk.join(join, generation=2) if asked == "sync" else None
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    if error is None:
+        talk.tell(ev.Unanswered(sync or join, "closed"))
+    elif sync is not None:
+        talk.tell(ev.Synced(sync, SyncAnswer(error), talk.now))
+    else:
+        talk.tell(ev.Joined(join, JoinAnswer(error)))
+    talk.tell(ev.Tick(), after=2)
+    talk.tell(ev.CoordinatorFound())
+    assert "SendJoin" not in talk.kinds()
+    talk.tell(ev.Released(revoke))
+    assert talk.order(ev.SendLeave).member_id == "me"
 
 
 @pytest.mark.scenario("testPendingMemberShouldLeaveGroup")

@@ -475,3 +475,75 @@ def test_a_step_is_in_the_table_or_refused(state: State, step: Step) -> None:
     else:
         with pytest.raises(IllegalStep):
             take(CONSUMER, state, step)
+
+
+@pytest.mark.parametrize("why", ["unanswered", "fenced"])
+def test_a_static_member_that_may_hold_its_slot_itself_lets_go_of_it_before_it_joins_again(why: str) -> None:
+    talk = Conversation(instance_id="pod-0")
+    if why == "unanswered":
+        talk.tell(ev.Unanswered(talk.find(), "timed out"))
+        talk.tell(ev.Tick(), after=1)
+        talk.tell(ev.CoordinatorFound())
+    else:
+        talk.settle(0)
+        talk.answer(error=FENCED_EPOCH)
+    assert talk.next_beat().epoch == 0
+    talk.answer(error=UNRELEASED)
+    assert talk.order(ev.SendConsumerHeartbeat).epoch == -2
+    talk.answer()
+    assert talk.next_beat().epoch == 0
+    assert talk.now < 105
+    talk.answer(owned(0), epoch=5)
+    assert talk.member.owned == frozenset(tps(0))
+
+
+@pytest.mark.parametrize("error", [82, 25, 14, 999])
+def test_a_static_slot_that_turns_out_to_be_anothers_is_waited_for(error: int) -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.tell(ev.Unanswered(talk.find(), "timed out"))
+    talk.tell(ev.Tick(), after=1)
+    talk.tell(ev.CoordinatorFound())
+    talk.answer(error=UNRELEASED)
+    assert talk.order(ev.SendConsumerHeartbeat).epoch == -2
+    talk.answer(error=error)
+    for _ in range(5):
+        assert talk.next_beat().epoch == 0
+        talk.answer(error=UNRELEASED)
+        assert "Fail" not in talk.kinds()
+
+
+def test_a_member_told_to_leave_before_a_broker_turned_the_protocol_down_does_not_join_with_the_other() -> None:
+    talk = Conversation()
+    beat = talk.find()
+    talk.tell(ev.LeaveWanted("SIGTERM"))
+    revoke = talk.order(ev.Revoke)
+    talk.tell(ev.ConsumerHeartbeatAnswered(beat, ConsumerHeartbeatAnswer(UNSUPPORTED_VERSION), False))
+    assert talk.kinds() == set()
+    talk.tell(ev.Released(revoke))
+    leave = talk.order(ev.SendConsumerHeartbeat)
+    talk.tell(ev.ConsumerHeartbeatAnswered(leave, ConsumerHeartbeatAnswer(UNSUPPORTED_VERSION), False))
+    assert talk.state() is State.LEFT
+
+
+def test_a_member_whose_group_was_deleted_joins_again_and_a_newcomer_is_refused() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.answer(error=69)
+    assert talk.order(ev.Lose).partitions == tps(0)
+    assert talk.next_beat().epoch == 0
+    talk.answer(error=69)
+    assert "migration" in talk.order(ev.Fail).message
+
+
+def test_a_member_that_may_not_see_its_topics_for_a_while_stays_one() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    for _ in range(3):
+        talk.answer(error=29)
+        assert not talk.kinds() & {"Lose", "Fail"}
+    talk.answer()
+    assert talk.state() is State.STABLE
+    newcomer = Conversation()
+    newcomer.find()
+    newcomer.answer(error=29)
+    assert "DESCRIBE" in newcomer.order(ev.Fail).message

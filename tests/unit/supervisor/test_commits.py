@@ -11,6 +11,7 @@ from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
+from kunicorn.pipes.marks import with_partitions, written
 from kunicorn.supervisor.commits import Commits
 from kunicorn.topics import Position, TopicPartition
 
@@ -191,3 +192,12 @@ async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tr
     commits = committer(broker, consumed)
     assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
     assert len(broker.requests) == 2
+
+
+async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_and_none_if_that_is_too_long() -> None:
+    whole = with_partitions(64, written(0, {5}))
+    refused = CommitAnswer({ZERO: 12})
+    broker = Broker(refused, refused)
+    commits = Commits(broker, dict, lambda *_: None, Metrics())
+    assert await commits.starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10)
+    assert [each[ZERO].done for each in broker.requests] == [whole, "kunicorn:partitions:64", ""]

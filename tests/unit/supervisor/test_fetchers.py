@@ -9,6 +9,7 @@ import pytest
 
 from kunicorn.group.partitions import PartitionState
 from kunicorn.pipes import clock
+from kunicorn.pipes.ledger import HAND_OFFSET
 from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
 from kunicorn.topics import Position, TopicPartition
 from tests.fakes.stage import Stage, consumed, tps
@@ -129,6 +130,20 @@ def test_where_records_are_not_to_halt_the_third_worker_is_told_which_one_killed
     assert start.poison == "2 workers died (SIGKILL) with offset 150 in hand"
 
 
+def test_deaths_with_a_record_behind_a_gap_are_its_own_wherever_the_gap_begins() -> None:
+    """The first worker had a chunk in hand, was done with 150, and says 151 of the next; the second one says 152."""
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    assert die_with(stage, 151, 1, times=1).poison == ""
+    worker, start = stage.workers[0], stage.start_of(0)
+    worker.consume(start, 151, in_hand=1)
+    worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = 152
+    stage.die()
+    stage.revive()
+    start = stage.start_of(0)
+    assert (start.offset, start.poison_offset, start.poison_deaths) == (151, 152, 2)
+
+
 def test_behind_the_record_that_killed_workers_nothing_is_kept_from_the_handler() -> None:
     stage = Stage(poison_halts=False)
     stage.give(0)
@@ -146,6 +161,26 @@ def test_a_batch_that_killed_workers_is_looked_through_record_by_record_for_the_
     assert die_with(stage, 153, 1, times=1).poison == ""
     start = die_with(stage, 153, 1, times=1)
     assert (start.offset, start.poison) == (153, "2 workers died (SIGKILL) with offset 153 in hand")
+
+
+def test_a_record_of_a_batch_with_gaps_is_found_by_as_many_deaths_as_one_of_a_batch_without() -> None:
+    """Compaction has left every tenth offset."""
+    stage = Stage(poison_halts=False, batches=True)
+    stage.give(0)
+    offsets, killer, deaths = range(100, 1100, 10), 950, 0
+    while not stage.start_of(0).poison:
+        start = stage.start_of(0)
+        batches = [offsets[at : at + 100] for at in range(0, len(offsets), 100)]
+        if start.singly_until > start.offset:
+            assert start.singly_until > killer, "what comes behind it is a batch again, with it among others"
+            batches = [range(offset, offset + 1) for offset in offsets]
+        batch = next(batch for batch in batches if killer in batch)
+        stage.workers[0].consume(start, batch[0], in_hand=len(batch), end=batch[-1] + 1)
+        stage.die()
+        stage.revive()
+        deaths += 1
+    assert deaths == 4
+    assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 950 in hand"
 
 
 def test_workers_that_we_killed_say_nothing_against_their_record() -> None:
@@ -166,7 +201,7 @@ def test_two_deaths_at_different_records_halt_nothing(stage: Stage) -> None:
     assert stage.state(0) is PartitionState.STARTING
 
 
-def test_a_handler_that_gave_up_halts_the_partition_at_the_failing_record(stage: Stage) -> None:
+async def test_a_handler_that_gave_up_halts_the_partition_at_the_failing_record(stage: Stage) -> None:
     stage.give(0, 1)
     start = stage.start_of(0)
     stage.fetchers.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.HANDLER, 133, 3, "ValueError: no"))
@@ -175,16 +210,50 @@ def test_a_handler_that_gave_up_halts_the_partition_at_the_failing_record(stage:
     assert stage.state(1) is PartitionState.STARTING
 
 
-def test_an_offset_out_of_range_is_resolved_anew_and_not_halted(stage: Stage) -> None:
+async def test_after_a_reload_only_what_the_handler_has_halted_is_tried_again(stage: Stage) -> None:
+    stage.give(0, 1, 2, 3)
+    kinds = {0: FailureKind.HANDLER, 1: FailureKind.PARTITION, 2: FailureKind.HANDLER}
+    for number, kind in kinds.items():
+        start = stage.start_of(number)
+        stage.fetchers.worker_failed(stage.workers[0], Failed(start.grant, kind, 100, 3, "why"))
+    assert [stage.state(number) for number in kinds] == [PartitionState.HALTED] * 3
+    assert stage.fetchers.try_again("tried again with revision 2") == 2
+    assert [stage.state(number) for number in kinds] == [
+        PartitionState.STARTING,
+        PartitionState.HALTED,
+        PartitionState.STARTING,
+    ]
+    assert stage.start_of(0).offset == 100
+    assert stage.fetchers.try_again("tried again with revision 3") == 0
+
+
+def test_a_record_that_killed_workers_is_tried_again_with_the_deaths_of_a_new_one(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(2):
+        stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
+        stage.die()
+        stage.revive()
+    assert stage.state(0) is PartitionState.HALTED
+    assert stage.fetchers.try_again("tried again with revision 2") == 1
+    stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
+    stage.die()
+    stage.revive()
+    assert stage.state(0) is PartitionState.STARTING
+
+
+async def test_an_offset_out_of_range_is_resolved_anew_and_not_halted(stage: Stage) -> None:
     stage.give(0)
     stage.resolving.clear()
     report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 100, 3, "Offset out of range")
     stage.fetchers.worker_failed(stage.workers[0], report)
+    await asyncio.sleep(0)
     assert stage.state(0) is PartitionState.RESOLVING
     assert [p.tp.partition for p in stage.resolving] == [0]
 
 
-def test_a_position_outside_the_log_is_handed_out_as_the_one_to_take_until_a_worker_has_taken_it(stage: Stage) -> None:
+async def test_a_position_outside_the_log_is_handed_out_as_the_one_to_take_until_a_worker_has_taken_it(
+    stage: Stage,
+) -> None:
     stage.give(0)
     assert not stage.start_of(0).reset
     report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 100, 3, "Offset out of range")

@@ -84,7 +84,7 @@ def test_a_report_of_a_stopped_fetcher_says_what_is_done_ahead(stage: Stage) -> 
     assert read(104, stage.start_of(0).done) == {106}
 
 
-def test_what_was_done_of_a_log_that_was_truncated_is_forgotten(stage: Stage) -> None:
+async def test_what_was_done_of_a_log_that_was_truncated_is_forgotten(stage: Stage) -> None:
     stage.give(0)
     start = handle(stage, 0, 104, {106}, ())
     stage.fetchers.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.TRUNCATED, 104, 3, "cut"))
@@ -157,7 +157,7 @@ def test_a_worker_killed_for_the_record_it_had_for_too_long_blames_no_other(stag
     stage = Stage(max_crashes=1, poison_halts=False)
     stage.give(0)
     handle(stage, 0, 105, (), {105, 106, 107})
-    stage.workers[0].killed_by_us, stage.workers[0].blamed = "took too long", ZERO
+    stage.workers[0].killed_by_us, stage.workers[0].blamed = "took too long", frozenset({ZERO})
     start = next_life(stage)
     assert (start.poison_offset, start.suspects) == (105, [])
 

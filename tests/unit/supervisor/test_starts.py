@@ -8,7 +8,7 @@ import pytest
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.supervisor.starts import EARLIEST, LATEST, begin, find, look_up, recover
+from kunicorn.supervisor.starts import EARLIEST, LATEST, Starts, begin, find, look_up, recover
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
@@ -23,6 +23,7 @@ class Log:
         self.first, self.last = 100, 500
         self.epoch_end: int | None = None
         self.anew: set[str] = set()
+        self.asked: set[TopicPartition] = set()
 
     async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
         if self.group_error:
@@ -30,6 +31,7 @@ class Log:
         return OffsetFetchAnswer(0, {tp: self.committed[tp] for tp in partitions if tp in self.committed})
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        self.asked |= set(queries)
         return {tp: LogOffset(0, self._at(at)) for tp, at in queries.items()}
 
     def _at(self, timestamp: int) -> int:
@@ -50,6 +52,11 @@ class Log:
 NOTHING = Committed(0)
 
 
+def offsets(starts: Starts) -> dict[TopicPartition, int]:
+    """Those that were chosen."""
+    return {tp: start.offset for tp, start in starts.chosen.items()}
+
+
 async def test_a_committed_offset_is_taken_with_its_leader_epoch() -> None:
     starts = await look_up(Log({OLD: Committed(0, 250, 7)}), [OLD], "earliest")
     assert starts.committed == {OLD: Position(250, 7)}
@@ -61,21 +68,51 @@ async def test_a_partition_never_committed_starts_by_policy_and_the_choice_is_to
     policy: str, start: int
 ) -> None:
     starts = await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD], policy)
-    assert starts.chosen == {OLD: Position(start)}
+    assert offsets(starts) == {OLD: start}
 
 
-async def test_a_partition_that_appears_after_the_group_committed_on_its_topic_starts_at_its_beginning() -> None:
-    log = Log({OLD: Committed(0, 250), NEW: NOTHING, QUIET: NOTHING})
-    starts = await look_up(log, [NEW], "latest")
-    assert starts.chosen == {NEW: Position(100)}
+async def test_a_partition_added_after_the_group_began_starts_at_its_beginning_under_latest() -> None:
+    log = Log({OLD: Committed(0, 250, 7, "kunicorn:partitions:2"), NEW: NOTHING, QUIET: NOTHING})
+    starts = await look_up(log, [NEW, QUIET], "latest")
+    assert offsets(starts) == {NEW: 500, QUIET: 100}
+    assert {each.done for each in starts.chosen.values()} == {"kunicorn:partitions:2"}, "told on with every commit"
+
+
+async def test_what_others_have_chosen_a_moment_before_does_not_make_ours_new() -> None:
+    first = await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD], "latest")
+    committed = Committed(0, first.chosen[OLD].offset, -1, first.chosen[OLD].done)
+    starts = await look_up(Log({OLD: committed, NEW: NOTHING, QUIET: NOTHING}), [NEW, QUIET], "latest")
+    assert offsets(starts) == {NEW: 500, QUIET: 500}
+
+
+async def test_beside_offsets_of_other_clients_what_lies_above_them_was_added_since() -> None:
+    log = Log({OLD: NOTHING, NEW: Committed(0, 250, metadata="by another client"), QUIET: NOTHING})
+    starts = await look_up(log, [OLD, QUIET], "latest")
+    assert offsets(starts) == {OLD: 500, QUIET: 100}
+
+
+@pytest.mark.parametrize("hidden", [Committed(88), None])
+async def test_nothing_is_chosen_while_the_answer_may_hide_that_the_group_has_begun(hidden: Committed | None) -> None:
+    log = Log({NEW: NOTHING, QUIET: NOTHING} | ({OLD: hidden} if hidden is not None else {}))
+    assert not (await look_up(log, [NEW], "latest")).chosen
+
+
+async def test_a_partition_that_our_metadata_does_not_show_yet_is_asked_for_again() -> None:
+    unseen = TopicPartition("orders", 3)
+    log = Log(dict.fromkeys((OLD, NEW, QUIET, unseen), NOTHING))
+    starts = await look_up(log, [QUIET, unseen], "latest")
+    assert offsets(starts) == {QUIET: 500}, "committed with 3 partitions, it would call the fourth a new one"
+    assert unseen in log.asked, "its leader is asked for, so that the metadata is refreshed"
 
 
 async def test_a_topic_created_anew_starts_at_its_beginning_whatever_the_policy() -> None:
     log = Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING))
     log.anew = {"orders"}
-    assert (await look_up(log, [OLD], "latest")).chosen == {OLD: Position(100)}
+    starts = await look_up(log, [OLD], "latest")
+    assert offsets(starts) == {OLD: 100}
+    assert starts.chosen[OLD].done == "kunicorn:partitions:0", "nor do its other partitions have anything to skip"
     log = Log({OLD: Committed(0, 250)})
-    assert (await begin(log, [OLD])).chosen == {OLD: Position(100)}, "what is committed may be of the old one"
+    assert (await begin(log, [OLD])).chosen == starts.chosen, "what is committed may be of the old one"
 
 
 async def test_without_a_policy_a_partition_never_committed_waits_for_a_person() -> None:
@@ -144,7 +181,7 @@ RETRY = TopicPartition("shop.retry.5s", 0)
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 async def test_a_retry_topic_starts_at_its_beginning_whatever_the_policy(policy: str) -> None:
     starts = await look_up(Log({OLD: Committed(0, 250), RETRY: NOTHING}), [OLD, RETRY], policy, {RETRY.topic})
-    assert starts.chosen == {RETRY: Position(100)}
+    assert offsets(starts) == {RETRY: 100}
     assert not starts.open
     lost = {OLD: Position(20), RETRY: Position(20)}
     assert (await recover(Log({}), lost, policy, {RETRY.topic})).chosen[RETRY] == Position(100)

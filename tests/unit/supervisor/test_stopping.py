@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from unittest import mock
 
+from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.settings import GroupSettings
 from kunicorn.supervisor.source import Source, Words
 from kunicorn.supervisor.stopping import Stopping
+from kunicorn.supervisor.watchdog import Watchdog
 
 GROUP = GroupSettings(id="g", topics=("orders",))
 
@@ -17,7 +19,8 @@ class Told:
     def __init__(self) -> None:
         self.source = mock.Mock(spec=Source, over=False, words=Words("leaving", "clean", "unclean", "overdue"))
         self.ends = 0
-        self.stopping = Stopping(self.source, GROUP, self._end)
+        self.watchdog = mock.Mock(spec=Watchdog)
+        self.stopping = Stopping(self.source, GROUP, self._end, self.watchdog)
 
     def _end(self) -> None:
         self.ends += 1
@@ -58,3 +61,53 @@ async def test_nothing_is_hurried_once_it_is_over() -> None:
     told.stopping.ask("SIGTERM")
     told.source.hurry.assert_not_called()
     assert not told.stopping.hurried
+
+
+async def test_a_third_signal_ends_the_process() -> None:
+    told = Told()
+    told.stopping.serving = True
+    told.stopping.ask("SIGTERM")
+    told.stopping.ask("SIGTERM")
+    told.watchdog.bite.assert_not_called()
+    told.stopping.ask("SIGTERM")
+    assert told.watchdog.bite.call_args.args[1] == ExitCode.NOT_ALL_COMMITTED
+
+
+async def test_whatever_is_begun_the_watchdog_waits_no_longer_than_its_budget_and_some_seconds() -> None:
+    told = Told()
+    told.stopping.serving = True
+    told.stopping.ask("SIGTERM")
+    budget = (GROUP.drain_timeout_ms + GROUP.commit_timeout_ms) / 1000
+    (armed,) = told.watchdog.arm.call_args.args
+    assert budget < armed <= budget + 15
+    assert told.stopping.shut_down() > 0
+    assert told.watchdog.arm.call_args.args[0] < armed
+    assert told.stopping.begun
+
+
+async def test_what_is_fatal_while_serving_leaves_in_order_with_the_budget_that_there_is_need_of() -> None:
+    for in_hand, most in ((True, 60), (False, 15)):
+        told = Told()
+        told.stopping.serving = True
+        told.stopping.wind_up(ConfigError("wrong"), in_hand=in_hand)
+        told.source.leave.assert_called_once()
+        assert (told.stopping.begun, told.ends) == (True, 0)
+        assert told.watchdog.arm.call_args.args[0] < most
+
+
+async def test_what_is_fatal_before_anything_is_served_or_by_the_groups_refusal_is_the_end() -> None:
+    for error, serving in ((ConfigError("wrong"), False), (FatalGroupError("fenced"), True)):
+        told = Told()
+        told.stopping.serving = serving
+        told.stopping.wind_up(error, in_hand=False)
+        told.source.leave.assert_not_called()
+        assert (told.stopping.begun, told.ends) == (True, 1)
+
+
+async def test_what_is_fatal_during_a_stop_leaves_its_order_as_it_is() -> None:
+    told = Told()
+    told.stopping.serving = True
+    told.stopping.ask("SIGTERM")
+    told.stopping.wind_up(ConfigError("wrong"), in_hand=True)
+    told.source.leave.assert_called_once()
+    assert told.ends == 0

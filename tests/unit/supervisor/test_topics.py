@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -48,10 +49,71 @@ def topic(name: str, partitions: int = 1, identity: int = 1, node: int = 1) -> T
 async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
     brokers = Brokers(topic("orders"))
     topics = Topics(["orders"], brokers)
-    await topics.refresh()
     topics.subscribe()
+    await topics.plan_for(["orders"], by_rack=False)
     brokers.now(topic("orders", 3))
     assert await topics.changes(MAX_AGE) == "topics changed: orders: 1 to 3 partitions"
+
+
+async def changed(topics: Topics) -> str | None:
+    """What the next refresh finds; None where nothing has changed."""
+    topics._cluster.asked.clear()  # type: ignore[attr-defined]
+    waiting = asyncio.create_task(topics.changes(max_age=0))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        if waiting.done() or len(topics._cluster.asked) > 1:  # type: ignore[attr-defined]
+            break
+    else:
+        raise AssertionError("nothing was asked")
+    waiting.cancel()
+    return waiting.result() if waiting.done() else None
+
+
+async def test_a_follower_leaves_more_partitions_to_its_leader_and_joins_for_other_topics_only() -> None:
+    brokers = Brokers(topic("orders-eu"))
+    follower = Topics(["^orders-"], brokers)
+    await follower.refresh()
+    follower.subscribe()
+    brokers.now(topic("orders-eu", 3))
+    assert await changed(follower) is None
+    brokers.now(topic("orders-eu", 3), topic("orders-us", 2))
+    assert "orders-us" in (await changed(follower) or "")
+
+
+async def test_a_leader_that_leads_no_more_has_no_partitions_to_compare() -> None:
+    brokers = Brokers(topic("orders"))
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    topics.subscribe()
+    await topics.plan_for(["orders", "refunds"], by_rack=True)
+    topics.subscribe()
+    topics.stop_leading()
+    assert await changed(topics) is None
+
+
+async def test_partitions_that_are_added_cost_one_rebalance_whatever_the_number_of_followers() -> None:
+    groups = [Topics(["orders"], Brokers(topic("orders", 1000))) for _ in range(501)]
+    leader = groups[0]
+    rebalances = 0
+
+    async def rebalance() -> None:
+        for member in groups:
+            member.subscribe()
+        await leader.plan_for(["orders"], by_rack=False)
+        for member in groups[1:]:
+            member.stop_leading()
+
+    for member in groups:
+        await member.refresh()
+    await rebalance()
+    for member in groups:
+        member._cluster.now(topic("orders", 1020))  # type: ignore[attr-defined]
+    # Everybody looks again at another time.
+    for member in [*groups[250:], *groups[:250]] * 2:
+        if await changed(member) is not None:
+            rebalances += 1
+            await rebalance()
+    assert rebalances == 1
 
 
 @pytest.mark.scenario(
@@ -77,6 +139,20 @@ async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_n
         done, _ = await asyncio.wait({waiting}, timeout=5 if by_rack else 0.2)
         waiting.cancel()
         assert bool(done) is by_rack
+
+
+async def test_patterns_leave_out_the_topics_of_kafka_itself_and_names_do_not() -> None:
+    internal = [replace(topic(name, 50), is_internal=True) for name in ("__consumer_offsets", "__transaction_state")]
+    brokers = Brokers(topic("orders"), topic("__mine"), *internal)
+    for wanted, subscribed in {
+        "^.*": ("__mine", "orders"),
+        "^.*s$": ("orders",),
+        "^__": ("__mine",),
+        "__consumer_offsets": ("__consumer_offsets",),
+    }.items():
+        topics = Topics([wanted], brokers)
+        await topics.refresh()
+        assert topics.subscribed() == subscribed
 
 
 async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes.ledger import HAND_OFFSET
+from kunicorn.pipes.ledger import HAND_END, HAND_OFFSET
 from kunicorn.pipes.messages import FetcherStart
 from tests.fakes.stage import Stage
 
@@ -21,6 +21,7 @@ def handle(stage: Stage, number: int, delivered: int, handled: int, in_hand: int
     worker.ledger.use_delivery()
     worker.consume(start, delivered, in_hand=in_hand)
     worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = handled
+    worker.ledger.cells[worker.ledger.busy_index(start.slot) + HAND_END] = handled + in_hand
 
 
 def next_life(stage: Stage, number: int = 0) -> FetcherStart:

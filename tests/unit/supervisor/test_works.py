@@ -7,6 +7,7 @@ import contextlib
 
 import pytest
 
+from kunicorn.errors import HandlerLoadError
 from kunicorn.supervisor.works import Works
 
 
@@ -18,32 +19,36 @@ async def failing(error: BaseException) -> None:
     raise error
 
 
+def unwound(error: Exception) -> None:
+    raise AssertionError("what is served had ended already", error)
+
+
 async def test_what_is_served_ends_by_itself_and_its_error_is_the_services() -> None:
     works = Works()
     works.start(for_ever())
-    await works.until_over(asyncio.sleep(0))
+    await works.until_over(asyncio.sleep(0), unwound)
     with pytest.raises(LookupError, match="gone"):
-        await works.until_over(failing(LookupError("gone")))
-    await works.cancel()
+        await works.until_over(failing(LookupError("gone")), unwound)
+    await works.cancel(5)
 
 
 async def test_a_task_that_fails_ends_the_service_and_the_first_error_counts() -> None:
     works = Works()
     works.start(for_ever(), failing(LookupError("first")))
     with pytest.raises(LookupError, match="first"):
-        await works.until_over(for_ever())
+        await works.until_over(for_ever(), lambda _: works.end())
     works.fatal(ValueError("second"))
     with pytest.raises(LookupError, match="first"):
-        await works.until_over(for_ever())
-    await works.cancel()
+        await works.until_over(for_ever(), lambda _: works.end())
+    await works.cancel(5)
 
 
 async def test_after_the_end_was_called_nothing_is_fatal_any_more() -> None:
     works = Works()
     works.end()
     works.fatal(ValueError("too late"))
-    await works.until_over(for_ever())
-    await works.cancel()
+    await works.until_over(for_ever(), lambda _: works.end())
+    await works.cancel(5)
 
 
 async def test_cancelling_waits_for_what_tasks_have_to_finish() -> None:
@@ -57,6 +62,64 @@ async def test_cancelling_waits_for_what_tasks_have_to_finish() -> None:
 
     works = Works()
     works.start(careful())
-    await works.until_over(asyncio.sleep(0))
-    await works.cancel()
+    await works.until_over(asyncio.sleep(0), unwound)
+    await works.cancel(5)
     assert finished == ["careful"]
+
+
+async def test_what_is_fatal_is_logged_when_it_happens_and_what_is_served_is_wound_up_before_it_is_raised(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    works, told = Works(), asyncio.Event()
+    seen: list[str] = []
+
+    async def leaving() -> None:
+        await told.wait()
+        seen.append("left")
+
+    def wind_up(error: Exception) -> None:
+        seen.append(f"{error} is told: {'no database' in capfd.readouterr().err}")
+        told.set()
+
+    works.start(failing(HandlerLoadError("no database")))
+    with pytest.raises(HandlerLoadError, match="no database"):
+        await works.until_over(leaving(), wind_up)
+    assert seen == ["no database is told: True", "left"]
+    assert "no database" not in capfd.readouterr().err, "once"
+
+
+async def test_a_cancellation_that_gets_lost_is_repeated_until_the_task_has_ended() -> None:
+    """As by a wait with a time limit that gives the result it got in the same turn, and drops the cancellation."""
+    lost: list[str] = []
+
+    async def deaf_twice() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if len(lost) == 2:
+                    raise
+                lost.append("a cancellation")
+
+    works = Works()
+    works.start(deaf_twice())
+    await asyncio.sleep(0)
+    assert await works.cancel(30) == []
+    assert len(lost) == 2
+
+
+async def test_a_task_that_cannot_be_cancelled_is_named_and_left_behind() -> None:
+    over = asyncio.Event()
+
+    async def deaf() -> None:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+
+    works = Works()
+    works.start(deaf())
+    await asyncio.sleep(0)
+    (named,) = await works.cancel(0.1)
+    assert named.endswith("deaf")
+    over.set()
+    assert await works.cancel(5) == []

@@ -13,9 +13,10 @@ from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.connection import Connection
 from kunicorn.wire.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut, UnsupportedByBroker
 from kunicorn.wire.metadata import Broker
-from kunicorn.wire.versions import Api
+from kunicorn.wire.schemas import RESPONSES
+from kunicorn.wire.versions import OURS, Api
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
-from tests.fakes.messages import blank_response
+from tests.fakes.messages import blank, blank_response, nested
 
 TOPICS = {"t": {0: (1, 5), 1: (2, 6)}}
 
@@ -128,6 +129,24 @@ async def test_a_broker_that_refuses_metadata_is_passed_over(one: FakeBroker, tw
 
 
 # -- choice --------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_is_starting_and_names_no_brokers_is_passed_over(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one, two)
+    await cluster.refresh(["t"])
+    schema = RESPONSES[Api.METADATA, OURS[Api.METADATA].high]
+    nothing = blank(schema, brokers=(), topics=(blank(nested(schema, "topics"), name="t", error_code=3),))
+    for starting, ready in ((one, two), (two, one)):
+        knows, starting.script[Api.METADATA] = starting.script[Api.METADATA], lambda _: nothing
+        for topics in (["t"], None):
+            assert not (await cluster.refresh(topics)).topics["t"].error
+        starting.script[Api.METADATA] = knows
+        assert ready.asked
+    one.script[Api.METADATA] = two.script[Api.METADATA] = lambda _: nothing
+    with pytest.raises(BrokersUnreachable, match="names no brokers in its metadata"):
+        await cluster.refresh(["t"])
+    assert not cluster.metadata.topics["t"].error
+    await cluster.close()
 
 
 async def test_the_connected_idle_node_is_asked_before_others_are_connected(one: FakeBroker, two: FakeBroker) -> None:
@@ -283,7 +302,7 @@ async def test_connecting_ends_with_the_callers_time_out(one: FakeBroker, two: F
     cluster = cluster_of(one)
     await cluster.refresh(["t"])
     two.script[Api.API_VERSIONS] = lambda _: Silence
-    with pytest.raises(RequestTimedOut, match=rf"{two.address} .*accept.* connection within 0\.05 s"):
+    with pytest.raises(RequestTimedOut, match=rf"{two.address} .*did not answer as a broker does within 0\.05 s"):
         await cluster.connection(2, "control", timeout=0.05)
     await cluster.close()
 

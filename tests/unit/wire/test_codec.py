@@ -72,7 +72,7 @@ def test_a_length_that_no_frame_has_is_refused(announced: int) -> None:
 
 
 def test_a_tls_alert_is_no_frame() -> None:
-    with pytest.raises(ProtocolError, match="not a Kafka frame"):
+    with pytest.raises(ProtocolError, match=r"speaks TLS: set kafka.security_protocol"):
         frame_length(b"\x15\x03\x03\x00")
 
 
@@ -83,3 +83,16 @@ def test_the_largest_frame_is_still_read() -> None:
 def test_a_null_array_is_handed_on_as_none() -> None:
     message = replace(blank_response(Api.OFFSET_COMMIT, 8), topics=None)
     assert decode_response(Api.OFFSET_COMMIT, 8, response_frame(1, message)).topics is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        (b"\x15\x03\x03\x00", "its listener speaks TLS"),
+        (b"\x16\x03\x01\x02", "its listener speaks TLS"),
+        (b"HTTP", "an HTTP server"),
+    ],
+)
+def test_what_answers_in_a_brokers_place_is_named_where_it_can_be_told(prefix: bytes, told: str) -> None:
+    with pytest.raises(ProtocolError, match=told):
+        frame_length(prefix)

@@ -114,10 +114,11 @@ async def test_a_broker_that_never_answers_costs_the_time_out(broker: FakeBroker
 async def test_a_tls_alert_is_no_answer(broker: FakeBroker) -> None:
     async def alert(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes.fromhex("15030300020246"))
+        writer.close()
 
     async with await asyncio.start_server(alert, "127.0.0.1", 0) as server:
         broker.port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ProtocolError, match=r"not a Kafka frame.*; check security_protocol"):
+        with pytest.raises(ProtocolError, match=r"its listener speaks TLS: set kafka.security_protocol"):
             await connect(broker)
 
 

@@ -139,3 +139,8 @@ def test_the_racks_of_a_partition_are_those_of_the_brokers_that_hold_it() -> Non
 def test_without_racks_there_is_nothing_to_plan_by() -> None:
     metadata = Metadata({1: BROKERS[1]}, {"t": TopicInfo("t", ONE, 0, {0: PartitionInfo(1, 1, 0, (1,))})})
     assert metadata.racks(["t"]) == {}
+
+
+def test_kafkas_own_topics_are_told_from_others() -> None:
+    row = blank(nested(RESPONSES[Api.METADATA, 12], "topics"), name="__consumer_offsets", is_internal=True)
+    assert metadata_from(blank_response(Api.METADATA, 12, topics=(row,))).topics["__consumer_offsets"].is_internal

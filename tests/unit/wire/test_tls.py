@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,27 @@ def test_certificates_are_always_verified_and_old_protocols_refused(files: Certi
 def test_names_may_go_unchecked_but_never_the_ca(files: Certificates) -> None:
     made = context(replace(Tls(str(files.ca)), verify_hostname=False))
     assert (made.verify_mode, made.check_hostname) == (ssl.CERT_REQUIRED, False)
+
+
+def test_a_ca_without_a_key_usage_will_do_on_every_python(files: Certificates, tmp_path: Path) -> None:
+    plain = make_certificates(tmp_path, "hunter2", ca_extensions=())
+    for made in (files, plain):
+        shake_hands(context(Tls(str(made.ca))), made)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(context(Tls(str(files.ca))), plain)
+
+
+def shake_hands(ours: ssl.SSLContext, theirs: Certificates) -> None:
+    """With a server that has their certificate, in memory. Raises what the client finds."""
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(theirs.certificate("server"), theirs.key("server"))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ours.wrap_bio(to_client, to_server, server_hostname="localhost")
+    server = there.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert client.version() == server.version() == "TLSv1.3"
 
 
 def test_an_encrypted_key_is_opened_by_its_password(files: Certificates) -> None:

@@ -379,6 +379,25 @@ def test_a_returned_static_leader_plans_for_topics_that_only_others_subscribe_to
     play("classic", story)
 
 
+@pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
+def test_partitions_that_are_added_cost_the_group_one_rebalance(assignor: str) -> None:
+    async def story(stage: Stage) -> None:
+        members = []
+        for _ in range(8):
+            members.append(await stage.start(partition_assignment_strategy=[assignor]))
+            await asyncio.sleep(17)  # each looks at the topics at a time of its own
+        await until(lambda: all(member.stable for member in members))
+        assert isinstance(stage.broker.group, ClassicGroup)
+        await asyncio.sleep(30)
+        before = stage.broker.group.rebalances
+        stage.broker.show(topics={TOPIC: 2 * PARTITIONS})
+        await asyncio.sleep(700)
+        assert sum(len(member.owned) for member in members) == 2 * PARTITIONS
+        assert stage.broker.group.rebalances - before == 1
+
+    play("classic", story, sockets=False)
+
+
 @pytest.mark.scenario("ConsumerNetworkThreadTest")
 def test_heartbeats_wait_neither_for_a_commit_nor_for_a_look_at_metadata() -> None:
     async def story(stage: Stage) -> None:

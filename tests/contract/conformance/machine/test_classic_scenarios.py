@@ -153,6 +153,57 @@ def test_a_repeated_sync_for_a_generation_that_the_coordinator_does_not_know_joi
     assert (join.member_id, join.generation, join.owned) == ("me", 2, tps(0))
 
 
+def test_a_heartbeat_of_a_generation_that_the_coordinator_does_not_know_joins_and_loses_nothing() -> None:
+    talk = Conversation()
+    unanswered_sync(talk)
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert "Lose" not in talk.kinds()
+    beat = talk.order(ev.SendHeartbeat)
+    assert beat.generation == 1, "which it knows"
+    talk.tell(ev.Tick(), after=0.3)
+    join = talk.order(ev.SendJoin)
+    assert (join.member_id, join.generation, join.owned) == ("me", 2, tps(0)), "as the others name it, too"
+
+
+def test_the_plan_of_a_generation_that_the_coordinator_does_not_know_is_dropped_and_nothing_lost() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.Joined(rejoin(talk), JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
+    plan = talk.order(ev.MakePlan)
+    talk.tell(ev.Unanswered(talk.order(ev.SendHeartbeat), "closed"))
+    talk.tell(ev.Planned(plan, {"me": tps(0)}))
+    look_up_anew(talk)
+    talk.tell(ev.Synced(talk.order(ev.SendSync), SyncAnswer(ILLEGAL_GENERATION), talk.now))
+    assert "Lose" not in talk.kinds()
+    assert (talk.member.generation, talk.member.owned) == (1, frozenset(tps(0)))
+
+
+@pytest.mark.parametrize("told_by", ["heartbeat", "commit"])
+def test_a_member_that_waits_to_join_anew_goes_on_under_the_generation_that_the_coordinator_knows(told_by: str) -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(NOT_COORDINATOR), talk.now))
+    look_up_anew(talk)
+    talk.tell(ev.Joined(talk.order(ev.SendJoin), JoinAnswer(LOADING)))
+    if told_by == "heartbeat":
+        talk.heartbeat(ILLEGAL_GENERATION)
+    else:
+        talk.tell(ev.CommitRefused(2, "me", ILLEGAL_GENERATION))
+    assert "Lose" not in talk.kinds()
+    assert (talk.member.generation, talk.may_commit()) == (1, True)
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert talk.order(ev.Lose).partitions == tps(0), "nor does it know that one: it is over without us"
+
+
+def test_a_static_member_that_is_not_certain_of_its_place_loses_what_it_owned_with_the_generation() -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.settle(0)
+    sync = talk.join(rejoin(talk), generation=2)
+    talk.now += 400
+    talk.tell(ev.Synced(sync, SyncAnswer(ILLEGAL_GENERATION), talk.now))
+    assert talk.order(ev.Lose).partitions == tps(0)
+
+
 @pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect")
 def test_a_repeated_sync_of_a_member_that_is_not_known_any_more_loses_everything() -> None:
     talk = Conversation()
@@ -174,8 +225,10 @@ def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_
 
 
 @pytest.mark.scenario("0113 q_lost_partitions_illegal_generation", "test_failed_sync_group")
-@pytest.mark.parametrize("asked", ["join", "sync"])
-@pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, "")])
+@pytest.mark.parametrize(
+    ("asked", "error", "kept"),
+    [("join", ILLEGAL_GENERATION, "me"), ("join", UNKNOWN_MEMBER, ""), ("sync", UNKNOWN_MEMBER, "")],
+)
 def test_a_join_or_sync_that_tells_of_a_fencing_loses_everything_before_the_next_join(
     asked: str, error: int, kept: str
 ) -> None:
@@ -215,6 +268,7 @@ def test_an_answer_to_a_sync_of_a_generation_that_is_over_changes_nothing(error:
     talk.settle(0)
     outdated = talk.join(rejoin(talk), generation=2)
     talk.heartbeat(ILLEGAL_GENERATION)
+    talk.tell(ev.Tick(), after=0.3)
     sync = talk.join(talk.order(ev.SendJoin), generation=3)
     talk.tell(ev.Synced(outdated, SyncAnswer(error), talk.now))
     assert "Fail" not in talk.kinds()

@@ -124,7 +124,7 @@ def test_an_assignment_that_is_sent_again_is_not_taken_up_again() -> None:
 
 
 @pytest.mark.scenario("0147 fatal")
-@pytest.mark.parametrize("error", [24, 29, 30, 42, 69, 81, 82, 112, 128])
+@pytest.mark.parametrize("error", [24, 30, 42, 81, 82, 112, 128])
 def test_what_only_a_person_can_cure_ends_the_service_and_says_the_remedy(error: int) -> None:
     talk = Conversation()
     talk.settle(0)

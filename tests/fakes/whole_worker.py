@@ -1,0 +1,287 @@
+"""A whole worker in this process: its runner, tables, outbox and senders are the real ones. Its log is in memory, and
+what the brokers answer to its outputs the test chooses.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from kunicorn.pipes import clock
+from kunicorn.pipes.client import Property
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.pipes.orders import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
+from kunicorn.topics import NO_EPOCH
+from kunicorn.worker.main import Makers, assemble
+from kunicorn.worker.outbox import Outbox
+from kunicorn.worker.producing import Carrier
+from tests.waiting import wait_until
+
+TOPIC, LETTERS = "in", "letters"
+_NAP = 0.002
+_PATIENCE = 60.0
+
+
+@dataclass(eq=False)
+class ChosenAnswers:
+    """The brokers of all producers. While `held`, they answer nothing."""
+
+    refused: dict[bytes, KafkaError] = field(default_factory=dict)
+    """By an output's value."""
+    letters_refused: KafkaError | None = None
+    """What every dead letter is answered with."""
+    too_large_for_client: set[bytes] = field(default_factory=set)
+    """Values for which the client's own queue has no room, however empty it is."""
+    delivered: list[tuple[str, bytes]] = field(default_factory=list)
+    """Topic and value: acknowledged, or within transactions committed."""
+    committed: dict[int, int] = field(default_factory=dict)
+    """By partition: the offset that transactions have committed."""
+    _answers: threading.Event = field(default_factory=threading.Event)
+    over: bool = False
+
+    def hold(self) -> None:
+        """Answer nothing from here on."""
+        self._answers.clear()
+
+    def answer(self) -> None:
+        """Answer everything."""
+        self._answers.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there are answers by then. Raises `SystemExit` when the test is over."""
+        if self.over:
+            raise SystemExit
+        return self._answers.wait(min(seconds, _NAP))
+
+    def values(self, topic: str = "out") -> list[bytes]:
+        """What has arrived there."""
+        return [value for where, value in self.delivered if where == topic]
+
+
+class ChoosyProducer:
+    """In confluent-kafka's place. Caller: one sender's thread."""
+
+    def __init__(self, brokers: ChosenAnswers) -> None:
+        self._brokers = brokers
+        self._queued: list[tuple[str, bytes, Callable[[KafkaError | None, Any], None]]] = []
+        self._open: list[tuple[str, bytes]] | None = None
+        self._offsets: Mapping[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Any, *more: Any) -> None:
+        """Raises `BufferError`, as the client does, for what never fits into its queue, too."""
+        if topic != LETTERS and value in self._brokers.too_large_for_client:
+            raise BufferError("Local: Queue full")
+        self._queued.append((topic, value, told))
+
+    def poll(self, seconds: float = 0.0) -> int:
+        """Tell what has become of everything, if the brokers answer."""
+        if not self._brokers.wait(seconds):
+            return 0
+        queued, self._queued = self._queued, []
+        for topic, value, told in queued:
+            error = self._brokers.letters_refused if topic == LETTERS else self._brokers.refused.get(value)
+            if error is None:
+                (self._brokers.delivered if self._open is None else self._open).append((topic, value))
+            told(error, Message(topic=topic, partition=0, offset=0))
+        return len(queued)
+
+    def flush(self, seconds: float) -> int:
+        """Likewise; what is left."""
+        self.poll(seconds)
+        return len(self._queued)
+
+    def init_transactions(self, seconds: float) -> None:
+        """Nobody has left one open."""
+
+    def begin_transaction(self) -> None:
+        """What is produced from here on counts when it is committed."""
+        self._open, self._offsets = [], {}
+
+    def send_offsets_to_transaction(self, offsets: Sequence[TopicPartition], group: bytes, seconds: float) -> None:
+        """They count once it is committed."""
+        self._offsets = {each.partition: each.offset for each in offsets}
+
+    def commit_transaction(self, seconds: float) -> None:
+        """All of it counts."""
+        self._brokers.delivered += self._open or ()
+        self._brokers.committed.update(self._offsets)
+
+    def abort_transaction(self, seconds: float) -> None:
+        """Nothing of it counts. Raises `KafkaException` while the brokers do not answer."""
+        if not self._brokers.wait(seconds):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False, True))
+        self._queued.clear()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Nobody asks for them."""
+
+
+class _Senders:
+    """As the worker's own, but they end with the test, and what breaks them is kept."""
+
+    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier], broken: list[BaseException]) -> None:
+        self._outbox = outbox
+        self._broken = broken
+        self._threads = [
+            threading.Thread(target=self._run, args=(carrier, turn), daemon=True)
+            for turn, carrier in enumerate(carriers)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, carrier: Carrier, turn: int) -> None:
+        try:
+            while True:
+                if shipment := self._outbox.take(turn):
+                    carrier.deliver(shipment)
+                    self._outbox.done(shipment)
+                else:
+                    carrier.serve()
+        except SystemExit:
+            return
+        except BaseException as error:
+            self._broken.append(error)
+
+
+class WholeWorker:
+    """Handles what the log has of one partition; the test is in the supervisor's place. Use it as a context manager."""
+
+    def __init__(
+        self,
+        order: HandlerOrder,
+        log: Iterable[Message],
+        delivery: str = "at_least_once",
+        most_records: int = 1000,
+    ) -> None:
+        """`most_records`: so many make a shipment."""
+        self.brokers = ChosenAnswers()
+        self.brokers.answer()
+        self.reports: list[FromWorker] = []
+        self.broken: list[BaseException] = []
+        """What ended senders, or the runner."""
+        self.ledger = Ledger.create(8)
+        self.ledger.lease_ns = clock.now_ns() + 10**13
+        self.log = MemoryLog(log)
+        self.idle_turns = 0
+        """How often the client had nothing to give."""
+        self._grant = 0
+        transactional: dict[str, Property] = {"transactional.id": "t", "transaction.timeout.ms": 10**9}
+        self._configure = Configure(
+            worker=0,
+            group="g",
+            handlers=[order],
+            client={},
+            topics=[],
+            log_level="info",
+            log_format="text",
+            producing=ProducingTarget(delivery, "out", "g", transactional, most_records, 1 << 24, 1),
+            dead_letters=DeadLetterTarget(LETTERS, "g", {}),
+        )
+
+    def __enter__(self) -> WholeWorker:
+        makers = Makers(
+            consumer=lambda properties, logger: MemoryConsumer(self.log, self._idle),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: ChoosyProducer(self.brokers),  # type: ignore[arg-type, return-value]
+            senders=lambda outbox, carriers: _Senders(outbox, carriers, self.broken),
+        )
+        self.made = assemble(self._configure, self.ledger, self._hear, makers)
+        self._runner = threading.Thread(target=self._run, daemon=True)
+        self._runner.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            if raised[0] is None:
+                self.brokers.answer()
+                self.made.lifecycle.drain()
+                self._runner.join(_PATIENCE)
+                assert not self._runner.is_alive(), "the worker does not end"
+                assert self.broken == []
+        finally:
+            self.brokers.over = True
+            self.made.fetcher.draining = True
+
+    def hand_out(self, offset: int = 0, done: str = "") -> None:
+        """The partition, from that offset on, under a new grant; `done`: what is beyond that."""
+        self._grant += 1
+        self.made.lifecycle.start([FetcherStart(self._grant, self._grant, TOPIC, 0, offset, NO_EPOCH, done=done)])
+
+    @property
+    def consumed(self) -> int:
+        """By the ledger."""
+        return self.ledger.read(self._grant, self._grant).consumed.offset
+
+    def place(self, delivery: str) -> int:
+        """What would be committed, or is: where whoever has the partition next goes on."""
+        return self.brokers.committed.get(0, 0) if delivery == "transactions" else self.consumed
+
+    def until_still(self, count: Callable[[], int]) -> None:
+        """Wait until the outbox is full, or the client has given everything and `count` does not change any more."""
+        seen, turns = -1, 0
+
+        def still() -> bool:
+            nonlocal seen, turns
+            if (now := count()) != seen:
+                seen, turns = now, self.idle_turns
+            assert self.made.sending is not None
+            return self.idle_turns > turns + 5 or not self.made.sending.outbox.room()
+
+        wait_until(still, "the worker to stand still", _PATIENCE, _NAP)
+
+    @property
+    def ended(self) -> Failed | FetcherStopped | None:
+        """The last grant's report."""
+        for report in self.reports:
+            if isinstance(report, Failed) and report.grant == self._grant:
+                return report
+            if isinstance(report, FetcherStopped) and any(each.grant == self._grant for each in report.partitions):
+                return report
+        return None
+
+    def halted(self) -> Failed:
+        """Wait until the partition has halted."""
+
+        def report() -> Failed | None:
+            return self.ended if isinstance(self.ended, Failed) else None
+
+        return wait_until(report, "a partition that halts", _PATIENCE, _NAP)
+
+    def until_consumed(self, offset: int) -> None:
+        """Wait until the ledger says so."""
+        wait_until(lambda: self.consumed == offset or self.broken, f"offset {offset} to be consumed", _PATIENCE, _NAP)
+        assert self.broken == []
+
+    def _idle(self, seconds: float) -> None:
+        self.idle_turns += 1
+        time.sleep(min(seconds, _NAP))
+
+    def _run(self) -> None:
+        try:
+            self.made.runner.run()
+        except BaseException as error:
+            self.broken.append(error)
+
+    def _hear(self, message: FromWorker) -> None:
+        self.reports.append(message)
+        if isinstance(message, CommitWanted):
+            assert self.made.sending is not None
+            self.made.sending.identities.given(CommitAs(message.number, 1, "member", None))
+
+
+def record(offset: int, key: bytes | None = None) -> Message:
+    """One of the log's."""
+    return Message(
+        topic=TOPIC, partition=0, offset=offset, value=b"%d" % offset, key=key, timestamp=(1, 1000), leader_epoch=0
+    )

@@ -1,0 +1,234 @@
+"""Ten thousand partitions in one member that all have something to report: heartbeats go out on time meanwhile.
+
+Measured in CPU time, and against what else costs CPU time in the same run: a slow or busy machine changes neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kunicorn.group.partitions import PartitionState
+from kunicorn.group.protocol import CommitAnswer, EpochEnd, LogOffset
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes.ledger import Ledger
+from kunicorn.pipes.messages import Failed, FailureKind, StopFetcher
+from kunicorn.supervisor import fetchers as fetchers_module
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.partition import Partition
+from kunicorn.supervisor.pool import Pool
+from kunicorn.supervisor.resolver import Resolver
+from kunicorn.supervisor.starts import LATEST, Starts
+from kunicorn.topics import Position, TopicPartition
+from tests.fakes.driver import until
+from tests.fakes.stage import Stage
+
+FEW, MANY, WORKERS = 1_000, 10_000, 16
+CHUNK = 250
+"""So many reports come out of a pipe at a time, and out of all pipes in one turn of the loop."""
+STEEPEST = 25
+"""Ten times as many partitions may cost so many times as much: ten is proportional, a hundred is quadratic."""
+CPU_SECONDS, TURN_SECONDS = 5.0, 0.2
+"""On the machine of the benchmarks."""
+
+
+@dataclass
+class Spent:
+    """CPU seconds, and how often everything was gone over."""
+
+    all: float = 0.0
+    turn: float = 0.0
+    """The longest turn of the loop: so long may a heartbeat have to wait."""
+    distributed: int = 0
+    resolved: int = 0
+    committed: int = 0
+
+
+@dataclass
+class Member:
+    """The real parts with played workers, and brokers that answer at once. A `Source`, `Offsets`, `CommitTarget`."""
+
+    count: int
+    policy: str = "earliest"
+    fatal: list[Exception] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
+    may_commit = True
+
+    def __post_init__(self) -> None:
+        self.tps = [TopicPartition(f"topic-{number % 20}", number // 20) for number in range(self.count)]
+        self.starts = Starts(committed=dict.fromkeys(self.tps, Position(100, 3)))
+        self.stage = Stage(workers=WORKERS)
+        for worker in self.stage.workers.values():
+            worker.ledger.close()
+            worker.ledger = Ledger.create(self.count)
+        self.fetchers = self.stage.fetchers
+        table = self.fetchers.table
+        self.commits = Commits(self, table.consumed, table.committed, Metrics())
+        source: Any = self
+        self.resolver = Resolver(source, self, self.fetchers, self.policy, (), self.fatal.append)
+        self.fetchers.resolve = self.resolve
+        self._distribute = self.fetchers.distribution.distribute
+        setattr(self.fetchers.distribution, "distribute", self.distribute)  # noqa: B010 - counts, and goes on
+
+    # -- what is counted -----------------------------------------------------------------------------------------
+
+    def resolve(self, partitions: Collection[Partition]) -> None:
+        self.spent.resolved += 1
+        self.resolver.resolve(partitions)
+
+    def distribute(self, pool: Pool) -> None:
+        self.spent.distributed += 1
+        self._distribute(pool)
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        self.spent.committed += 1
+        return CommitAnswer(dict.fromkeys(offsets, 0))
+
+    # -- the brokers ---------------------------------------------------------------------------------------------
+
+    async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
+        return self.starts
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        return {tp: LogOffset(0, 900 if at == LATEST else 500) for tp, at in queries.items()}
+
+    async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        return {}
+
+    async def fetch_committed(self, partitions: Collection[TopicPartition]) -> Any:
+        raise NotImplementedError
+
+    def created_anew(self, topic: str) -> bool:
+        return False
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        return self.tps
+
+    def commit_refused(self, error: int) -> None:
+        raise NotImplementedError
+
+    # -- the steps -----------------------------------------------------------------------------------------------
+
+    def all_are(self, state: PartitionState) -> bool:
+        return all(partition.state is state for partition in self.fetchers.table.values())
+
+    def handed_out(self) -> bool:
+        return self.all_are(PartitionState.STARTING) and all(
+            partition.worker is not None for partition in self.fetchers.table.values()
+        )
+
+    async def start(self) -> None:
+        self.fetchers.assign(self.tps)
+        await until(self.handed_out)
+
+    async def report(self, kind: FailureKind) -> None:
+        """Each of them for itself, as pipes bring it, all workers at the same time."""
+        failing = {worker: list(worker.starts().values()) for worker in self.stage.workers.values()}
+        for worker in failing:
+            worker.told.clear()
+        for first in range(0, self.count, CHUNK):
+            for worker, starts in failing.items():
+                for start in starts[first : first + CHUNK]:
+                    self.fetchers.worker_failed(worker, Failed(start.grant, kind, start.offset, 3, "what it says"))
+            await asyncio.sleep(0)
+
+    async def fall_out_of_the_log(self) -> None:
+        await self.report(FailureKind.OUT_OF_RANGE)
+        await until(self.handed_out)
+
+    async def lose_the_right(self) -> None:
+        """For two rounds: all are tried again, and denied again."""
+        for _ in range(2):
+            await self.report(FailureKind.DENIED)
+            await until(self.handed_out)
+
+    async def come_without_a_start(self) -> None:
+        self.starts = Starts(open=dict.fromkeys(self.tps, "nothing is committed for it"))
+        self.fetchers.assign(self.tps)
+        await until(lambda: self.all_are(PartitionState.HALTED))
+
+    def none_moved(self) -> bool:
+        told = [message for worker in self.stage.workers.values() for message in worker.told]
+        return not any(isinstance(message, StopFetcher) for message in told)
+
+    async def measured(self, what: str) -> Spent:
+        """What a step takes."""
+        self.spent = Spent()
+
+        loop: Any = asyncio.get_running_loop()
+        turn = loop._run_once
+
+        def measured_turn() -> None:
+            began = time.process_time()
+            turn()
+            self.spent.turn = max(self.spent.turn, time.process_time() - began)
+
+        # What the tests before this one have left is not this one's to look through.
+        gc.collect()
+        gc.freeze()
+        loop._run_once = measured_turn
+        began = time.process_time()
+        await getattr(self, what)()
+        self.spent.all = time.process_time() - began
+        loop._run_once = turn
+        gc.unfreeze()
+        for worker in self.stage.workers.values():
+            worker.ledger.close()
+        assert not self.fatal
+        return self.spent
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetchers_module, "_DENIED_PAUSE", 0.5)
+
+
+async def spent(count: int, what: str, policy: str = "earliest") -> tuple[Member, Spent]:
+    """What that step takes a member with so many partitions."""
+    member = Member(count, policy)
+    if policy != "none":
+        await member.start()
+    return member, await member.measured(what)
+
+
+async def test_ten_thousand_positions_outside_the_log_are_looked_up_and_committed_together() -> None:
+    member, many = await spent(MANY, "fall_out_of_the_log")
+    assert {start.offset for worker in member.stage.workers.values() for start in worker.starts().values()} == {500}
+    assert member.none_moved(), "none is moved into the place of one that comes back"
+    assert many.resolved <= 10
+    assert many.committed <= 10
+    assert many.distributed <= 40
+    _, few = await spent(FEW, "fall_out_of_the_log")
+    assert many.all < STEEPEST * few.all
+
+
+async def test_ten_thousand_partitions_that_may_not_be_read_are_tried_again_together() -> None:
+    member, many = await spent(MANY, "lose_the_right")
+    assert member.none_moved(), "none is moved into the place of one that comes back"
+    assert many.distributed <= 40
+    _, few = await spent(FEW, "lose_the_right")
+    assert many.all < STEEPEST * few.all
+
+
+async def test_ten_thousand_partitions_without_a_start_are_halted_in_proportion_to_their_number() -> None:
+    _, many = await spent(MANY, "come_without_a_start", "none")
+    _, few = await spent(FEW, "come_without_a_start", "none")
+    assert many.all < STEEPEST * few.all
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("what", "policy"),
+    [("fall_out_of_the_log", "latest"), ("lose_the_right", "latest"), ("come_without_a_start", "none")],
+)
+async def test_heartbeats_are_on_time_while_ten_thousand_partitions_fail(what: str, policy: str) -> None:
+    _, many = await spent(MANY, what, policy)
+    print(f"{what}: {many.all:.2f} s of CPU, at most {many.turn:.3f} s at a stretch")
+    assert many.all < CPU_SECONDS
+    assert many.turn < TURN_SECONDS

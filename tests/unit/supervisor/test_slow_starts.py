@@ -1,0 +1,110 @@
+"""Workers that take long to be ready, as their setup waits for something: others have their partitions meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from unittest import mock
+
+import pytest
+
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.pipes.messages import Ready
+from kunicorn.supervisor.listener import PoolListener
+from kunicorn.supervisor.pool import Blueprint, Pool
+from kunicorn.supervisor.templates import Templates
+from kunicorn.supervisor.worker import WorkerState
+from tests.fakes.played_workers import PlayedWorker
+
+START_SECONDS = 300.0
+
+
+class Crew:
+    """A pool of played workers, all of which have just been forked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+        self.now = 1000.0  # whole: sums and differences of the real time are a bit less than what was added
+        monkeypatch.setattr(clock, "now", lambda: self.now)
+        self.listener = mock.Mock(spec=PoolListener)
+        blueprint = Blueprint(1, mock.AsyncMock(), mock.Mock(), START_SECONDS)
+        self.pool = Pool(workers, mock.Mock(spec=Templates), blueprint, self.listener, Metrics(), mock.Mock())
+        self.pool._wanted = workers
+        self.workers = [PlayedWorker(number) for number in range(workers)]
+        self.signals: list[tuple[int, str]] = []
+        for place, worker in zip(self.pool.places, self.workers, strict=True):
+            self.start(place.number, worker)
+
+    def start(self, number: int, worker: PlayedWorker) -> None:
+        worker.pid, worker.started_at, worker.state = 1000 + number, self.now, WorkerState.STARTING
+        self.workers[number] = self.pool.places[number].process = worker
+        mine = f"worker {number}"
+        worker.abort = lambda: self.signals.append((signal.SIGABRT, mine))  # type: ignore[method-assign]
+        worker.kill = lambda: self.signals.append((signal.SIGKILL, mine))  # type: ignore[method-assign]
+
+    def ready(self, number: int) -> None:
+        self.pool._hear(self.workers[number], Ready())
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+        self.pool._look_at_starts(self.now)
+
+
+@pytest.fixture
+async def crew(monkeypatch: pytest.MonkeyPatch) -> Crew:
+    await asyncio.sleep(0)
+    return Crew(monkeypatch, 2)
+
+
+async def test_a_worker_whose_setup_hangs_gives_its_share_to_those_that_are_ready(crew: Crew) -> None:
+    crew.ready(0)
+    crew.later(4.0)
+    assert crew.pool.expected() == [0, 1]
+    crew.later(2.0)
+    assert crew.pool.expected() == [0]
+    crew.listener.worker_late.assert_called_once_with(crew.workers[1])
+    crew.later(2.0)
+    crew.listener.worker_late.assert_called_once()
+
+
+async def test_it_gets_its_share_when_it_is_ready_after_all(crew: Crew) -> None:
+    crew.ready(0)
+    crew.later(60.0)
+    crew.ready(1)
+    assert crew.pool.expected() == [0, 1]
+    crew.listener.worker_ready.assert_called_with(crew.workers[1])
+
+
+async def test_where_every_setup_takes_long_the_first_that_is_ready_waits_for_the_others_a_while(crew: Crew) -> None:
+    crew.later(60.0)
+    assert crew.pool.expected() == [0, 1]
+    crew.ready(0)
+    crew.later(4.0)
+    assert crew.pool.expected() == [0, 1]
+    crew.ready(1)
+    crew.later(60.0)
+    crew.listener.worker_late.assert_not_called()
+
+
+async def test_one_that_is_not_ready_within_its_time_is_aborted_and_then_killed(crew: Crew) -> None:
+    crew.ready(0)
+    crew.later(START_SECONDS - 1)
+    assert crew.signals == []
+    crew.later(1)
+    assert crew.signals == [(signal.SIGABRT, "worker 1")]
+    assert "workers.start_timeout_ms" in str(crew.workers[1].killed_by_us)
+    crew.later(0.5)
+    assert len(crew.signals) == 1
+    crew.later(0.5)
+    assert crew.signals[1:] == [(signal.SIGKILL, "worker 1")]
+
+
+async def test_its_successor_has_as_much_time(crew: Crew) -> None:
+    crew.ready(0)
+    crew.later(START_SECONDS)
+    crew.start(1, PlayedWorker(1))
+    crew.workers[1].pid = 2001
+    crew.later(4.0)
+    assert crew.pool.expected() == [0, 1]
+    crew.later(START_SECONDS - 5)
+    assert len(crew.signals) == 1, "of the first"
