@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.bounds import Bounds, ByOffset, ByTime, Everywhere, pairs_in
+from kunicorn.pipeline.bounds import Bound, Bounds, ByOffset, ByTime, Everywhere, pairs_in
 from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.finished import FinishedRun
@@ -16,8 +16,9 @@ from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.planning import Plan, gone_text, plan
+from kunicorn.pipeline.planning import Plan, check_same_topics, gone_text, plan
 from kunicorn.pipeline.progress import Say
+from kunicorn.pipeline.reading import Window
 from kunicorn.pipeline.rounds import Steps, run_rounds, timed
 from kunicorn.pipeline.runs import Run, Runs, advanced
 from kunicorn.pipeline.session import check_installed, open_session
@@ -38,8 +39,12 @@ class Request:
     offsets: str | None = None
     topics: Sequence[str] = ()
     """Instead of all of group.topics."""
+    slack_ms: int | None = None
+    """How far behind `until` records are looked for: to the first one so much younger. None: to the log's end."""
 
     def __post_init__(self) -> None:
+        if self.slack_ms is not None and self.until is None:
+            raise ConfigError("--slack is how far behind --to records are looked for: say --to, or leave it out")
         if self.offsets is not None and (self.since is not None or self.until is not None or self.topics):
             raise ConfigError("--offsets says everything itself; leave out --from, --to and --topic")
         if self.since is not None and self.until is not None and self.since >= self.until:
@@ -48,7 +53,18 @@ class Request:
     @property
     def text(self) -> str:
         """For the manifest."""
-        return json.dumps([self.since, self.until, self.offsets, list(self.topics)])
+        return json.dumps([self.since, self.until, self.offsets, list(self.topics), self.slack_ms])
+
+    @property
+    def window(self) -> Window | None:
+        """Which of the ranges' records are meant; None: all."""
+        return None if self.since is None and self.until is None else Window(self.since, self.until)
+
+
+def _request_of(text: str) -> Request:
+    """The reverse of `Request.text`."""
+    since, until, offsets, topics, slack_ms = json.loads(text)
+    return Request(since, until, offsets, tuple(topics), slack_ms)
 
 
 def planned(settings: Settings, request: Request, log: Log) -> Plan:
@@ -60,7 +76,10 @@ def planned(settings: Settings, request: Request, log: Log) -> Plan:
         bounds = Bounds(ByOffset(starts), ByOffset(stops))
         return plan([tp for tp in known if tp in starts], bounds, log, fail_on_data_loss=strict)
     start = Everywhere(-2) if request.since is None else ByTime(request.since, {})
-    stop = Everywhere(-1) if request.until is None else ByTime(request.until, {})
+    stop: Bound = Everywhere(-1)
+    if request.until is not None and request.slack_ms is not None:
+        # Not at --to itself: behind the first record of that time, of a clock that is ahead, others lie that are older.
+        stop = ByTime(request.until + request.slack_ms, {})
     topics = request.topics or settings.group.topics or settings.assign.wanted.topics
     # A partition without a record as young as --from has nothing to handle again.
     return plan(log.partitions(topics), Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
@@ -70,7 +89,18 @@ def dry_run(settings: Settings, request: Request) -> DryRun:
     """What a run would do. Starts no Spark and handles nothing. Raises what would end the run before its start."""
     found = planned(settings, request, _log(settings))
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
-    return DryRun(found.ranges, pace, [gone_text(found.gone, found.edges)] if found.gone else ())
+    notes = [gone_text(found.gone, found.edges)] if found.gone else []
+    if request.until is not None:
+        notes.append(
+            f"these are read {_where_to(request)}, and what has another time than was asked for is passed over"
+        )
+    return DryRun(found.ranges, pace, notes)
+
+
+def _where_to(request: Request) -> str:
+    if request.slack_ms is None:
+        return "to the log's end, as records of a time may lie behind younger ones (--slack says how far)"
+    return f"to the first record {request.slack_ms // 1000:,} s younger than --to"
 
 
 def backfill(
@@ -85,7 +115,7 @@ def backfill(
     if found.gone:
         say(f"warning: {gone_text(found.gone, found.edges)}; they are passed over")
     runs = Runs(settings.pipeline.directory)
-    new = runs.start(JOB, settings.handler.entrypoint, request.text, RunState(found.ranges), run)
+    new = runs.start(JOB, settings.handler.entrypoint, request.text, RunState(found.ranges, topics=found.topics), run)
     return _go_on(settings, file, runs, new, master, say)
 
 
@@ -102,6 +132,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     if known.finished:
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
+    check_same_topics(known.state.topics, _log(settings).topic_ids(known.state.topics))
     return _go_on(settings, file, runs, advanced(known, known.state.released()), master, say)
 
 
@@ -112,22 +143,25 @@ def _log(settings: Settings) -> Log:
 def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> FinishedRun:
     go_on = f"kunicorn pipeline {JOB} --config {file.path} --resume {run.id}"
     say(f"run {run.id}; if it is cut off: {go_on}")
-    outcomes = runs.outcomes(run.id)
+    outcomes, log, window = runs.outcomes(run.id), _log(settings), _request_of(run.request).window
     spark = open_session(settings, master, run.id)
     try:
-        job = Job(spark, file, settings.pipeline.min_partitions)
+        job = Job(spark, file)
         job.check_executors(outcomes)
 
         def ended(state: RunState, summaries: Sequence[Summary]) -> None:
+            check_same_topics(state.topics, log.topic_ids(state.topics))
+            runs.check(run)
             send_letters(settings, outcomes, summaries)
             runs.save(advanced(run, state))
 
         steps = Steps(
-            run=lambda ranges: job.handle(ranges, outcomes),
+            run=lambda ranges: job.handle(ranges, outcomes, window),
             begun=lambda state: runs.save(advanced(run, state)),
             ended=ended,
             size=timed(settings.pipeline),
             tasks=job.tasks,
+            pieces=settings.pipeline.min_partitions,
         )
         with stopping() as stop:
             state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)

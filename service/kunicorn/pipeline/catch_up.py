@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.errors import ConfigError, FatalGroupError
@@ -21,6 +21,7 @@ from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.letters import send_letters
 from kunicorn.pipeline.log import Edges, Log
 from kunicorn.pipeline.metrics import Exposed
+from kunicorn.pipeline.planning import check_same_topics
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
 from kunicorn.pipeline.rounds import Steps, run_rounds, timed
@@ -41,6 +42,8 @@ class TakeOver:
 
     starts: Offsets
     ranges: Sequence[OffsetRange]
+    topics: Mapping[str, str]
+    """Their ids."""
 
 
 def starts_of(
@@ -101,7 +104,7 @@ def catch_up(
         note = f"group {settings.group.id} is at its end already: nothing to handle"
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     runs = Runs(settings.pipeline.directory)
-    new = runs.start(JOB, settings.handler.entrypoint, "", RunState(found.ranges), run)
+    new = runs.start(JOB, settings.handler.entrypoint, "", RunState(found.ranges, topics=found.topics), run)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
     return _run(settings, file, runs, new, Holding(offsets, new.id, dict(found.starts)), master, say)
 
@@ -147,17 +150,18 @@ def _check_settings(settings: Settings) -> None:
 
 def _standing(settings: Settings, offsets: GroupOffsets, log: Log) -> TakeOver:
     partitions = log.partitions(settings.group.topics)
+    ids = log.topic_ids(tp.topic for tp in partitions)
     committed = {tp: each.offset for tp, each in offsets.committed(partitions).items()}
     edges = log.edges(partitions)
     strict = settings.pipeline.fail_on_data_loss
     starts = starts_of(partitions, committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict)
-    return TakeOver(starts, between(starts, edges.end))
+    return TakeOver(starts, between(starts, edges.end), ids)
 
 
 def _run(
     settings: Settings, file: SettingsFile, runs: Runs, run: Run, holding: Holding, master: str, say: Say
 ) -> FinishedRun:
-    outcomes = runs.outcomes(run.id)
+    outcomes, log = runs.outcomes(run.id), Log(Access(settings))
     spark = open_session(settings, master, run.id)
     try:
         job = Job(spark, file)
@@ -169,6 +173,8 @@ def _run(
             wait_until_empty(settings, 0)
 
         def ended(state: RunState, summaries: Sequence[Summary]) -> None:
+            # The former topic's offsets, committed for the new one, would have the live service leave out its records.
+            check_same_topics(state.topics, log.topic_ids(state.topics))
             send_letters(settings, outcomes, summaries)
             holding.move(state.positions)
             runs.save(advanced(run, state))

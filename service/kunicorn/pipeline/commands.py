@@ -43,6 +43,10 @@ def backfill(  # noqa: PLR0913 - each is an option
         str | None, typer.Option("--from", metavar="TIME", help="First record: a time with its zone, or an age: 2h.")
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End, not included; else now.")] = None,
+    slack: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Read to the first record so long behind --to, and not to the log's end: 1h."),
+    ] = None,
     offsets: Annotated[
         str | None,
         typer.Option(metavar="JSON", help='Instead: {"orders": {"0": [100, 200]}}; -2 is the earliest, -1 the latest.'),
@@ -60,14 +64,16 @@ def backfill(  # noqa: PLR0913 - each is an option
 
     Exits 0 if everything was handled, 6 if something is left: stopped, or halted by its handler.
     """
+    from kunicorn.moments import span
     from kunicorn.pipeline import backfill as job
 
     settings, file = _read(config)
     if resume is not None:
-        if any(each is not None for each in (since, until, offsets, topic, run)):
+        if any(each is not None for each in (since, until, slack, offsets, topic, run)):
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
         raise typer.Exit(_told(job.resume(settings, file, resume, master, _saying(as_json)), as_json))
-    request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()))
+    slack_ms = None if slack is None else round(span("--slack", slack) * 1000)
+    request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
     if dry_run:
         return job.dry_run(settings, request).tell(typer.echo, as_json=as_json)
     raise typer.Exit(_told(job.backfill(settings, file, request, master, run, _saying(as_json)), as_json))

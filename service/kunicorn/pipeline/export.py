@@ -3,7 +3,7 @@
 1. A range becomes files whose names are its own; written again they are replaced. The ranges of the round underway are
    in the target's manifest before the round, so that one that was cut off is repeated under the same names.
 2. The manifest belongs to the target, not to a run: each export brings the target up to now, from where the last one
-   ended.
+   ended. Of two exports at once the one that moves it on second ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -36,23 +36,21 @@ from kunicorn.pipeline.jobs import Job
 from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.planning import plan
+from kunicorn.pipeline.planning import check_same_topics, created_anew, plan, resumed
 from kunicorn.pipeline.progress import Say
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.rounds import Steps, run_rounds
 from kunicorn.pipeline.session import open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.stopping import stopping
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
 from kunicorn.records import milliseconds_of
 from kunicorn.settings import Settings
-from kunicorn.topics import TopicPartition
 
 JOB = "export"
 OWN = "_kunicorn"
 """What an export keeps for itself, below its target."""
-MANIFEST = f"{OWN}/manifest.json"
 _DAY_MS = 86_400_000
 _ROW_GROUP = 100_000
 """Records that a writer holds back: a row group is what readers skip or read as a whole."""
@@ -65,6 +63,8 @@ class ExportRanges:
     file: SettingsFile
     target: Directory
     form: Form
+    topics: Mapping[str, str]
+    """Ids of the topics, as far as they are known."""
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range, its files in it. Raises what makes Spark try again."""
@@ -86,7 +86,7 @@ class ExportRanges:
             for messages in fetched:
                 for day, some in groupby(messages, day_of):
                     if day not in days:
-                        path = f"date={day}/{file_name(whole, attempt)}"
+                        path = f"date={day}/{file_name(whole, self.topics.get(whole.topic), attempt)}"
                         days[day] = _Day(path, files.enter_context(self.target.writing(path)), columns)
                     days[day].add(list(some))
             return [each.close() for each in days.values()]
@@ -143,45 +143,54 @@ def _day(number: int) -> str:
     return known
 
 
-def file_name(whole: OffsetRange, attempt: str = "") -> str:
-    """Of a range's files, in the directory of each day."""
-    return f"{whole.topic}-{whole.partition}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
+def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
+    """Of a range's files, in the directory of each day. With the topic's id: one that is created anew replaces none."""
+    # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
+    named = "" if not topic_id else "-" + topic_id.replace("/", "_").replace("+", "-")
+    place = f"{whole.topic}-{whole.partition}{named}"
+    return f"{place}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
 
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
     """What an export would do. Starts no Spark and writes nothing. Raises `ConfigError`."""
-    state = _continued(settings, target, Log(Access(settings)), form)
-    return DryRun(state.left, state.rate)
+    state, lost = _continued(settings, _Known(target, form), Log(Access(settings)))
+    return DryRun(state.left, state.rate, lost)
 
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
     """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
     for handler in settings.every_handler:
         form.columns(decoding_of(settings, handler))  # That its decoders can be had is found out here, not by tasks.
-    state = _continued(settings, target, Log(Access(settings)), form)
+    known, log = _Known(target, form), Log(Access(settings))
+    state, lost = _continued(settings, known, log)
+    for each in lost:
+        say(f"warning: {each}")
     lake = DeltaLake(target, form.schema) if form.delta else None
     if lake is not None:
         state = _settled(lake, state)
-        _save(target, state, form)
+        known.save(state)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
+        check_same_topics(now.topics, log.topic_ids(now.topics))
+        known.check()
         if lake is not None:
             files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
             lake.commit(now.rounds, files, now.positions)
-        _save(target, now, form)
+        known.save(now)
 
     spark = open_session(settings, master, JOB)
     try:
-        job = Job(spark, file, settings.pipeline.min_partitions)
+        job = Job(spark, file)
         job.check_executors(target / OWN, handler=False)
         steps = Steps(
-            run=lambda ranges: job.run(ranges, ExportRanges(file, target, form), target / OWN),
-            begun=lambda now: _save(target, now, form),
+            run=lambda ranges: job.run(ranges, ExportRanges(file, target, form, state.topics), target / OWN),
+            begun=known.save,
             ended=ended,
             size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
             tasks=job.tasks,
+            pieces=settings.pipeline.min_partitions,
         )
         with stopping() as stop:
             state = run_rounds(state, steps, Exposed(settings.http, JOB, say), stop, say)
@@ -193,9 +202,10 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
 def _settled(lake: DeltaLake, state: RunState) -> RunState:
     """With the round underway through, if the table has it: a run was killed before it wrote that into its manifest."""
     lake.open()
-    if not state.underway or lake.rounds() <= state.rounds:
+    if (committed := lake.rounds()) <= state.rounds:
         return state
-    return state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
+    through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
+    return replace(through, rounds=committed)
 
 
 _FILE_RECORDS = 1_000_000
@@ -206,48 +216,56 @@ def _default_round(state: RunState) -> int:
     return _FILE_RECORDS * max(1, len(state.left))
 
 
-def _continued(settings: Settings, target: Directory, log: Log, form: Form) -> RunState:
-    """What the target has, and all that is in the topics now. Raises `ConfigError`."""
-    before = _read(target, form)
+def _continued(settings: Settings, target: _Known, log: Log) -> tuple[RunState, list[str]]:
+    """What the target has, and all that is in the topics now; and what is lost in between. Raises `ConfigError`."""
+    before = target.read()
     topics = settings.group.topics or settings.assign.wanted.topics
-    partitions = log.partitions(topics)
-    known = {tp: at for tp, at in before.positions.items() if tp in set(partitions)}
-    edges = log.edges(partitions)
     strict = settings.pipeline.fail_on_data_loss
-    new = plan(partitions, Bounds(Everywhere(-2), Everywhere(-1)), log, fail_on_data_loss=strict)
+    found = plan(log.partitions(topics), Bounds(Everywhere(-2), Everywhere(-1)), log, fail_on_data_loss=strict)
+    anew = created_anew(before.topics, found.topics)
     first = {each.tp: each.start for each in before.ranges}
-    _check_not_gone(known, edges.first, strict)
-    starts = {each.tp: first.get(each.tp, each.start) for each in new.ranges}
-    ranges = tuple(each._replace(start=starts[each.tp]) for each in new.ranges)
-    return replace(before, ranges=ranges)
+    known = {tp: at for tp, at in {**first, **before.positions}.items() if tp in found.edges.end}
+    positions, lost = resumed(known, found.edges, anew, fail_on_data_loss=strict)
+    starts = {tp: at for tp, at in first.items() if tp.topic not in anew}
+    state = replace(
+        before,
+        ranges=tuple(each._replace(start=starts.get(each.tp, each.start)) for each in found.ranges),
+        positions={tp: at for tp, at in {**before.positions, **positions}.items() if at != starts.get(tp)},
+        underway=tuple(each for each in before.underway if each.topic not in anew),
+        topics={**before.topics, **found.topics},
+    )
+    return state, lost
 
 
-def _check_not_gone(known: dict[TopicPartition, int], first: Any, strict: bool) -> None:
-    gone = [tp for tp, at in known.items() if at < first[tp]]
-    if gone and strict:
-        tp = gone[0]
-        raise ConfigError(
-            f"{tp}: offsets {known[tp]} to {first[tp]} were deleted before they were exported; set "
-            f"pipeline.fail_on_data_loss = false to go on behind them"
-        )
+class _Known:
+    """What the target knows of itself: in which form it is, and how far. Methods raise `ConfigError`."""
 
+    def __init__(self, target: Directory, form: Form) -> None:
+        self._target, self._form = target, form
+        self._manifest = Manifest(target / OWN)
 
-def _save(target: Directory, state: RunState, form: Form) -> None:
-    target.write_json(MANIFEST, {**asdict(form), **state.as_json()})
+    def save(self, state: RunState) -> None:
+        """Raises `Overtaken` where another export goes on."""
+        self._manifest.write({**asdict(self._form), **state.as_json()})
 
+    def check(self) -> None:
+        """Raises `Overtaken` where another export goes on."""
+        self._manifest.check()
 
-def _read(target: Directory, form: Form) -> RunState:
-    told = target.read_json(MANIFEST)
-    if told is None:
-        if target.names(".parquet"):
-            raise ConfigError(f"{target.url} has Parquet files of another's; name another directory")
-        return RunState(())
-    if (before := Form(told["delta"], told["value"], told["key"])) != form:
-        raise ConfigError(
-            f"{target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same --to, "
-            f"--value and --key (handler.value and handler.key where those are left out), or name another directory"
-        )
-    return RunState.from_json(told)
+    def read(self) -> RunState:
+        """How far it is; a new one is nowhere."""
+        told, form = self._manifest.read(), self._form
+        if told is None:
+            if self._target.names(".parquet"):
+                raise ConfigError(f"{self._target.url} has Parquet files of another's; name another directory")
+            return RunState(())
+        if (before := Form(told["delta"], told["value"], told["key"])) != form:
+            raise ConfigError(
+                f"{self._target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same "
+                f"--to, --value and --key (handler.value and handler.key where those are left out), or name another "
+                f"directory"
+            )
+        return RunState.from_json(told)
 
 
 def _shown(form: Form) -> str:

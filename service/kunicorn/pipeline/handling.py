@@ -22,12 +22,14 @@ from confluent_kafka import Message
 from kunicorn.handlers import HandlerTimeout
 from kunicorn.handling.calls import Calls, following_offsets
 from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
+from kunicorn.handling.interruptions import Interruption, met
 from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.handling.retry import End, Policies, TryAgain
 from kunicorn.pipeline.hands import IDLE, IN_HAND, NEXT, ONE, STATE, STOP
 from kunicorn.pipeline.outcome_table import Row, Tiling
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.suspects import Piece, Suspects
+from kunicorn.records import Record
 
 log = logging.getLogger("kunicorn.pipeline")
 
@@ -64,6 +66,8 @@ class RangeHandler:
         self._suspects = suspects
         self._interruptible = False
         """The handler has a record right now: a signal must not hit the code around it."""
+        self._interruption: Interruption | None = None
+        """What was raised in the call that goes on."""
 
     def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
@@ -74,6 +78,20 @@ class RangeHandler:
             begin = following_offsets(messages[-1:])[0]
             del messages  # As in reading: not two batches at a time.
         yield from tiling.rest()
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Row]:
+        """Handle records that are no range: of any partitions, in any order, the same one repeatedly; a row each.
+
+        A record that halts holds up no other. Only for a handler that takes one record at a time.
+        """
+        while messages:
+            # Progress is counted in places of the list: offsets that do not ascend would count wrong ones as done.
+            taken = self._take(messages, range(1, len(messages) + 1))
+            for message in messages[: taken.done]:
+                yield from _row_of_one(message, None)
+            for message in messages[taken.done : taken.end]:
+                yield from _row_of_one(message, taken.failure)
+            messages = messages[taken.end :]
 
     def _through(self, messages: list[Message], begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
         """Handle some of the range's records; rows of those that failed, and whether the partition halts."""
@@ -129,7 +147,7 @@ class RangeHandler:
                 last = end if self._batch_max_records is not None else done + 1
                 return _Taken(done, last, ahead, _Failure(verdict, cause_of(error, failures)))
             log.warning(
-                f"the handler failed on offset {following[done] - 1} ({verdict.counted(failures)}), again in "
+                f"the handler failed on offset {messages[done].offset()} ({verdict.counted(failures)}), again in "
                 f"{verdict.wait_ns / _NANOSECONDS:.3f} s: {type(error).__name__}"
             )
             self._wait(verdict.wait_ns / _NANOSECONDS)
@@ -140,6 +158,7 @@ class RangeHandler:
         cells[NEXT] = following[0] - 1
         cells[STOP] = ONE if self._batch_max_records is None else following[-1]
         error: BaseException | None = None
+        self._interruption = None
         with self._timer():
             try:
                 try:
@@ -149,11 +168,8 @@ class RangeHandler:
                 finally:
                     self._interruptible = False
                     cells[STATE] = IDLE
-            except HandlerTimeout as timeout:
-                # A failure like others that may pass: worth another try.
-                error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(timeout.__traceback__)
             except BaseException as raised:
-                error = raised
+                error = met(raised, self._interruption, cells[NEXT])
         return bisect_right(following, cells[NEXT]), error
 
     @contextlib.contextmanager
@@ -170,7 +186,8 @@ class RangeHandler:
             seen, looks = at, looks + 1 if at == seen else 0
             if looks > _LOOKS and self._interruptible:
                 looks, self._interruptible = 0, False
-                self._calls.interrupt(HandlerTimeout())
+                self._interruption = Interruption(HandlerTimeout(), at)
+                self._calls.interrupt(self._interruption.error)
 
         before = signal.signal(signal.SIGALRM, look)
         interval = self._timeout_ms / 1000 / _LOOKS
@@ -185,6 +202,16 @@ class RangeHandler:
 def _part(messages: Sequence[Message], start: int, end: int) -> Sequence[Message]:
     """`messages[start:end]`; mostly that is all of them, and copying costs as much as looking at them."""
     return messages if end - start == len(messages) else messages[start:end]
+
+
+def _row_of_one(message: Message, failure: _Failure | None) -> Iterator[Row]:
+    record = Record.of(message)
+    tiling = Tiling(OffsetRange(record.topic, record.partition, record.offset, record.offset + 1))
+    if failure is None or failure.end is End.DONE:
+        tiling.handled(1)
+        yield from tiling.rest()
+    else:
+        yield from tiling.failed(message, failure.end, failure.cause, time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

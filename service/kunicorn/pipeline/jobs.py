@@ -12,7 +12,8 @@ from kunicorn.pipeline.checks import CHECKED, CheckExecutor
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.hands import died_in_hand
 from kunicorn.pipeline.observed import Observed
-from kunicorn.pipeline.ranges import OffsetRange, cut, largest_first
+from kunicorn.pipeline.ranges import OffsetRange, largest_first
+from kunicorn.pipeline.reading import Window
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
 from kunicorn.pipeline.underway import Tasks, tasks_of
@@ -36,8 +37,6 @@ class Job:
 
     spark: SparkSession
     file: SettingsFile
-    pieces: int | None = None
-    """Cut ranges into so many tasks; None: a partition is one."""
     _observed: Observed | None = field(default=None, init=False)
     """The round underway, or the last one."""
 
@@ -53,16 +52,16 @@ class Job:
         for row in found:
             raise (HandlerLoadError if row["handler"] else ConfigError)(row["problem"])
 
-    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory) -> list[Summary]:
-        """Have the records handled, one task a range. Raises `JobFailed`."""
+    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory, window: Window | None = None) -> list[Summary]:
+        """Have the records handled, those of the window, one task a range. Raises `JobFailed`."""
         try:
-            return self.run(ranges, HandleRanges(self.file, outcomes), outcomes)
+            return self.run(ranges, HandleRanges(self.file, outcomes, window), outcomes)
         except JobFailed as error:
             raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
 
     def run(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory) -> list[Summary]:
         """Any task over the ranges; a summary each. `hands`: where it notes what is in hand. Raises `JobFailed`."""
-        planned = largest_first(cut(ranges, self.pieces))
+        planned = largest_first(ranges)
         through = self.spark.sparkContext.accumulator(0)
         self._observed = Observed(through, hands, planned)
         numbers = self.spark.range(0, len(planned), 1, len(planned))

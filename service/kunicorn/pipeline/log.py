@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec
 
@@ -23,6 +23,8 @@ _TIMEOUT = 20.0
 """Seconds for one question."""
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NO_ID = Uuid(0, 0)
+"""Of every topic, where brokers know no ids (Kafka before 2.8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,25 @@ class Log:
             if topic.error is None and not name.startswith("__")
         }
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that exist (KIP-516): by the same name, another id is another topic.
+
+        Ask for them before asking for offsets: a topic that is created anew in between is then noticed the next time.
+        """
+        if not (wanted := sorted(set(topics))):
+            return {}
+        answers = asked(lambda: self._admin.now().describe_topics(TopicCollection(wanted), request_timeout=_TIMEOUT))
+        found = {topic: self._topic_id(topic, answer) for topic, answer in answers.items()}
+        return {topic: str(known) for topic, known in found.items() if known not in (None, _NO_ID)}
+
+    def _topic_id(self, topic: str, answer: Future[Any]) -> Any:
+        try:
+            return answer.result(_TIMEOUT + 5).topic_id
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise _told_of(topic, error) from error
+
     def edges(self, partitions: Iterable[TopicPartition]) -> Edges:
         """First offsets and ends as they are now."""
         wanted = list(partitions)
@@ -93,9 +114,13 @@ def _result(tp: ClientPartition, answer: Future[Any]) -> Any:
         what = error.args[0]
         if what.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ConfigError(f"there is no partition {tp.topic}-{tp.partition} on this cluster") from error
-        if what.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise ConfigError(f"this user may not read topic {tp.topic!r}: grant it DESCRIBE and READ") from error
-        raise unanswered(error) from error
+        raise _told_of(tp.topic, error) from error
+
+
+def _told_of(topic: str, error: KafkaException) -> ConfigError:
+    if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return ConfigError(f"this user may not read topic {topic!r}: grant it DESCRIBE and READ")
+    return unanswered(error)
 
 
 def asked(ask: Callable[[], T]) -> T:

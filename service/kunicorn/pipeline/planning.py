@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.bounds import EARLIEST, LATEST, Bound, Bounds, ByOffset, ByTime, Everywhere
@@ -18,6 +18,7 @@ _SHOWN = 5
 class Asked(Protocol):
     """What planning asks the brokers; see `Log`."""
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]: ...
     def edges(self, partitions: Iterable[TopicPartition]) -> Edges: ...
     def at(self, times: Offsets) -> dict[TopicPartition, int]: ...
 
@@ -30,6 +31,8 @@ class Plan:
     edges: Edges
     gone: Sequence[OffsetRange] = ()
     """Asked for, but deleted by retention (or by DeleteRecords) before."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the topics that the offsets are of; see `Log.topic_ids`."""
 
 
 def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fail_on_data_loss: bool) -> Plan:
@@ -39,6 +42,7 @@ def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fa
     and, with `fail_on_data_loss`, for offsets that are gone.
     """
     chosen = _chosen(partitions, bounds)
+    ids = log.topic_ids(tp.topic for tp in chosen)
     edges = log.edges(chosen)
     starts = _resolved(chosen, bounds.start, edges, log)
     stops = _resolved(chosen, bounds.stop, edges, log)
@@ -46,7 +50,7 @@ def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fa
     starts = {tp: edges.end[tp] if at == NO_OFFSET else at for tp, at in starts.items()}
     stops = {tp: edges.end[tp] if at == NO_OFFSET else at for tp, at in stops.items()}
     _check_order(starts, stops)
-    return _within(starts, stops, edges, fail_on_data_loss=fail_on_data_loss)
+    return replace(_within(starts, stops, edges, fail_on_data_loss=fail_on_data_loss), topics=ids)
 
 
 def _within(starts: Offsets, stops: Offsets, edges: Edges, *, fail_on_data_loss: bool) -> Plan:
@@ -59,6 +63,49 @@ def _within(starts: Offsets, stops: Offsets, edges: Edges, *, fail_on_data_loss:
     if gone and fail_on_data_loss:
         raise ConfigError(f"{gone_text(gone, edges)}; start there, or set pipeline.fail_on_data_loss = false")
     return Plan(between({tp: max(start, edges.first[tp]) for tp, start in starts.items()}, stops), edges, gone)
+
+
+def created_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
+    """Topics that have another id now. Pure."""
+    return frozenset(topic for topic, known in now.items() if before.get(topic, known) != known)
+
+
+def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises `ConfigError` if a topic was created anew, for a run that has no business with the new one."""
+    if anew := created_anew(before, now):
+        raise ConfigError(
+            f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
+            f"former ones are gone. What was handled since the last round does not count; begin another run"
+        )
+
+
+class Resumed(NamedTuple):
+    """Where to go on, and what is lost before that, for people."""
+
+    positions: dict[TopicPartition, int]
+    lost: list[str]
+
+
+def resumed(positions: Offsets, edges: Edges, anew: Collection[str], *, fail_on_data_loss: bool) -> Resumed:
+    """Known positions in the log of now, which has these partitions. Pure.
+
+    A topic of `anew` begins at its beginning. Raises `ConfigError`, with `fail_on_data_loss`, for what is lost.
+    """
+    found, lost = dict(positions), list[str]()
+    for tp, at in positions.items():
+        first, end = edges.first[tp], edges.end[tp]
+        if tp.topic in anew:
+            found[tp] = first
+            lost.append(f"{tp} was created anew: what the former one had from offset {at} on is gone")
+        elif at < first:
+            found[tp] = first
+            lost.append(f"{tp} from {at} to {first} is deleted already")
+        elif at > end:
+            found[tp] = end
+            lost.append(f"{tp} ends at {end} now, before {at}: it was truncated, and what came instead is unknown")
+    if lost and fail_on_data_loss:
+        raise ConfigError(f"records are lost: {_listed(lost)}; to go on behind that, set fail_on_data_loss = false")
+    return Resumed(found, lost)
 
 
 def gone_text(gone: Sequence[OffsetRange], edges: Edges) -> str:

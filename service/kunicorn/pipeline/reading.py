@@ -9,16 +9,19 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.complaints import DAMAGED, parted
+from kunicorn.complaints import DAMAGED, RETRIABLE, log_refused_fetch, parted
 from kunicorn.errors import PeerError
 from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.topics import NO_TIMESTAMP
 
 _RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
@@ -27,13 +30,35 @@ _PATIENCE_SECONDS = 60.0
 """Without a record or an end for so long, with some still to come, the brokers count as gone."""
 _WARM_UP_SECONDS = 10.0
 
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
-"""librdkafka tries again by itself."""
+_PASSING = (RETRIABLE - {KafkaError.UNKNOWN_TOPIC_OR_PART}) | {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+}
+"""librdkafka tries again by itself. It reports an unknown topic only once the topic has been unknown for 30 s
+(`topic.metadata.propagation.max.ms`), which a job does not wait out."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
 class RangeUnreadable(PeerError):
     """The range's records cannot be had; the message names what is missing and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Records by their own times, in milliseconds since 1970: from `since` on, before `until`; None: no such bound."""
+
+    since: int | None
+    until: int | None
+
+    def chosen(self, fetched: Iterator[list[Message]]) -> Iterator[list[Message]]:
+        """Those of the records; a record without a time is before every time."""
+        since = NO_TIMESTAMP if self.since is None else self.since
+        until = sys.maxsize if self.until is None else self.until
+        for messages in fetched:
+            if some := [message for message in messages if since <= message.timestamp()[1] < until]:
+                yield some
 
 
 class RangeReader:
@@ -95,6 +120,8 @@ class RangeReader:
         """
         for message in errors:
             if (error := message.error()) is None or error.code() in _PASSING:
+                if error is not None and error.code() in RETRIABLE:
+                    log_refused_fetch(message)
                 continue
             if error.code() == KafkaError._PARTITION_EOF:
                 if _place(message) >= wanted.stop:

@@ -35,6 +35,8 @@ class Steps:
     """Offsets of the next round."""
     tasks: Callable[[], Tasks]
     """How far the round underway is; called in a thread."""
+    pieces: int | None = None
+    """Cut a round into so many tasks; None: a partition is one."""
 
 
 def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
@@ -52,7 +54,7 @@ def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say:
 
         exposed.moved(state.counts, state.rounds, total(state.left))
         while state.left and not stop.asked:
-            state = state.begin(steps.size(state))
+            state = state.begin(steps.size(state), steps.pieces)
             steps.begun(state)
             began = time.monotonic()
             with watched(steps.tasks, show):

@@ -1,7 +1,7 @@
 """A run's place: `<pipeline.directory>/<run id>/`, with its manifest and its outcomes.
 
-The manifest is written before each round and after it, whole each time: a run that was killed goes on with the round it
-was in, under the same ranges.
+The manifest has a new version before each round and after it: a run that was killed goes on with the round it was in,
+under the same ranges, and of two processes that go on with it one does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 from kunicorn import __version__
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, Manifest
 
-MANIFEST = "manifest.json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -65,13 +64,17 @@ class Runs:
 
     def __init__(self, directory: str) -> None:
         self.directory = place(directory)
+        self._manifests: dict[str, Manifest] = {}
+
+    def _manifest(self, run: str) -> Manifest:
+        return self._manifests.setdefault(run, Manifest(self.directory / run))
 
     def outcomes(self, run: str) -> Directory:
         """Where the run's outcome rows are."""
         return self.directory / run / "outcomes"
 
     def save(self, run: Run) -> None:
-        """Write the manifest, whole. Raises `ConfigError`."""
+        """Move the manifest on. Raises `Overtaken`, `ConfigError`."""
         told: dict[str, Any] = {
             "run": run.id,
             "job": run.job,
@@ -82,21 +85,25 @@ class Runs:
             "finished": run.finished,
             **run.state.as_json(),
         }
-        (self.directory / run.id).write_json(MANIFEST, told)
+        self._manifest(run.id).write(told)
+
+    def check(self, run: Run) -> None:
+        """See that no other process goes on with the run. Raises `Overtaken`, `ConfigError`."""
+        self._manifest(run.id).check()
 
     def read(self, run: str) -> Run:
         """A run by its id. Raises `ConfigError` where there is none."""
-        told = (self.directory / check_id(run)).read_json(MANIFEST)
+        told = self._manifest(check_id(run)).read()
         if told is None:
             known = ", ".join([each.id for each in self.all()][-5:]) or "none"
             raise ConfigError(f"there is no run {run!r} in {self.directory.url}; the latest there: {known}")
-        return _read(told, f"{self.directory.url}/{run}/{MANIFEST}")
+        return _read(told, f"{self.directory.url}/{run}/manifest")
 
     def start(self, job: str, what: str, request: str, state: RunState, run: str | None = None) -> Run:
         """A new run, its manifest written. Raises `ConfigError` for an id that is taken."""
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
-        if (self.directory / identity).read(MANIFEST) is not None:
+        if self._manifest(identity).read() is not None:
             raise ConfigError(f"there is a run {identity!r} already; go on with it by --resume, or choose another id")
         new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request)
         self.save(new)
@@ -104,8 +111,13 @@ class Runs:
 
     def all(self) -> Iterator[Run]:
         """Every run there is, oldest first as far as ids tell."""
-        for name in self.directory.names(MANIFEST):
-            if name.count("/") == 1 and (told := self.directory.read_json(name)) is not None:
+        newest: dict[str, str] = {}
+        for name in self.directory.names(".json"):
+            run, _, file = name.partition("/")
+            if Manifest.NAME.fullmatch(file):
+                newest[run] = name
+        for name in newest.values():
+            if (told := self.directory.read_json(name)) is not None:
                 yield _read(told, f"{self.directory.url}/{name}")
 
     def pace(self, job: str, what: str) -> float | None:

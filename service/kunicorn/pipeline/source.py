@@ -10,7 +10,9 @@ as each process reads the settings itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -23,11 +25,15 @@ from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.bounds import Bounds, Everywhere, as_json, bounds_of, from_json
 from kunicorn.pipeline.log import Log
 from kunicorn.pipeline.options import SourceOptions
-from kunicorn.pipeline.planning import gone_text, plan
+from kunicorn.pipeline.planning import created_anew, gone_text, plan, resumed
 from kunicorn.pipeline.ranges import OffsetRange, Offsets, between, cut, first_of_each, largest_first
 from kunicorn.record_columns import RECORD_COLUMNS, records_batch
 from kunicorn.topics import TopicPartition
 
+logger = logging.getLogger("kunicorn.pipeline")
+
+_IDS, _PIECES = "@topic_ids", "@min_partitions"
+"""Beside topics' names, none of which can have an @."""
 RANGE_COLUMNS = "topic string, partition int, start bigint, stop bigint"
 _RANGE_SCHEMA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("stop", pa.int64())]
@@ -77,11 +83,32 @@ class _Rows:
         for messages in self._options.file.reader().read(whole):
             yield records_batch(messages)
 
-    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
-        return [RangePartition(each) for each in largest_first(cut(ranges, self._options.min_partitions))]
-
     def _log(self) -> Log:
         return Log(Access(self._options.settings()))
+
+
+def _tasks(ranges: Sequence[OffsetRange], pieces: int | None) -> list[RangePartition]:
+    return [RangePartition(each) for each in largest_first(cut(ranges, pieces))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a stream is, as Spark's checkpoint has it."""
+
+    offsets: Offsets
+    topics: Mapping[str, str]
+    """Ids of the topics that the offsets are of; see `Log.topic_ids`."""
+    pieces: int | None
+    """What the micro-batch that ends here is cut into: when it is repeated, the setting may be another."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> _Place:
+        offsets = {key: value for key, value in told.items() if not key.startswith("@")}
+        return cls(from_json(offsets), told.get(_IDS, {}), told.get(_PIECES))
+
+    def as_json(self) -> dict[str, Any]:
+        # Spark compares the text: what is the same must be written the same.
+        return {**as_json(self.offsets), _IDS: dict(sorted(self.topics.items())), _PIECES: self.pieces}
 
 
 class KunicornReader(_Rows, DataSourceReader):
@@ -96,11 +123,12 @@ class KunicornReader(_Rows, DataSourceReader):
         log = self._log()
         options = self._options
         found = plan(log.partitions(options.topics), self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
-        return self._tasks(found.ranges)
+        return _tasks(found.ranges, options.min_partitions)
 
 
 class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: offsets by topic and partition, kept in Spark's checkpoint in the shape of its own Kafka source.
+    """A stream: offsets by topic and partition, kept in Spark's checkpoint in the shape of its own Kafka source; and
+    beside them the topics' ids, so that one that is created anew is noticed.
 
     `commit` and `stop` do nothing: Spark calls the one late and never for the last batch, the other not at all.
     """
@@ -119,15 +147,30 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
         bounds = Bounds(self._bounds.start, Everywhere(-1), self._bounds.unmatched_is_latest)
         found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
         starts = {**found.edges.end, **{each.tp: each.start for each in found.ranges}}
-        return as_json(starts)
+        return _Place(starts, found.topics, self._options.min_partitions).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends: the logs' ends, or so many offsets in proportion."""
-        begin = self._with_new_partitions(from_json(start))
-        ends = self._target or self._ends(begin)
-        ranges = between(begin, {tp: max(begin[tp], ends.get(tp, begin[tp])) for tp in begin})
+        """Where the next micro-batch ends: the logs' ends, or so many offsets in proportion.
+
+        Raises `ConfigError` where records are lost, as when a topic was created anew.
+        """
+        log, before = self._known(), _Place.of(start)
+        partitions = log.partitions(self._options.topics)
+        topics = {**before.topics, **log.topic_ids(tp.topic for tp in partitions)}
+        anew = created_anew(before.topics, topics)
+        known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
+        edges = log.edges({*known, *partitions})
+        resume, lost = resumed(known, edges, anew, fail_on_data_loss=self._options.fail_on_data_loss)
+        for each in lost:
+            logger.warning(each)
+        # Partitions that have come since begin at their beginning, whatever a new query would do.
+        begin = {**edges.first, **resume}
+        target = self._target or edges.end
+        ends = {tp: (edges.end if tp.topic in anew else target).get(tp, at) for tp, at in begin.items()}
+        ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return as_json({**begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}})
+        stops = {**begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
+        return _Place(stops, topics, self._options.min_partitions).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxOffsetsPerTrigger`."""
@@ -136,23 +179,28 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The logs' ends, so that the query's progress tells its lag."""
-        return as_json(self._ends(self._with_new_partitions({})))
+        return as_json(self._ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Records that arrive from now on are for the next run."""
-        self._target = self._ends(self._with_new_partitions({}))
+        self._target = self._ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The micro-batch's ranges. Raises `ConfigError` where some of it is gone."""
-        stops = from_json(end)
-        begun = from_json(start)
-        edges = self._known().edges(stops)
-        begin = {tp: begun.get(tp, edges.first[tp]) for tp in stops}
-        gone = between(begin, {tp: min(stop, max(begin[tp], edges.first[tp])) for tp, stop in stops.items()})
+        begun, planned = _Place.of(start), _Place.of(end)
+        stops, log = planned.offsets, self._known()
+        # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
+        before = created_anew(begun.topics, planned.topics)
+        since = created_anew(planned.topics, log.topic_ids(planned.topics))
+        edges = log.edges(stops)
+        known = {tp: at for tp, at in begun.offsets.items() if tp.topic not in before}
+        begin = {tp: known.get(tp, edges.first[tp]) for tp in stops}
+        there = {tp: stop if tp.topic in since else edges.first[tp] for tp, stop in stops.items()}
+        gone = between(begin, {tp: min(stop, max(begin[tp], there[tp])) for tp, stop in stops.items()})
         if gone and self._options.fail_on_data_loss:
             raise ConfigError(f"{gone_text(gone, edges)}; set failOnDataLoss = false to go on behind them")
         lost = {each.tp: each.stop for each in gone}
-        return self._tasks(between({**begin, **lost}, stops))
+        return _tasks(between({**begin, **lost}, stops), planned.pieces)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: see the class."""
@@ -165,14 +213,9 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
             self._open = self._log()
         return self._open
 
-    def _ends(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        return dict(self._known().edges(offsets).end)
-
-    def _with_new_partitions(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Partitions that have come since begin at their beginning, whatever a new query would do."""
+    def _ends(self) -> dict[TopicPartition, int]:
         log = self._known()
-        new = [tp for tp in log.partitions(self._options.topics) if tp not in offsets]
-        return {**offsets, **log.edges(new).first} if new else dict(offsets)
+        return dict(log.edges(log.partitions(self._options.topics)).end)
 
     def __getstate__(self) -> dict[str, Any]:
         # It is pickled for the executors; clients stay where they are.

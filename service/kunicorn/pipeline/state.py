@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kunicorn.pipeline.bounds import as_json, from_json
-from kunicorn.pipeline.ranges import OffsetRange, Offsets, first_of_each, next_round, total
+from kunicorn.pipeline.ranges import OffsetRange, Offsets, cut, first_of_each, next_round, total
 from kunicorn.pipeline.tasks import Summary
 from kunicorn.topics import TopicPartition
 
@@ -38,7 +38,8 @@ class RunState:
     halted: Mapping[TopicPartition, str] = field(default_factory=dict)
     """Why partitions halt."""
     underway: Sequence[OffsetRange] = ()
-    """The round that was begun. After a crash the same ranges are handled again, so that files are replaced."""
+    """The tasks of the round that was begun. After a crash the same ones run again, whatever the settings say then, so
+    that files are replaced."""
     rounds: int = 0
     counts: Counts = Counts()
     seconds: float = 0.0
@@ -48,6 +49,8 @@ class RunState:
     """Of the last round."""
     last_busy: float = 0.0
     """Seconds of it that tasks were at work, for the size of the next: not Spark's start."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the topics that the offsets are of, as far as they are known."""
 
     @property
     def left(self) -> list[OffsetRange]:
@@ -74,9 +77,9 @@ class RunState:
         """Offsets of a round that takes so long at the rate of the last one."""
         return next_round(len(self.left), self.last_offsets, self.last_busy, wanted_seconds, limit)
 
-    def begin(self, size: int) -> RunState:
-        """With the next round underway; the one that a crash has cut off, if there is one."""
-        return self if self.underway else replace(self, underway=tuple(first_of_each(self.left, size)))
+    def begin(self, size: int, pieces: int | None = None) -> RunState:
+        """With the next round underway, cut into tasks; the one that a crash has cut off, if there is one."""
+        return self if self.underway else replace(self, underway=tuple(cut(first_of_each(self.left, size), pieces)))
 
     def end(self, summaries: Sequence[Summary], seconds: float) -> RunState:
         """With the round underway done, which took so long."""
@@ -119,6 +122,7 @@ class RunState:
             "last_offsets": self.last_offsets,
             "last_seconds": round(self.last_seconds, 3),
             "last_busy": round(self.last_busy, 3),
+            "topics": dict(self.topics),
         }
 
     @classmethod
@@ -135,4 +139,5 @@ class RunState:
             last_offsets=told["last_offsets"],
             last_seconds=told["last_seconds"],
             last_busy=told["last_busy"],
+            topics=told["topics"],
         )

@@ -7,7 +7,10 @@ the server). Written again under the same name it replaces the former.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from kunicorn.errors import ConfigError
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
 
 _UNFINISHED = "_unfinished-"
 """Names that begin with an underscore are no data to any reader of Parquet directories."""
@@ -63,20 +66,36 @@ class Directory:
         with self.writing(name) as file:
             file.write(content)
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Put the file there, whole, unless there is one; whether it was put. Raises `ConfigError`.
+
+        Of two at the same time one puts it, in a directory. Arrow's object stores have no such step, nor have mounts
+        without hard links: there the file is looked for first.
+        """
+        if self.is_local:
+            with _told(self.url), contextlib.suppress(_NoLinks):
+                return _linked(Path(self.url).absolute() / name, content)
+        if self.read(name) is not None:
+            return False
+        self.write(name, content)
+        return True
+
+    def delete(self, name: str) -> None:
+        """Remove the file, if it is there. Raises `ConfigError`."""
+        system, path = self._opened()
+        with _told(self.url), contextlib.suppress(FileNotFoundError):
+            system.delete_file(f"{path}/{name}")
+
     def read_json(self, name: str) -> Any:
         """A JSON file's content; None where there is none."""
         content = self.read(name)
         return None if content is None else json.loads(content)
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """For people, too: indented."""
-        self.write(name, json.dumps(content, indent=1).encode() + b"\n")
-
-    def names(self, suffix: str) -> list[str]:
-        """Files with that ending in here and below, as paths relative to this directory; sorted."""
+    def names(self, suffix: str, *, below: bool = True) -> list[str]:
+        """Files with that ending in here, and `below`, as paths relative to this directory; sorted."""
         system, path = self._opened()
         with _told(self.url):
-            found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+            found = system.get_file_info(fs.FileSelector(path, recursive=below, allow_not_found=True))
         paths = (info.path[len(path) :].lstrip("/") for info in found if info.type == fs.FileType.File)
         return sorted(name for name in paths if name.endswith(suffix) and not Path(name).name.startswith("_"))
 
@@ -116,6 +135,82 @@ class Directory:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.url} is no place for files: {error}; name a directory or a URL") from error
         return system, path.rstrip("/")
+
+
+class _NoLinks(Exception):
+    """The file system has no hard links."""
+
+
+def _linked(path: Path, content: bytes) -> bool:
+    """Put a file there unless there is one, in one step; whether it was put. Raises `_NoLinks`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}-{path.name}")
+    part.write_bytes(content)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
+            raise _NoLinks from error
+        raise
+    finally:
+        part.unlink()
+    return True
+
+
+class Manifest:
+    """What a job has to know when it goes on: a file for each version, so that of two processes one moves it on.
+
+    1. A version is never replaced: who finds the next one there has been overtaken, and ends.
+    2. Old versions go, but never the newest: one that was put behind a newer one, too late, is noticed by that.
+    """
+
+    NAME = re.compile(r"manifest-(\d{8})\.json")
+    _KEPT = 2
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._version = 0
+        """The one that this process has read or put last."""
+
+    def read(self) -> Any:
+        """The newest version; None before the first. Raises `ConfigError`."""
+        self._version = self._newest()
+        return self._directory.read_json(self._name(self._version)) if self._version else None
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Put the next version, indented for people. Raises `Overtaken`, `ConfigError`."""
+        if not self._directory.create(self._name(self._version + 1), json.dumps(content, indent=1).encode() + b"\n"):
+            raise self._overtaken()
+        self._version += 1
+        self.check()
+        if self._version > self._KEPT:
+            self._directory.delete(self._name(self._version - self._KEPT))
+
+    def check(self) -> None:
+        """See that nobody else has moved it on. Raises `Overtaken`, `ConfigError`."""
+        if self._newest() > self._version:
+            raise self._overtaken()
+
+    def _newest(self) -> int:
+        found = map(self.NAME.fullmatch, self._directory.names(".json", below=False))
+        return max((int(match[1]) for match in found if match is not None), default=0)
+
+    def _name(self, version: int) -> str:
+        return f"manifest-{version:08}.json"
+
+    def _overtaken(self) -> Overtaken:
+        return Overtaken(
+            f"another process goes on with {self._directory.url}: two at once, or this one was taken for dead and "
+            f"replaced. This one ends, and nothing that it did since its last round counts; let the other finish"
+        )
+
+
+class Overtaken(ServiceError):
+    """Another process goes on with what this one was about."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.hands import InHand, take_up
 from kunicorn.pipeline.outcome_table import SCHEMA, Row, table
 from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.reading import Window
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.suspects import Suspects
 from kunicorn.settings import Settings
@@ -130,6 +131,8 @@ class HandleRanges:
 
     file: SettingsFile
     outcomes: Directory
+    window: Window | None = None
+    """Which of their records; None: all."""
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
@@ -146,7 +149,8 @@ class HandleRanges:
             tear_down(handlings)
 
     def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
-        return self.file.reader().read(whole)
+        fetched = self.file.reader().read(whole)
+        return fetched if self.window is None else self.window.chosen(fetched)
 
     def _handler(self, settings: Settings, handlings: Handlings[Calls], topic: str, hand: InHand) -> RangeHandler:
         handling = handlings.of(topic)

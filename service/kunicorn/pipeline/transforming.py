@@ -4,8 +4,9 @@
     outcomes = records.transform(transform("shop.handlers:handle_order"))
 
 The frame has the columns of the source `kunicorn` or of Spark's own Kafka source; its rows are handled where they are,
-in the order in which they are there. The result has the columns of the outcome table. Spark runs it when the result is
-used, and again whenever it is used again: write it once, then look at it.
+in the order in which they are there, whichever that is. The result has the columns of the outcome table, and a row for
+each row of the frame. Spark runs it when the result is used, and again whenever it is used again: write it once, then
+look at it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from kunicorn.handling.calls import calls_of
 from kunicorn.handling.retry import End, Policies, RetryPolicy
 from kunicorn.pipeline.handling import RangeHandler
 from kunicorn.pipeline.outcome_table import SCHEMA, table
-from kunicorn.pipeline.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,14 +66,10 @@ class HandleRows:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Outcome rows, batch by batch."""
         calls = calls_of(_loaded(self.handler), "record")
-        handle = RangeHandler(calls, Policies(self.policy), None, wait=time.sleep).handle
+        handle = RangeHandler(calls, Policies(self.policy), None, wait=time.sleep).each
         for batch in batches:
-            rows = batch.to_pylist()
-            for (topic, number), some in groupby(rows, lambda row: (row["topic"], row["partition"])):
-                messages = [_message(row) for row in some]
-                whole = OffsetRange(topic, number, messages[0].offset() or 0, (messages[-1].offset() or 0) + 1)
-                if outcomes := list(handle(whole, [messages])):
-                    yield table(outcomes).cast(_SPARK_SCHEMA)
+            if outcomes := list(handle([_message(row) for row in batch.to_pylist()])):
+                yield table(outcomes).cast(_SPARK_SCHEMA)
 
 
 def _loaded(handler: str | Callable[[Any], Any]) -> Handler:

@@ -13,15 +13,20 @@ from tests.kafka import KafkaCluster
 from tests.system.pipeline.desk import Desk
 
 
+@pytest.fixture(scope="session")
+def audits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For all tests of this process: its JVM keeps the environment that it was started with, over files of tests."""
+    return tmp_path_factory.mktemp("audits")
+
+
 @pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where handlers write, by topic. For all tests of a file: the JVM keeps the environment it was started with."""
-    directory = tmp_path_factory.mktemp("audit")
+def audit(audits: Path) -> Iterator[Path]:
+    """Where handlers write, by topic."""
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("KUNICORN_AUDIT_DIR", str(directory))
+        environment.setenv("KUNICORN_AUDIT_DIR", str(audits))
         environment.setenv("KUNICORN_AUDIT_MEMBER", "spark")
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        yield directory
+        yield audits
 
 
 @pytest.fixture

@@ -105,14 +105,19 @@ class Desk:
 
     def manifest(self, run: str) -> dict[str, Any]:
         """What the run's manifest says."""
-        told = self.told(self.runs / run / "manifest.json")
+        told = self.told(self.runs / run)
         assert told is not None
         return told
 
     @staticmethod
-    def told(manifest: Path) -> dict[str, Any] | None:
-        """What is in there; None where there is no such file yet."""
-        return json.loads(manifest.read_text()) if manifest.exists() else None
+    def told(directory: Path) -> dict[str, Any] | None:
+        """The newest manifest in there; None where there is none yet."""
+        while True:
+            newest = max(directory.glob("manifest-*.json"), default=None)
+            try:
+                return None if newest is None else json.loads(newest.read_text())
+            except FileNotFoundError:
+                continue  # Removed meanwhile, as newer ones are there.
 
 
 def tiles(rows: list[dict[str, Any]], whole: Mapping[TopicPartition, range]) -> bool:

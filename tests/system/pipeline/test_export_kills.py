@@ -64,7 +64,7 @@ def test_an_export_that_loses_a_process_equals_the_topic(desk: Desk, form: str, 
 def rounds(lake: Path, desk: Desk, process: Any) -> int:
     """Rounds that the manifest has; the process has to live."""
     assert process.poll() is None, process.stdout.read() if process.stdout else ""
-    manifest = Desk.told(lake / "_kunicorn" / "manifest.json")
+    manifest = Desk.told(lake / "_kunicorn")
     return 0 if manifest is None else int(manifest["rounds"])
 
 

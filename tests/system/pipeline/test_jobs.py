@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.handling.retry import End, RetryPolicy
+from kunicorn.pipeline import transform
 from kunicorn.pipeline.session import open_session
 from kunicorn.settings import load
 from kunicorn.topics import TopicPartition
@@ -190,7 +193,7 @@ def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_rep
     lake = desk.directory / "table"
     command = ("export", str(lake), "--to", "delta", "--value", "text", "--master", MASTER)
     assert "57 records" in desk.said(*command)
-    manifest = lake / "_kunicorn" / "manifest.json"
+    manifest = max((lake / "_kunicorn").glob("manifest-*.json"))
     after = json.loads(manifest.read_text())
     # As if it had been killed before it wrote that the round is through.
     ranges = [[desk.topic, 0, 0, 50], [desk.topic, 1, 0, 7]]
@@ -227,6 +230,54 @@ def test_the_source_gives_records_as_columns_and_knows_sparks_options(desk_of: C
             assert "geheim" not in str(refused.value)
     finally:
         spark.stop()
+
+
+def test_a_window_of_time_is_not_cut_by_one_record_whose_clock_is_ahead(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(1, {"pipeline": {"max_offsets_per_trigger": 30}})
+    times = [TIME - 60_000 - each for each in range(10)]
+    # Ahead; and between older ones and younger ones than are asked for, as many that are.
+    times += [TIME + 1_800_000, *(TIME + 60_000 * (each % 3 - 1) for each in range(60)), TIME - 1]
+    sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
+    for time_ms in times:
+        sender.produce(desk.topic, "x", timestamp=time_ms)
+    assert sender.flush(20) == 0
+    since, until = TIME - 50_000, TIME + 50_000
+    window = ("--from", iso(since), "--to", iso(until))
+    wanted = {offset for offset, time_ms in enumerate(times) if since <= time_ms < until}
+    assert len(wanted) == 21
+    assert "to the log's end" in desk.said("backfill", *window, "--dry-run")
+    assert "handled       21 records in" in desk.said("backfill", *window, "--run", "window", "--master", MASTER)
+    assert {place.offset for place in desk.report(1).lost} == set(range(len(times))) - wanted
+    assert tiles(desk.outcomes("window"), {TopicPartition(desk.topic, 0): range(10, len(times))})
+    planned = json.loads(desk.said("backfill", *window, "--slack", "10m", "--dry-run", "--json"))
+    assert planned["offsets"] == 0, "who says that no clock is ten minutes ahead is believed"
+    assert json.loads(desk.said("backfill", *window, "--slack", "1h", "--dry-run", "--json"))["offsets"] == 62
+
+
+def iso(time_ms: int) -> str:
+    """As --from and --to take it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
+
+
+def test_a_frame_whose_rows_spark_has_moved_about_is_handled_once_each(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(2)
+    values = ["poison" if number % 50 == 7 else "x" for number in range(300)]
+    send(desk.kafka.bootstrap, desk.topic, {0: values, 1: values})
+    spark = open_session(load(desk.config, {}), MASTER, "moved")
+    try:
+        source = spark.read.format("kunicorn").option("config", str(desk.config)).load()
+        policy = RetryPolicy(1, 1, 1, None, End.DEAD_LETTER)
+        handler = transform("tests.system.pipeline.handlers:obedient", policy)
+        rows = source.orderBy("value").repartition(5).transform(handler).collect()
+    finally:
+        spark.stop()
+    assert sorted((row.partition, row.offset, row.until, row.records, row.status) for row in rows) == [
+        (partition, offset, offset + 1, 1, "dead_letter" if value == "poison" else "done")
+        for partition in range(2)
+        for offset, value in enumerate(values)
+    ]
+    report = desk.report(2)
+    assert (report.handled, report.handled_twice) == (588, ()), report
 
 
 def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callable[..., Desk]) -> None:

@@ -144,8 +144,8 @@ def test_a_live_member_that_joins_wins_and_the_run_says_so(
 
 def test_a_killed_backfill_goes_on_from_its_manifest_and_its_table_has_every_offset_once(desk: Desk) -> None:
     process = desk.start("backfill", "--run", "cut", "--master", "local[2]", env=SLOWLY)
-    manifest = desk.runs / "cut" / "manifest.json"
-    wait_until(lambda: manifest.exists() and desk.manifest("cut")["rounds"] >= 2, "two rounds", START_SECONDS, 0.1)
+    run = desk.runs / "cut"
+    wait_until(lambda: (Desk.told(run) or {"rounds": 0})["rounds"] >= 2, "two rounds", START_SECONDS, 0.1)
     kill(process)
     finish(desk, "backfill", "--resume", "cut")
     report = desk.report(2)

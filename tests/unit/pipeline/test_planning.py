@@ -9,8 +9,9 @@ import pytest
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.bounds import Bound, Bounds, ByOffset, ByTime, Everywhere
 from kunicorn.pipeline.catch_up import starts_of
+from kunicorn.pipeline.export import file_name
 from kunicorn.pipeline.log import Edges
-from kunicorn.pipeline.planning import Plan, plan
+from kunicorn.pipeline.planning import Plan, created_anew, plan, resumed
 from kunicorn.pipeline.ranges import OffsetRange, Offsets
 from kunicorn.topics import TopicPartition
 
@@ -21,6 +22,9 @@ EARLIEST, LATEST = Everywhere(-2), Everywhere(-1)
 
 class Brokers:
     """Answers from `EDGES`; records are as old as their offsets."""
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: f"id of {topic}" for topic in topics}
 
     def edges(self, partitions: Iterable[TopicPartition]) -> Edges:
         wanted = set(partitions)
@@ -35,6 +39,25 @@ class Brokers:
 
 def planned(start: Bound, stop: Bound = LATEST, *, latest: bool = False, strict: bool = True) -> Plan:
     return plan([A0, A1, B0], Bounds(start, stop, latest), Brokers(), fail_on_data_loss=strict)
+
+
+def test_a_stored_position_goes_on_only_where_the_log_reaches_it() -> None:
+    assert resumed({A0: 10, A1: 50}, EDGES, (), fail_on_data_loss=True) == ({A0: 10, A1: 50}, [])
+    cases: list[tuple[Offsets, tuple[str, ...], str, Offsets]] = [
+        ({A0: 9}, (), "a-0 from 9 to 10 is deleted already", {A0: 10}),
+        ({A1: 51}, (), "a-1 ends at 50 now, before 51: it was truncated", {A1: 50}),
+        ({A0: 40}, ("a",), "a-0 was created anew: what the former one had from offset 40 on is gone", {A0: 10}),
+    ]
+    for positions, anew, why, on in cases:
+        with pytest.raises(ConfigError, match=f"{why}.*fail_on_data_loss = false"):
+            resumed(positions, EDGES, anew, fail_on_data_loss=True)
+        found = resumed(positions, EDGES, anew, fail_on_data_loss=False)
+        assert (found.positions, len(found.lost)) == (on, 1)
+
+
+def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
+    assert created_anew({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}) == {"b"}
+    assert created_anew({}, {"a": "1"}) == created_anew({"a": "1"}, {}) == frozenset()
 
 
 def test_everything_is_from_the_first_offset_to_the_end() -> None:
@@ -101,3 +124,8 @@ def test_a_catch_up_begins_where_the_live_service_would(committed: Offsets, rese
 def test_a_catch_up_guesses_no_start(committed: Offsets, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         starts_of([A0, A1, B0], committed, EDGES, "none", fail_on_data_loss=True)
+
+
+def test_a_topic_id_with_a_slash_makes_no_directory_of_its_own_in_a_lake() -> None:
+    named = file_name(OffsetRange("orders", 0, 0, 600), "wSxxVB44ToOXA7+nwvf/WQ")
+    assert named == "orders-0-wSxxVB44ToOXA7-nwvf_WQ-00000000000000000000-00000000000000000600.parquet"

@@ -54,7 +54,7 @@ def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Pa
     options = SourceOptions.of({"config": str(config)})
     everything = [
         FromNumbers([OffsetRange("orders", 0, 0, 9)], HandleRanges(file, place), through),
-        ExportRanges(file, place, Form()),
+        ExportRanges(file, place, Form(), {}),
         CheckExecutor(file, place, "x", True),
         KunicornReader(options, bounds_of({}, batch=True)),
         KunicornStreamReader(options, bounds_of({}, batch=False)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.state import RunState
@@ -27,10 +28,16 @@ def test_a_round_moves_every_partition_and_the_next_goes_on_behind_it() -> None:
 
 
 def test_a_round_that_was_cut_off_is_begun_again_under_the_same_ranges() -> None:
-    begun = NEW.begin(20)
+    begun = replace(NEW.begin(20), topics={"a": "id"})
     again = RunState.from_json(json.loads(json.dumps(begun.as_json())))
     assert again == begun
     assert again.begin(1_000).underway == begun.underway
+
+
+def test_a_round_that_was_cut_off_is_begun_again_in_the_same_tasks_whatever_the_setting_is_then() -> None:
+    begun = NEW.begin(20, 4)
+    assert len(begun.underway) == 4
+    assert RunState.from_json(json.loads(json.dumps(begun.as_json()))).begin(20, 6).underway == begun.underway
 
 
 def test_a_partition_that_halts_stays_and_the_others_finish() -> None:

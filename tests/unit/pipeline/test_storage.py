@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ from pyarrow.fs import LocalFileSystem
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.runs import Runs
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 
 
 def test_a_file_appears_whole_replaces_the_former_and_leaves_nothing_where_writing_fails(tmp_path: Path) -> None:
@@ -62,6 +65,43 @@ def test_a_url_with_a_password_is_refused_without_being_told() -> None:
     assert "geheim" not in str(refused.value)
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_that_go_on_with_a_manifest_the_one_that_comes_second_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    first, second = Manifest(Directory(str(tmp_path))), Manifest(Directory(str(tmp_path)))
+    assert (first.read(), second.read()) == (None, None)
+    first.write({"by": "first"})
+    with pytest.raises(Overtaken, match="another process goes on with"):
+        second.write({"by": "second"})
+    assert second.read() == {"by": "first"}
+    for number in range(5):
+        second.write({"by": "second", "number": number})
+    with pytest.raises(Overtaken):
+        first.check()
+    with pytest.raises(Overtaken):
+        # Its next version is gone by now, as newer ones are there.
+        first.write({"by": "first, late"})
+    second.check()
+    third = Manifest(Directory(str(tmp_path)))
+    assert third.read() == {"by": "second", "number": 4}
+    assert [each.name for each in sorted(tmp_path.iterdir())] == [f"manifest-{number:08}.json" for number in (2, 5, 6)]
+
+
+def test_a_manifest_is_put_once_by_many_at_the_same_time(tmp_path: Path) -> None:
+    def put(number: int) -> bool:
+        return Directory(str(tmp_path)).create("one", b"%d" % number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(put, range(64))) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["one"]
+
+
 def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> None:
     runs = Runs(str(tmp_path))
     first = runs.start("backfill", "a:b", "[]", RunState(()), "one")
@@ -73,6 +113,6 @@ def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> 
         runs.read("two")
     with pytest.raises(ConfigError, match=r"'\.\./x' is no id of a run"):
         runs.read("../x")
-    (tmp_path / "one" / "manifest.json").write_text("{}")
+    (tmp_path / "one" / "manifest-00000002.json").write_text("{}")
     with pytest.raises(ConfigError, match="is no manifest of this version"):
         runs.read("one")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kunicorn.handling.retry import End, RetryPolicy
-from kunicorn.outcomes import Skip
+from kunicorn.outcomes import Halt, Skip
 from kunicorn.pipeline import transform
 from kunicorn.pipeline.transforming import HandleRows
 from kunicorn.record_columns import records_batch
@@ -27,9 +29,49 @@ def test_rows_become_outcomes_with_the_record_of_a_dead_letter() -> None:
     (batch,) = HandleRows(handle, ONCE)(iter([records_batch(messages(0, 1, 2, 4))]))
     rows = batch.to_pylist()
     assert [(row["offset"], row["until"], row["status"]) for row in rows] == [
-        (0, 1, "done"), (1, 2, "dead_letter"), (2, 4, "done"), (4, 5, "skip"),
+        (0, 1, "done"), (1, 2, "dead_letter"), (2, 3, "done"), (4, 5, "skip"),
     ]  # fmt: skip
     assert (rows[1]["key"], rows[1]["value"], rows[1]["error_message"]) == (b"k", b"v", "orders-3-1")
+
+
+@given(st.lists(st.integers(0, 12), max_size=30), st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
+def test_rows_in_any_order_are_handled_once_each_and_have_a_row_each(
+    offsets: list[int], failing: set[int], halting: set[int]
+) -> None:
+    calls: list[int] = []
+
+    def handle(record: Record) -> Any:
+        calls.append(record.offset)
+        # A handler that is called for ever would end no test.
+        if len(calls) > 1000 or record.offset in failing:
+            raise ValueError
+        return Halt("a person has to look") if record.offset in halting else None
+
+    batches = HandleRows(handle, ONCE)(iter([records_batch(messages(*offsets))]))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    ends = [
+        ("dead_letter", 1) if each in failing else ("halt", 0) if each in halting else ("done", 1) for each in offsets
+    ]
+    assert calls == offsets
+    assert [(row["offset"], row["status"], row["records"]) for row in rows] == [
+        (offset, *end) for offset, end in zip(offsets, ends, strict=True)
+    ]
+    assert all(row["until"] == row["offset"] + row["records"] for row in rows)
+
+
+def test_a_row_that_fails_is_tried_again_in_its_place_among_others_that_do_not_ascend() -> None:
+    calls: list[int] = []
+
+    def handle(record: Record) -> None:
+        calls.append(record.offset)
+        if record.offset == 3 and calls.count(3) == 1:
+            raise ValueError
+
+    (batch,) = HandleRows(handle, RetryPolicy(2, 1, 1, None, End.DEAD_LETTER))(
+        iter([records_batch(messages(500, 501, 3, 4))])
+    )
+    assert calls == [500, 501, 3, 3, 4]
+    assert batch.column("status").to_pylist() == ["done"] * 4
 
 
 def test_a_frame_without_the_columns_is_refused_before_anything_runs() -> None:
