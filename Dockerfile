@@ -26,7 +26,6 @@ RUN apt-get update && apt-get install --yes --no-install-recommends libjemalloc2
 RUN groupadd --gid 10001 kunicorn && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp kunicorn
 ENV PATH=/opt/kunicorn/bin:$PATH \
     PYTHONPATH=/app \
-    PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 EXPOSE 9400

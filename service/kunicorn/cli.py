@@ -121,9 +121,13 @@ def run(
     """
     # Imports leave nothing to collect, and looking for it again and again takes a tenth of the start.
     gc.disable()
-    from kunicorn.settings import load
+    from kunicorn.settings import Settings, at_a_desk, load
 
-    settings = load(config, os.environ)
+    def read() -> Settings:
+        settings = load(config, os.environ)
+        return at_a_desk(settings) if reload else settings
+
+    settings = read()
     from kunicorn.supervisor.until import until_of
 
     until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
@@ -142,7 +146,7 @@ def run(
     # What there is now stays: no collection needs to look at it again.
     gc.freeze()
     gc.enable()
-    raise typer.Exit(run_service(settings, template, lambda: load(config, os.environ), watched, until))
+    raise typer.Exit(run_service(settings, template, read, watched, until))
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")

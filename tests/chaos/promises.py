@@ -92,7 +92,9 @@ PROMISES = (
     ),
     Promise(
         "No start offset is guessed: without a committed one the policy decides, and its choice is committed before "
-        "anything is handled; a position outside the log is told, counted and replaced by policy.",
+        "anything is handled; under `latest` a new group handles nothing that was written before it began, and "
+        "everything of partitions that are added later; a position outside the log is told, counted and replaced by "
+        "policy.",
         ("group.auto_offset_reset",),
         ("kunicorn_offset_resets_total",),
     ),

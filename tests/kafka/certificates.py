@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +34,16 @@ class Certificates:
         return self.directory / f"{name}-both.pem"
 
 
-def make_certificates(directory: Path, key_password: str) -> Certificates:
+def make_certificates(
+    directory: Path, key_password: str, ca_extensions: Sequence[str] = ("keyUsage=critical,keyCertSign,cRLSign",)
+) -> Certificates:
     """`server` for 127.0.0.1 and localhost, `misnamed` for another host, `client` (its key also encrypted, as
     `client-encrypted`) and `stranger`, a client of the other CA."""
     made = Certificates(directory)
     for ca in ("ca", "other-ca"):
         _openssl(directory, "req", "-x509", *_KEY, "-noenc", "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2",
-                 "-subj", f"/CN=kunicorn-{ca}", "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
+                 "-subj", f"/CN=kunicorn-{ca}",
+                 *(part for each in ca_extensions for part in ("-addext", each)))  # fmt: skip
     _sign(directory, "server", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     _sign(directory, "misnamed", "ca", "subjectAltName=DNS:kafka.example.com")
     _sign(directory, "client", "ca", "extendedKeyUsage=clientAuth")

@@ -8,11 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from kunicorn.exits import how_it_ended
 from kunicorn.settings.security import without_secrets
+
+_LAST_LINES_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,18 @@ class Ended:
         return "killed: it took too long" if self.code is None else how_it_ended(self.code)
 
 
-def run(program: Sequence[str], arguments: Sequence[str], told: bytes, timeout: float) -> Ended:
+def run(
+    program: Sequence[str],
+    arguments: Sequence[str],
+    told: bytes,
+    timeout: float,
+    printed: Callable[[str], None] | None = None,
+) -> Ended:
     """Run Python with `program` in a process group of its own, until it ends or `timeout` seconds are over. Blocks.
 
     Its first arguments are our `sys.path` as JSON and the descriptor that it answers on; `told` is what it reads on
-    standard input (arguments can be read by every user of the machine). Its output goes nowhere.
+    standard input (arguments can be read by every user of the machine). `printed` gets each line of its output, on a
+    thread, as it comes; without it the output goes nowhere.
     """
     read_end, write_end = os.pipe()
     importable_here = json.dumps(list(dict.fromkeys([os.getcwd(), *sys.path])))
@@ -43,15 +54,33 @@ def run(program: Sequence[str], arguments: Sequence[str], told: bytes, timeout: 
             pass_fds=[write_end],
             env=without_secrets(os.environ),
             stdin=given.fd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if printed is None else subprocess.PIPE,
+            stderr=subprocess.DEVNULL if printed is None else subprocess.STDOUT,
             start_new_session=True,
         )
     os.close(write_end)
-    with os.fdopen(read_end, "rb") as answer:
+    with os.fdopen(read_end, "rb") as answer, _passing_on(child, printed):
         code = _ended(child, timeout)
         # The group is dead, so this meets the pipe's end: nothing that the module started still holds the other one.
         return Ended(code, answer.read().decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _passing_on(child: subprocess.Popen[bytes], printed: Callable[[str], None] | None) -> Iterator[None]:
+    """Read what the child prints from now on: it would wait for a reader once the pipe is full."""
+    if printed is None or child.stdout is None:
+        yield
+        return
+
+    def read(output: IO[bytes]) -> None:
+        for line in output:
+            printed(line.decode(errors="backslashreplace").rstrip("\n"))
+
+    reader = threading.Thread(target=read, args=(child.stdout,), daemon=True)
+    reader.start()
+    yield
+    # A process that it started and that left its group may hold the other end, for as long as it likes.
+    reader.join(_LAST_LINES_SECONDS)
 
 
 class _Input:

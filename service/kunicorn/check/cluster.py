@@ -13,7 +13,7 @@ from kunicorn.errors import ExitCode, PeerError
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.topics import TopicPartition
-from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
+from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import ErrorCode, describe
@@ -56,7 +56,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
         yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
         return
     except PeerError as error:
-        yield Finding("brokers", f"{error}; correct kafka.bootstrap_servers, or start them", ExitCode.CONFIGURATION)
+        yield Finding("brokers", unreached(error), ExitCode.CONFIGURATION)
         return
     yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
     for topic in topics:

@@ -87,6 +87,9 @@ def _client(settings: Settings) -> Finding:
     except ConfigError as error:
         return Finding("client", str(error), ExitCode.CONFIGURATION)
     except KafkaException as error:
-        return Finding("client", f"{error.args[0].str()}; correct [kafka.librdkafka]", ExitCode.CONFIGURATION)
+        why = error.args[0].str()
+        own = next((name for name in kafka.librdkafka if name in why), None)
+        remedy = f"correct {own!r} in [kafka.librdkafka]" if own is not None else "correct that setting in [kafka]"
+        return Finding("client", f"{why}; {remedy}", ExitCode.CONFIGURATION)
     own = f", {len(kafka.librdkafka)} of them from [kafka.librdkafka]" if kafka.librdkafka else ""
     return Finding("client", f"librdkafka accepts the properties{own}")

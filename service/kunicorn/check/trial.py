@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import msgspec
 
@@ -14,6 +15,7 @@ from kunicorn.errors import ConfigError, ExitCode, PeerError
 from kunicorn.pipes.logins import Token
 from kunicorn.pipes.orders import HandlerOrder
 from kunicorn.settings import Settings
+from kunicorn.tables import printable
 from kunicorn.topics import TopicPartition
 from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
 from kunicorn.wire.log_offsets import EARLIEST, LATEST, list_offsets
@@ -59,20 +61,24 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> Finding:
-    """Let a process of its own fetch and handle them. Blocks."""
+    """Let a process of its own fetch and handle them. Blocks. What it prints goes to standard error, line by line."""
     try:
         order = _order(settings, records)
     except (PeerError, ConfigError) as error:
         return Finding("trial", f"the latest records cannot be found: {error}", ExitCode.CONFIGURATION)
     if not order.ranges:
         return Finding("trial", "the topics hold no records to try the handler on", warning=True)
-    ended = children.run(["-c", _PROGRAM], [], msgspec.json.encode(order), timeout)
+    ended = children.run(["-c", _PROGRAM], [], msgspec.json.encode(order), timeout, _show)
     try:
         result = msgspec.json.decode(ended.said, type=Result)
     except msgspec.DecodeError:
         why = ended.said or ended.how
         return no_handler(f"trying the handler on {records} records ended early: {why}")
     return _finding(result)
+
+
+def _show(line: str) -> None:
+    print(f"handler | {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _finding(result: Result) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -24,6 +25,7 @@ from kunicorn.handling.partial import OfOne
 from kunicorn.lifecycle import Worker
 from kunicorn.outcomes import Done, Outcome
 from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.printing import print_line_by_line
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -37,10 +39,14 @@ def main() -> None:
 
     Leaves by `_exit`: threads that the handler started must not keep it.
     """
+    print_line_by_line()
     answer = int(sys.argv[2])
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     code, said = _try(order)
     os.write(answer, said[:_LONGEST_ANSWER])
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 

@@ -46,7 +46,9 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
     take = part.of
 
     def decode(message: Message) -> Any:
-        context = SerializationContext(Record.of(message).origin.topic, field, message.headers())
+        record = Record.of(message)
+        headers: list[Any] = record.headers
+        context = SerializationContext(record.origin.topic, field, headers or None)
         try:
             return deserialise(take(message), context)
         except Exception as error:

@@ -14,7 +14,7 @@ from kunicorn.fetching import Damaged, fetch
 from kunicorn.pipes.logins import Token
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
-from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster
+from kunicorn.visits import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
 from kunicorn.wire.error_codes import ErrorCode, describe
 from kunicorn.wire.errors import AuthenticationFailed
 from kunicorn.wire.log_offsets import EARLIEST, LATEST, list_offsets
@@ -36,7 +36,7 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
     except AuthenticationFailed as error:
         raise ConfigError(str(error)) from error
     except PeerError as error:
-        raise ConfigError(f"{error}; correct kafka.bootstrap_servers, or start the brokers") from error
+        raise ConfigError(unreached(error)) from error
     if first >= end:
         raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")
     if not first <= offset < end:

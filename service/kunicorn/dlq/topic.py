@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from kunicorn.clients import consumer_properties, dead_letter_target
+from kunicorn.complaints import RETRIABLE
 from kunicorn.dlq.selection import Replayed
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.handling.deadletters import Told, Unreadable, read
@@ -77,12 +78,14 @@ class LettersTopic:
         heard = time.monotonic()
         while left:
             for message in self._consumer.consume(_BATCH, 0.2):
-                heard = time.monotonic()
                 if (error := message.error()) is not None:
+                    if error.code() in RETRIABLE:
+                        continue
                     # The side group is asked for its coordinator whether or not anything is remembered in it.
                     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                         continue
                     raise ConfigError(f"{self.name!r} cannot be read: {self._explained(error)}")
+                heard = time.monotonic()
                 found = _found(message)
                 if found.offset < self.bounds[found.partition][1]:
                     yield found

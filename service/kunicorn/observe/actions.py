@@ -1,6 +1,6 @@
 """The few things that can be done over HTTP: who may, what is asked, and how it is answered.
 
-1. Without `[http] token` there are none.
+1. Without `[http] token` there are none, but for the service's own user on its machine (`kunicorn.local`).
 2. The token comes in a header that a browser never adds by itself and that no other site's page may set without our
    consent (no CORS answer is ever given): a person who is logged in elsewhere cannot be made to act here.
 3. It is compared in constant time, and a wrong one is answered late: guessing is slow, and says nothing.
@@ -108,12 +108,12 @@ class Desk:
         self._actions = actions
         self._metrics = metrics
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Carry one out, or say why not."""
+    async def answer(self, request: web.BaseRequest, *, here: bool = False) -> web.Response:
+        """Carry one out, or say why not. `here`: it comes from our own user, who needs no token."""
         name = request.path.removeprefix(PREFIX)
         action = name if name in _DO else "unknown"
         try:
-            await self._admit(request)
+            await self._admit(request, here=here)
             if action == "unknown":
                 raise Denied(HTTPStatus.NOT_FOUND, f"no such action; there are {', '.join(_DO)}")
             ask = await _asked(request)
@@ -124,8 +124,12 @@ class Desk:
             self._metrics.http_actions.labels(action=action, result="denied").inc()
             headers = {"WWW-Authenticate": "Bearer"} if denied.status == HTTPStatus.UNAUTHORIZED else {}
             return _answer(denied.status, Done(ok=False, said=str(denied)), headers)
+        except Exception:
+            self._metrics.http_actions.labels(action=action, result="failed").inc()
+            raise
         self._metrics.http_actions.labels(action=action, result="done" if done.ok else "refused").inc()
-        who = f"{request.remote} ({printable(ask.by)})" if ask.by else request.remote
+        where = "this machine" if here else request.remote
+        who = f"{where} ({printable(ask.by)})" if ask.by else where
         goes = ", ".join(
             f"{m.topic}-{m.partition}: {m.position} → {m.then}" for m in (done.moves or ())[:_MOVES_LOGGED]
         )
@@ -134,21 +138,30 @@ class Desk:
         )
         return _answer(HTTPStatus.OK if done.ok else HTTPStatus.CONFLICT, done, {})
 
-    async def _admit(self, request: web.BaseRequest) -> None:
-        if not self._settings.acts or self._actions is None:
+    async def _admit(self, request: web.BaseRequest, *, here: bool) -> None:
+        if self._actions is None or not (self._settings.acts or here):
             raise Denied(HTTPStatus.FORBIDDEN, "actions are switched off: set [http] token or token_file, and restart")
         if request.method != "POST":
             raise Denied(HTTPStatus.METHOD_NOT_ALLOWED, "an action is a POST")
         if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITE:
             raise Denied(HTTPStatus.FORBIDDEN, "asked for by another site's page")
+        if not here:
+            await self._check_token(request)
+
+    async def _check_token(self, request: web.BaseRequest) -> None:
         try:
             token = await asyncio.to_thread(self._settings.secret_token)
         except ConfigError as error:
             raise Denied(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        if scheme.lower() != "bearer" or not _same(given.strip(), token):
             await asyncio.sleep(_DENIED_SECONDS)
             raise Denied(HTTPStatus.UNAUTHORIZED, "send the token of [http] as Authorization: Bearer <token>")
+
+
+def _same(given: str, token: str) -> bool:
+    # What is not UTF-8 comes as surrogates, which a plain encode() would raise for: at once, and with a traceback.
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode())
 
 
 async def _asked(request: web.BaseRequest) -> Ask:

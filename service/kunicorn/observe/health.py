@@ -16,6 +16,8 @@ from kunicorn.observe.status import Status, WorkerStatus
 
 LOOP_LAG_MAX = 5.0
 """Seconds the supervisor's loop may run late: half the shortest session timeout that is allowed."""
+START_MAX = 5.0
+"""Seconds that all workers together may take to start again until the service does not count as ready."""
 SILENCE_MAX = 60.0
 """Seconds a worker may go without progress or an answer. The supervisor replaces such workers far sooner: beyond
 this it has failed to, and only a restart is left."""
@@ -50,8 +52,22 @@ _NOT_READY: tuple[tuple[Callable[[Status], bool], Callable[[Status], str]], ...]
         lambda s: s.group is not None and not s.group.joined,
         lambda s: f"not yet a stable member of group {s.group_id!r}: {s.group.state if s.group else ''}",
     ),
+    (
+        lambda s: bool(_all_late(s)),
+        lambda s: f"no worker is ready: {_all_late(s)}; look at the log and at what setup waits for",
+    ),
     (lambda s: s.assign is not None and not s.assign.fetched, lambda s: f"not yet fetched: {_unfetched(s)}"),
 )
+
+
+def _all_late(status: Status) -> str:
+    """Those that start, where there are no others; else nothing. Where they replace dead ones, each after a while."""
+    living = [worker for worker in status.workers if worker.pid is not None]
+    if not living:
+        return ", ".join(f"worker {w.worker} cannot be started" for w in status.workers if w.state == "backing-off")
+    if any(w.starting is None or (w.restarts > 0 and w.starting < START_MAX) for w in living):
+        return ""
+    return ", ".join(f"worker {w.worker} (pid {w.pid}) has been starting for {w.starting:.0f} s" for w in living)
 
 
 def _unfetched(status: Status) -> str:

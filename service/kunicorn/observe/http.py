@@ -6,22 +6,27 @@ On that loop on purpose: `/livez` must not answer for a loop that does not run.
 2. Connections are bounded. The one beyond the bound takes the place of the longest open one, so that idle or slow
    clients can neither use up descriptors that brokers and workers need nor shut out the kubelet.
 3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot; so is what `/events` sends.
-4. What acts asks for a token (`actions`); every other page only reads.
+4. What acts asks for a token (`actions`), but on the socket of our own user (`kunicorn.local`); every other page only
+   reads.
+5. Pages that show records' places and settings are not shown under another's name (`hosts`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
 import orjson
-from aiohttp import web
+from aiohttp import web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from kunicorn.observe import assets, health, logs
+from kunicorn import local
+from kunicorn.observe import assets, health, hosts, logs
 from kunicorn.observe.actions import PREFIX, Actions, Desk
 from kunicorn.observe.events import Events
 from kunicorn.observe.health import Verdict
@@ -39,6 +44,9 @@ _MOST_HEADERS, _LONGEST_HEADER = 64, 4096
 _MOST_RENDERINGS = 4
 """Scrapes in progress; more are told to come back."""
 _STOP_TIMEOUT = 1.0
+
+_FOR_ALL = frozenset({"/livez", "/readyz", "/metrics"})
+"""Whatever name they are asked for under: a probe's or a scraper's is nobody's concern."""
 
 Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -61,6 +69,8 @@ class Server:
         self._metrics = metrics
         self._rendering = 0
         self._connections: _Connections | None = None
+        self._local: asyncio.Server | None = None
+        self._local_connections: _Connections | None = None
         self._events = Events(status)
         self._desk = Desk(settings, actions, metrics)
         self._assets = assets.load()
@@ -82,16 +92,39 @@ class Server:
         await self._port.bind()
         self._connections = _Connections(self._answer)
         await self._port.serve(self._connections)
+        await self._take_orders_here()
         log.info(f"serving {', '.join(self._pages)} on http://{self._port.host}:{self.port}")
+
+    async def _take_orders_here(self) -> None:
+        self._local_connections = _OwnConnections(self._answer_here)
+        try:
+            sock = local.listen(self.port)
+            self._local = await asyncio.get_running_loop().create_unix_server(self._local_connections, sock=sock)
+        except OSError as error:
+            log.warning(f"commands on this machine need http.token: the socket for them cannot be had: {error}")
 
     async def stop(self) -> None:
         """Close the port and every connection, answers in progress after a second. May be called without `start`."""
         self._events.stop()
         self._port.close()
-        if self._connections is not None:
-            await self._connections.shutdown(_STOP_TIMEOUT)
+        if self._local is not None:
+            self._local.close()
+        for connections in (self._connections, self._local_connections):
+            if connections is not None:
+                await connections.shutdown(_STOP_TIMEOUT)
+
+    async def _answer_here(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path.startswith(PREFIX):
+            return await self._desk.answer(request, here=True)
+        return _text(HTTPStatus.NOT_FOUND, f"only orders are taken here; pages are at port {self.port}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path not in _FOR_ALL and not hosts.is_ours(
+            request.headers.get("Host"), self._settings.allowed_hosts
+        ):
+            return _text(
+                HTTPStatus.FORBIDDEN, "not a name of this service: ask by its address, or see http.allowed_hosts"
+            )
         if request.path.startswith(PREFIX):
             return await self._desk.answer(request)
         page, asset = self._pages.get(request.path), self._assets.get(request.path)
@@ -141,6 +174,10 @@ _errors_of_ours = logging.getLogger("kunicorn.http.requests")
 _errors_of_ours.addFilter(_is_ours)
 
 
+# Else every answer, those to nonsense included, names the versions of Python and aiohttp.
+web_response.SERVER_SOFTWARE = "kunicorn"  # type: ignore[attr-defined]
+
+
 class _Connections(web.Server):
     """aiohttp's low-level server, whose open connections are bounded."""
 
@@ -169,6 +206,18 @@ class _Connections(web.Server):
         """Caller: aiohttp, when a connection is over."""
         self._open.pop(handler, None)
         super().connection_lost(handler, exc)
+
+
+class _OwnConnections(_Connections):
+    """Of our own user and of root; others are hung up on."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Caller: aiohttp, for every new connection."""
+        super().connection_made(handler, transport)
+        # The loop's own socket object does not take questions.
+        with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock:
+            if not local.may_deal_with_us(sock):
+                transport.abort()
 
 
 _UNCACHED = {"Cache-Control": "no-store"}

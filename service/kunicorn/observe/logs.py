@@ -79,6 +79,12 @@ def adjust(level: str, format: str) -> None:
     logging.getLogger().setLevel(_output.threshold)
 
 
+def close(timeout: float) -> None:
+    """Write what is queued, within so many seconds; later lines are dropped. Caller: who ends the process."""
+    if _output.writer is not None:
+        _output.writer.close(timeout)
+
+
 @dataclass(frozen=True, slots=True)
 class Logger:
     """Says events of one part of the service, each with its fields, which are its own. May be made before `configure`,
@@ -120,6 +126,10 @@ def _say_dropped(count: int) -> str:
     return _output.render("warning", "kunicorn.logs", _output.process, event)
 
 
+_OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "exception"}
+"""Of a record of `logging`; what else it has came by `extra=`."""
+
+
 class _Standard(logging.Handler):
     """Takes in what the libraries log by the standard library."""
 
@@ -136,6 +146,7 @@ class _Standard(logging.Handler):
             event = {"event": str(record.msg), "arguments": repr(record.args)}
         if record.exc_info and record.exc_info[0] is not None:
             event["exception"] = logging.Formatter().formatException(record.exc_info)
+        event |= {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
         _output.emit(record.levelname.lower(), record.name, event)
 
 

@@ -138,6 +138,8 @@ class Metrics:
         for delay, count in deltas.retried_later.items():
             self.retry_topics.labels(topic=deltas.topic, delay=delay).inc(count)
         self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
+        if deltas.timed_out:
+            self.handler_timeouts.labels(topic=deltas.topic).inc(deltas.timed_out)
         self.process_seconds.add(deltas)
         for name in _TOTALS:
             self.totals[name] += getattr(deltas, name)

@@ -70,6 +70,8 @@ class WorkerStatus:
     load: float = 0.0
     """What its partitions take of its time: 1 is all it has; a lag counts as what it takes to catch up in ten
     seconds."""
+    starting: float | None = None
+    """For how long its process has not been ready yet; None once it has been."""
 
 
 @dataclass(frozen=True, slots=True)

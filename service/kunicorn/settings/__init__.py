@@ -6,7 +6,7 @@
 from kunicorn.settings.assign import AssignSettings
 from kunicorn.settings.handling import DeadLetterSettings, FailureRule, HandlerSettings
 from kunicorn.settings.http import HttpSettings
-from kunicorn.settings.loading import load, shown
+from kunicorn.settings.loading import at_a_desk, load, shown
 from kunicorn.settings.pipeline import PipelineSettings
 from kunicorn.settings.producing import ProducingSettings
 from kunicorn.settings.schema_registry import SchemaRegistrySettings
@@ -32,6 +32,7 @@ __all__ = [
     "SchemaRegistrySettings",
     "Settings",
     "WorkerSettings",
+    "at_a_desk",
     "load",
     "shown",
 ]

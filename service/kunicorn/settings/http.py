@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, Strict, model_validator
 
 from kunicorn.errors import ConfigError
 from kunicorn.settings.checks import is_long_secret
@@ -29,9 +29,17 @@ class HttpSettings(Section):
     host: str = Field(
         "0.0.0.0",  # noqa: S104 - a pod is scraped from outside
         min_length=1,
-        description="Address to listen on; 127.0.0.1 keeps it to this machine.",
+        description="Address to listen on; 127.0.0.1 keeps it to this machine. With `kunicorn run --reload`, which is "
+        "for a desk, that is the default.",
     )
     port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
+    allowed_hosts: Annotated[tuple[Annotated[str, AfterValidator(str.lower)], ...], Strict(False)] = Field(
+        (),
+        examples=[["orders.example.com"]],
+        description="Further names under which the pages are shown. Addresses, names without a dot, this machine's "
+        "name, and those that end in .svc, .local, .internal or .localhost always are. Others are refused on all but "
+        "/livez, /readyz and /metrics: whoever owns a name may point it here, and read by the browser of a visitor.",
+    )
     partition_metrics_max: int = Field(
         2000, ge=0, description="With more assigned partitions than this, /metrics leaves out the series per partition."
     )

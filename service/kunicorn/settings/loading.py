@@ -35,6 +35,13 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     return _built(path, (environment.tables, read_file(path)), environment.problems, environment.origins)
 
 
+def at_a_desk(settings: Settings) -> Settings:
+    """The same, answering this machine only, unless `http.host` is set: a laptop is not scraped from outside."""
+    if "host" in settings.http.model_fields_set:
+        return settings
+    return settings.model_copy(update={"http": settings.http.model_copy(update={"host": "127.0.0.1"})})
+
+
 def load_tables(name: Path, *tables: Mapping[str, Any]) -> Settings:
     """The settings of `tables` as a file would have them, earlier ones before later ones; `name` is for messages.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ def is_secret(name: str) -> bool:
 
 def show(key: str, value: object) -> str:
     """The value as TOML would have it, cut short; never a secret."""
-    if is_secret(key):
+    if is_secret(key) and not key.endswith("_file"):
         return "(not shown)"
     if isinstance(value, Mapping):
         value = {name: "(not shown)" if is_secret(str(name)) else item for name, item in value.items()}
@@ -109,7 +109,8 @@ def _problem(
         key = f"{key}[{where[2]}]" + "".join(f".{name}" for name in where[3:4])
         return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail), origin)
     if detail["type"] == "extra_forbidden":
-        return Problem(key, detail["input"], unknown(where, sections), origin)
+        # auto.offset.reset = "latest" is three tables in TOML, and meant as a name.
+        return Problem(key, detail["input"], unknown((*where, *_tables_within(detail["input"])), sections), origin)
     if detail["type"] == "missing":
         return Problem(key, NO_VALUE, _missing(where, sections), origin)
     item = f"[{where[2]}]" if len(where) > 2 else ""
@@ -135,7 +136,7 @@ _WORDS_INSIDE: Mapping[str, str] = {
 
 def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> str:
     """What to say of a section, or of a name in a section, that does not exist."""
-    section, name = where[0], where[1] if len(where) > 1 else None
+    section, name = where[0], "_".join(where[1:]) or None
     if section not in sections:
         near = did_you_mean(section, sections)
         return f"unknown section; {f'did you mean [{near}]?' if near else _there_are('sections', sections)}"
@@ -148,6 +149,13 @@ def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> st
     if nearest := (elsewhere[0] if elsewhere and not typo else here):
         return f"unknown setting; did you mean {nearest}?"
     return f"unknown setting; {_there_are(f'settings in [{section}]', own)}"
+
+
+def _tables_within(value: object) -> Iterator[str]:
+    """The names of tables that hold nothing but one another."""
+    while isinstance(value, Mapping) and len(value) == 1:
+        ((name, value),) = value.items()
+        yield str(name)
 
 
 def _there_are(what: str, names: Iterable[str]) -> str:

@@ -117,7 +117,7 @@ class GroupSettings(Section):
         json_schema_extra={"default": f"**required**; with [assign] `{CLIENTS_GROUP}`"},
     )
     topics: Topics = Field(
-        description="Topics to consume; a leading ^ makes a regular expression, matched against all topics there are.",
+        description="Topics to consume; a leading ^ makes a regular expression, for all topics but Kafka's own.",
         examples=[["orders", "^refunds-.*"]],
         json_schema_extra={"default": "**required**, but for [assign]"},
     )
@@ -142,7 +142,7 @@ class GroupSettings(Section):
     auto_offset_reset: Literal["earliest", "latest", "none"] = Field(
         "earliest",
         description="Where to begin without a committed offset; none stops the partition instead. "
-        "latest skips what was written before.",
+        "latest skips what was written before the group began; partitions added later start at their beginning.",
     )
     session_timeout_ms: Milliseconds = Field(
         45_000,

@@ -47,7 +47,8 @@ def read_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{_toml_place(path, str(error))}; see https://toml.io") from error
+        quotes = ' (text takes quotes, "like this")' if str(error).startswith("Invalid value") else ""
+        raise ConfigError(f"{_toml_place(path, str(error))}{quotes}; see https://toml.io") from error
 
 
 def _toml_place(path: Path, message: str) -> str:

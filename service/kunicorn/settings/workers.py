@@ -60,6 +60,13 @@ class WorkerSettings(Section):
         "or the record goes the way that handler.on_failure says. Where others may be to blame as well, as many deaths "
         "single it out first.",
     )
+    start_timeout_ms: int = Field(
+        300_000,
+        ge=1000,
+        le=86_400_000,
+        description="How long a worker may take until it is ready, its handler's setup included. One that takes longer "
+        "is killed, its stacks logged, and started again. From five seconds on the others have its partitions.",
+    )
     max_records: int | None = Field(
         None,
         ge=1,

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
@@ -41,7 +42,10 @@ def until_killed(work: Callable[[], None]) -> None:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # From Python 3.12 on a fork beside other threads warns; the child touches nothing of theirs and ends by _exit.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         status = 1
         try:

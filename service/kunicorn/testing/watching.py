@@ -22,7 +22,7 @@ def watched_fetcher(kind: type[F], ended: Callable[[Sequence[Message], Fate], No
     """A fetcher of that kind that tells of records passed over or given up."""
 
     class WatchedFetcher(kind):  # type: ignore[misc, valid-type]
-        def pass_over(self, attempt: Attempt[Grant], end: End, label: str) -> bool:
+        def pass_over(self, attempt: Attempt[Grant], end: End, label: str | None) -> bool:
             if end in _FATES:
                 ended(attempt.records, _FATES[end])
             return bool(super().pass_over(attempt, end, label))

@@ -222,6 +222,24 @@ def numbers(kafka: KafkaCluster) -> str:
     return "numbers"
 
 
+def test_what_the_handler_prints_is_shown_beside_the_answer(
+    kafka: KafkaCluster, handlers: Path, numbers: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (handlers / "shop.py").write_text(
+        "import sys\n"
+        "def handle(record):\n"
+        "    print('order', record.offset)\n"
+        "    print('no newline', end='', file=sys.stderr)\n"
+        "    sys.stdout.write('\\x1b[31m' * 20_000)\n"
+    )
+    code, line = tried(kafka, numbers, 2)
+    assert code is ExitCode.CLEAN, line
+    out, err = capfd.readouterr()
+    assert "handler | order 19" in err
+    assert "\x1b" not in err
+    assert "order" not in out
+
+
 @pytest.mark.parametrize("mode", ["record", "batch"])
 def test_the_handler_gets_the_latest_records_with_its_options_and_commits_nothing(
     kafka: KafkaCluster, handlers: Path, numbers: str, mode: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from kunicorn.demo.audit import AuditLog
 from kunicorn.records import Record
@@ -123,6 +125,11 @@ def _raise(record: Record, seconds: float) -> None:
     raise NoSuchCustomer(f"no customer in {record.partition}@{record.offset}")
 
 
+def _garble(record: Record, seconds: float) -> None:
+    """With half an emoji, as JSON gives it whose text was cut."""
+    raise NoSuchCustomer(json.loads('"no customer Anna \\ud83d"'))
+
+
 def _exit(record: Record, seconds: float) -> None:
     sys.exit(7)
 
@@ -155,15 +162,35 @@ def _orphan(record: Record, seconds: float) -> None:
     mark(record, "orphaned")
 
 
+def _linger(record: Record, seconds: float) -> None:
+    """Start a child that goes on, in the worker's process group: by a double fork, as daemons are."""
+    _leave_behind(record, "lingers")
+
+
+def _escape(record: Record, seconds: float) -> None:
+    """Likewise, in a session of its own."""
+    _leave_behind(record, "escapes", start_new_session=True)
+
+
+def _leave_behind(record: Record, how: str, **options: Any) -> None:
+    shell = "sleep 600 >/dev/null 2>&1 & echo $!"
+    command = ["/bin/sh", "-c", shell]
+    told = subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options)
+    mark(record, f"{how} as {int(told.stdout)}")
+
+
 BEHAVIOURS: Mapping[str, Callable[[Record, float], None]] = {
     "sleep": _sleep,
     "cling": _cling,
     "block": _block,
     "raise": _raise,
+    "garble": _garble,
     "exit": _exit,
     "interrupt": _interrupt,
     "die": _die,
     "crash": _crash,
     "spawn": _spawn,
     "orphan": _orphan,
+    "linger": _linger,
+    "escape": _escape,
 }

@@ -46,3 +46,15 @@ def twice(record: Record) -> Iterator[Send]:
 def total(batch: Batch) -> list[Send]:
     """One for each record of a batch."""
     return [Send(value=f"{record.partition}:{record.offset}", key=record.key) for record in batch]
+
+
+def picky(record: Record) -> Send:
+    """Of some records an output that no broker takes."""
+    if record.value == b"large":
+        return Send(value=b"x" * 2_000_000)
+    return Send("there-is-no-such-topic" if record.value == b"nowhere" else None, f"0:{record.offset}")
+
+
+def picky_batch(batch: Batch) -> list[Send]:
+    """The same of each."""
+    return [picky(record) for record in batch]

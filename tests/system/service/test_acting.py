@@ -77,16 +77,37 @@ def test_a_halted_record_is_tried_again_once_its_cause_is_gone(scene: SceneMaker
     assert member.stop() == 0
 
 
-def command(member: MemberProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(member: MemberProcess, *arguments: str, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
     """`kunicorn` with the member's own settings and token."""
+    given = {"KUNICORN_HTTP__TOKEN": token} if token is not None else {}
     return subprocess.run(
         [sys.executable, "-m", "kunicorn", *arguments, "--config", str(member.config)],
-        env={**os.environ, "KUNICORN_HTTP__TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, **given, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def test_on_the_services_own_machine_its_user_resumes_and_seeks_without_a_token(scene: SceneMaker) -> None:
+    stage = scene(1, handler="marked:handle", settings={"handler": {"max_attempts": 1}})
+    member, topic = stage.members.start(), stage.topic
+    stage.send(0, "raise", "after")
+    member.wait(lambda: member.partitions("halted"), "the partition to halt")
+    member.wait(lambda: member.get("/livez")[0] == 200, "the socket")
+    resumed = command(member, "resume", f"{topic}:0", token=None)
+    assert (resumed.returncode, resumed.stdout) == (0, f"1 partitions resumed: {topic}-0\n"), resumed.stderr
+    member.wait(lambda: member.partitions("halted"), "the record to fail again")
+    done = command(member, "seek", f"{topic}:0", "--to-offset", "1", "--execute", token=None)
+    assert done.returncode == 0, done.stderr
+    stage.wait_handled(0, 1, member)
+    assert "resume was asked for over HTTP by this machine (" in member.output()
+    assert act(member, "resume")[0] == 403, "over the network nothing can be done"
+    assert member.stop() == 0
+    gone = command(member, "resume", f"{topic}:0", token=None)
+    assert gone.returncode == 2
+    assert f"no service of this user with http.port = {member.port} answers on this machine" in gone.stderr
 
 
 @pytest.mark.long

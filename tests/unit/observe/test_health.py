@@ -110,3 +110,24 @@ def test_a_verdict_never_depends_on_lag() -> None:
 
     assert live(behind(status())) == live(status())
     assert ready(behind(status())) == ready(status())
+
+
+def test_a_member_none_of_whose_workers_has_got_ready_for_a_while_is_not_ready_but_live() -> None:
+    hangs = {"state": "starting", "pong_age": None, "runner_age": None}
+    both = (worker(0, starting=32.0, **hangs), worker(1, starting=31.0, **hangs))
+    (reason,) = ready(status(workers=both)).reasons
+    assert reason.startswith("no worker is ready: worker 0 (pid 1000) has been starting for 32 s, worker 1")
+    assert live(status(workers=both)).ok, "the supervisor replaces them"
+
+
+def test_a_member_that_cannot_start_a_worker_is_not_ready() -> None:
+    gone = {"pid": None, "pong_age": None, "runner_age": None}
+    workers = (worker(0, state="backing-off", **gone), worker(1, state="idle", **gone))
+    assert "worker 0 cannot be started" in ready(status(workers=workers)).reasons[0]
+    assert ready(status(workers=(worker(0), worker(1, state="backing-off", **gone)))).ok
+
+
+@pytest.mark.parametrize("other", [{"starting": 4.0, "restarts": 1}, {}])
+def test_one_worker_that_takes_long_does_not_make_a_member_unready(other: dict[str, Any]) -> None:
+    late = worker(0, starting=32.0)
+    assert ready(status(workers=(late, worker(1, **other)))).ok

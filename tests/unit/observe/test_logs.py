@@ -19,9 +19,12 @@ log = logs.get("kunicorn.test")
 
 
 def ran(program: str) -> tuple[str, str]:
-    """Standard output and error of a process of its own: loggers are a process's global state."""
+    """Standard output and error of a process of its own: loggers are a process's global state.
+
+    From Python 3.12 on a fork beside the writer's thread warns, which is no line of these tests'.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + program],
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", PREAMBLE + program],
         capture_output=True,
         text=True,
         check=True,
@@ -67,6 +70,11 @@ def test_what_libraries_log_goes_the_same_way() -> None:
     program = "logging.getLogger('lib').warning('took %d ms', 5)\nlogging.getLogger('lib').debug('no')"
     (event,) = events(program)
     assert (event["logger"], event["level"], event["event"]) == ("lib", "warning", "took 5 ms")
+
+
+def test_what_a_handler_gives_as_extra_are_fields_of_the_line() -> None:
+    (event,) = events("logging.getLogger('shop').info('paid', extra={'order': 7, 'level': 'gold'})")
+    assert (event["event"], event["order"], event["level"], event["level_"]) == ("paid", 7, "info", "gold")
 
 
 def test_a_librarys_broken_log_call_is_still_told() -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipes.client import OWNED_PROPERTIES
-from kunicorn.settings import Settings, load, shown
+from kunicorn.settings import Settings, at_a_desk, load, shown
 from tests.unit.settings.files import LEAST, loaded, problem, problems
 
 
@@ -203,3 +203,33 @@ def test_what_is_shown_is_plain_and_complete(tmp_path: Path) -> None:
     view = shown(loaded(tmp_path, LEAST + '[handler.options]\nregion = "eu"\n'))
     assert view["group"]["topics"] == ["orders"]  # type: ignore[index]
     assert view["handler"]["options"] == {"region": "(not shown)"}  # type: ignore[index]
+
+
+def test_at_a_desk_only_this_machine_is_answered_unless_the_settings_say_more(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(LEAST)
+    assert load(file, {}).http.host == "0.0.0.0"
+    assert at_a_desk(load(file, {})).http.host == "127.0.0.1"
+    assert at_a_desk(load(file, {"KUNICORN_HTTP__HOST": "0.0.0.0"})).http.host == "0.0.0.0"
+
+
+def test_a_dotted_name_of_kafkas_own_finds_the_setting_that_is_meant(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(LEAST.replace("[group]\n", '[group]\nauto.offset.reset = "latest"\n'))
+    with pytest.raises(ConfigError, match=r"did you mean auto_offset_reset\?"):
+        load(file, {})
+
+
+def test_text_without_quotes_is_told_to_take_some(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[group]\nid = shop\n")
+    with pytest.raises(ConfigError, match="text takes quotes"):
+        load(file, {})
+
+
+def test_a_secrets_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(LEAST.replace("[kafka]\n", '[kafka]\nsasl_password_file = "/nope"\nsasl_mechanism = "PLAIN"\n'))
+    with pytest.raises(ConfigError) as refused:
+        load(file, {})
+    assert 'kafka.sasl_password_file = "/nope"' in str(refused.value)
