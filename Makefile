@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-VENV := .venv
+# What is asked for by name has an environment of its own: `make test PYTHON=python3.13` uses .venv-3.13.
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
@@ -17,7 +18,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: four side by side, a file at a time, each with a broker of its own.
 JOBS ?= 4
 
-.PHONY: help venv tools demo lint format test test-long conformance-long healthy-hour pictures chaos docs lock clean
+.PHONY: help venv tools demo lint format test test-fast test-pythons test-again test-long conformance-long starts healthy-hour pictures chaos docs lock clean
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
 .PHONY: bench-pipeline bench-decoding bench-differential bench-features bench-sharing
 
@@ -60,12 +61,18 @@ format: venv  ## what ruff can put right by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# System tests have deadlines, which a busy machine can miss: those that fail are tried once more with nothing beside
-# them, and both results are printed. What fails twice fails the run; unit and contract tests get no second try.
-test: lint tools  ## lint, unit and contract tests, and the core tests against a real Kafka
+test: lint tools test-fast  ## lint, unit and contract tests, and the core tests against a real Kafka
+	$(SYSTEM) -n $(JOBS) --dist loadfile
+
+test-fast: venv  ## unit and contract tests: no broker, a minute or two
 	$(PYTEST) tests/unit tests/contract -m "not long" -n $(JOBS) --dist loadfile
-	$(SYSTEM) -n $(JOBS) --dist loadfile || { test $$? = 1; \
-	  echo "once more, with nothing beside them: the system tests that failed"; $(SYSTEM) --last-failed; }
+
+test-pythons: tools  ## unit and contract tests on each Python from 3.11 to 3.13 that is there
+	$(BIN)/python -m tests.pythons
+
+# reports/again.jsonl is gone on with when a series was cut off. BUSY=2 starts as many busy loops beside.
+test-again: venv  ## `make test` RUNS times in a row, each at the first try; BUSY=n, PYTHON=…
+	$(BIN)/python -m tests.again --runs $(or $(RUNS),5) --busy $(or $(BUSY),0)
 
 test-long: venv chromium tools  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
@@ -84,10 +91,13 @@ chromium:  ## installs Chromium where it is missing, on Debian as root
 	  fi; }
 
 # What they come to is shown on docs/conformance.md; a defect found there becomes a test of its own.
-conformance-long: venv  ## a hundred thousand spoilt answers per API, thousands of groups' stories; in about an hour
+conformance-long: venv  ## a hundred thousand spoilt answers per API, stories of groups and workers; in about an hour
 	KUNICORN_RECORD_RUNS=tests/contract/conformance/endurance.json $(PYTEST) -m long -n 2 --dist worksteal \
-	  tests/unit/wire/test_malformed_answers.py tests/contract/conformance/coordinator
+	  tests/unit/wire/test_malformed_answers.py tests/contract/conformance/coordinator tests/contract/worker
 	$(BIN)/python -m tests.contract.conformance
+
+starts: venv  ## starts that cannot work, 200 in each of five ways: all must end with their reason; 20 minutes; RUNS=n
+	$(BIN)/python -m tests.system.service.fatal_starts $(if $(RUNS),--runs $(RUNS))
 
 healthy-hour: venv tools  ## the real alerts over a healthy group that is restarted twice: none may fire; MINUTES=n
 	$(BIN)/python -m tests.deploy.healthy $(if $(MINUTES),--minutes $(MINUTES))

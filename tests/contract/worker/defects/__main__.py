@@ -1,0 +1,67 @@
+"""How many stories it takes to find defects that the worker once had: each put back by a patch, in a copy.
+
+python -m tests.contract.worker.defects [--seeds 20] [--stories 20000] [--write]
+
+A seed is stopped at its first story that does not hold. What is known to fail is left out, so that without any patch
+the same stories hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.contract.worker.defects.recorded import HERE, RECORDED, Measured, table
+
+_ROOT = HERE.parents[3]
+_ONE = """
+import sys
+from tests.contract.worker.stories import told
+found = told(int(sys.argv[1]), range(int(sys.argv[2])))
+print(found.number if found is not None else -1)
+"""
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.contract.worker.defects", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--stories", type=int, default=20_000, help="most of one seed")
+    parser.add_argument("--write", action="store_true", help="for docs/conformance.md, which is made from it")
+    asked = parser.parse_args()
+    found = {patch.stem: _measured(patch, asked.seeds, asked.stories) for patch in sorted(HERE.glob("*.patch"))}
+    measured = Measured(asked.stories, found)
+    print(table(measured))
+    if asked.write:
+        RECORDED.write_text(json.dumps({"stories": measured.stories, "found": measured.found}, indent=1) + "\n")
+
+
+def _measured(patch: Path, seeds: int, stories: int) -> list[int | None]:
+    """For each seed the number of the story that finds it, the first being 1; None: none did."""
+    with TemporaryDirectory() as directory:
+        service = Path(directory) / "service"
+        shutil.copytree(_ROOT / "service", service)
+        subprocess.run(["git", "apply", "--unsafe-paths", "-p1", str(patch)], cwd=directory, check=True)
+        with ThreadPoolExecutor(os.cpu_count()) as several:
+            found = list(several.map(lambda seed: _first(service, seed, stories), range(1, seeds + 1)))
+    print(f"{patch.stem}: {found}", file=sys.stderr)
+    return found
+
+
+def _first(service: Path, seed: int, stories: int) -> int | None:
+    environment = {**os.environ, "PYTHONPATH": f"{service}{os.pathsep}{_ROOT}", "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-c", _ONE, str(seed), str(stories)]
+    ended = subprocess.run(command, env=environment, cwd=_ROOT, check=True, capture_output=True, text=True)
+    number = int(ended.stdout.split()[-1])
+    return None if number < 0 else number + 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What finding them took, as it was measured last, and how the page shows it. Pure, but for the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent
+RECORDED = HERE / "recorded.json"
+
+DEFECTS: Mapping[str, str] = {
+    "refused_beside_waiting_batch": "a refused output is lost where records wait for a fuller batch",
+    "halt_beyond_refused": "a partition halts behind a record whose output was refused meanwhile",
+    "refused_with_full_outbox": "an output that is refused while the outbox is full stops the worker",
+    "rewind_while_waiting": "a partition that is to begin again and waits to be fetched is forgotten",
+    "failing_behind_outputs": "a record that fails behind its outputs counts as done",
+    "bits_left_behind": "where offsets jump, records that were never handled are told as done",
+}
+"""By the patch that puts it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Each by its patch."""
+
+    stories: int
+    """Most of a seed."""
+    found: Mapping[str, list[int | None]]
+
+
+def read() -> Measured | None:
+    """What was measured last."""
+    if not RECORDED.exists():
+        return None
+    recorded = json.loads(RECORDED.read_text())
+    return Measured(recorded["stories"], recorded["found"])
+
+
+def table(measured: Measured) -> str:
+    """As Markdown."""
+    lines = ["| defect, put back | seeds that find it | story, median | latest |", "| --- | --: | --: | --: |"]
+    for name, what in DEFECTS.items():
+        if (every := measured.found.get(name)) is None:
+            lines.append(f"| {what} | not measured yet | | |")
+            continue
+        hits = [number for number in every if number is not None]
+        middle = f"{median(number or measured.stories for number in every):,.0f}" if hits else "none"
+        latest = f"{max(hits):,}" if hits else "none"
+        lines.append(f"| {what} | {len(hits)} of {len(every)} | {middle} | {latest} |")
+    return "\n".join(lines) + "\n"
+
+
+_HEAD = """
+## Stories of a worker
+
+A worker's threads run one at a time, by a clock that stands still meanwhile, beside a supervisor, brokers and a handler
+that do what chance says: gaps, outputs refused or late, stops, losses, time-outs, reloads, deaths at any store of the
+ledger ([tests/contract/worker](../tests/contract/worker/story.py)). After each store and each message no record that is
+not finished may have been passed; at the end each is accounted for. Every run of the tests tells 2,000 stories,
+`make conformance-long` 200,000.
+
+How soon stories find what was wrong once: each defect is put back by a patch, and each of {seeds} seeds tells up to
+{stories:,} stories until one does not hold. Measured by `python -m tests.contract.worker.defects --write`, on demand:
+it takes minutes, so no test says when it is stale.
+
+"""
+
+
+def section(measured: Measured | None) -> str:
+    """The page's part about them; nothing where nothing was measured."""
+    if measured is None:
+        return ""
+    seeds = max(map(len, measured.found.values()), default=0)
+    return _HEAD.format(stories=measured.stories, seeds=seeds) + table(measured)

@@ -1,0 +1,192 @@
+"""How a story's worker is set up, what its partitions hold, and what may happen to it: drawn before anything does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+
+from kunicorn.pipes.messages import Configure
+from kunicorn.pipes.orders import Batching, DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.topics import TopicPartition
+from tests.contract.worker.choices import Choices
+from tests.contract.worker.truth import Log, Record
+
+TOPIC, GROUP, DEAD = "in", "group", "dead"
+_HERE = "tests.contract.worker.handlers:"
+_WINDOW = 4096
+
+ACTS: Mapping[str, int] = {
+    "answer": 8,
+    "arrive": 4,
+    "start": 4,
+    "stop": 2,
+    "lose": 1,
+    "renew": 2,
+    "time_out": 1,
+    "interrupt": 1,
+    "ping": 1,
+    "kill": 1,
+    "kill_at_store": 1,
+    "reload": 1,
+    "compact": 1,
+    "commit": 1,
+}
+"""What may happen, and how often beside the others."""
+_ALWAYS = ("answer", "arrive", "start", "renew")
+
+TROUBLE: Mapping[str, int] = {
+    "raise": 4,
+    "skip": 1,
+    "letter": 1,
+    "halt": 2,
+    "exit": 1,
+    "part": 2,
+    "slip": 1,
+    "slow": 4,
+}
+"""What handlers may do instead of returning at once, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One story's."""
+
+    entry: str
+    mode: str
+    delivery: str | None
+    batch_max_records: int
+    batch_max_ms: int
+    attempts: int
+    on_failure: str
+    ordering: str
+    concurrency: int
+    max_records: int
+    max_bytes: int
+    max_ms: int
+    ahead_bytes: int
+    acts: tuple[str, ...]
+    trouble: tuple[str, ...]
+    trouble_percent: int
+    refused_percent: int
+    keeps_positions: bool
+    lease_ns: int
+    """So long it lasts, each time that it is renewed."""
+    budget: int
+    act_every: int
+    interrupted_every: int
+    """How many points there are, on average, between two at which a thread gives way; 0: it never does."""
+
+    @property
+    def several(self) -> bool:
+        """Whether several records are in hand."""
+        return self.concurrency > 1
+
+    @property
+    def in_transactions(self) -> bool:
+        """Whether the brokers' offsets count, not the ledger's."""
+        return self.delivery == "transactions"
+
+    def configure(self) -> Configure:
+        """What the worker is told first."""
+        producing = None
+        if self.delivery is not None:
+            client: dict[str, str | int | float | bool] = {}
+            if self.in_transactions:
+                client = {"transactional.id": "t", "transaction.timeout.ms": 60_000}
+            producing = ProducingTarget(
+                self.delivery, "out", GROUP, client, self.max_records, self.max_bytes, self.max_ms
+            )
+        order = HandlerOrder(
+            _HERE + self.entry,
+            self.mode,
+            {},
+            self.batch_max_records,
+            self.attempts,
+            10,
+            40,
+            on_failure=self.on_failure,
+            ordering=self.ordering,
+            concurrency=self.concurrency,
+            batching=Batching(max_ms=self.batch_max_ms, memory=100_000),
+        )
+        letters = DeadLetterTarget(DEAD, GROUP, {})
+        return Configure(0, GROUP, [order], {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
+
+
+def drawn(choices: Choices, without: Collection[str]) -> Plan:
+    """`without`: what is left out of the mix, see `known.KNOWN`."""
+    mode = choices.pick(("record", "record", "batch"))
+    delivery = choices.pick((None, "at_least_once", "at_least_once", "transactions"))
+    asynchronous = choices.chance(25)
+    several = mode == "record" and choices.chance(45)
+    acts = [act for act in ACTS if act in _ALWAYS or choices.chance(50)]
+    trouble = [kind for kind in TROUBLE if choices.chance(50)]
+    refused = choices.pick((0, 5, 20, 50)) if delivery is not None else 0
+    waits = choices.pick((0, 50, 1000)) if mode == "batch" else 0
+    max_records = choices.pick((10_000, 2, 4, 8))
+    if refused and "a refused record is compacted away" in without:
+        acts = [act for act in acts if act != "compact"]
+    return Plan(
+        entry=_entry(choices, mode, delivery, asynchronous),
+        mode=mode,
+        delivery=delivery,
+        batch_max_records=choices.pick((4, 1, 2, 8)),
+        batch_max_ms=waits,
+        attempts=choices.pick((1, 2, 3)),
+        on_failure=choices.pick(("halt", "skip", "dead_letter")),
+        ordering=choices.pick(("key", "none", "partition")) if several else "partition",
+        concurrency=choices.pick((2, 3, 5)) if several else 1,
+        max_records=max_records,
+        max_bytes=choices.pick((1_000_000, 1000, 3000)),
+        max_ms=choices.pick((5, 50)),
+        ahead_bytes=choices.pick((1_000_000, 2000)),
+        acts=tuple(act for act in acts for _ in range(ACTS[act])),
+        trouble=tuple(kind for kind in trouble for _ in range(TROUBLE[kind])),
+        trouble_percent=choices.pick((0, 5, 20, 40)),
+        refused_percent=refused,
+        keeps_positions=choices.chance(20) and "a position outlives its assignment" not in without,
+        lease_ns=choices.pick((10_000, 1_000, 400)) * 1_000_000,
+        budget=choices.pick((10, 20, 40)),
+        act_every=choices.pick((4, 2, 8)),
+        interrupted_every=choices.pick((0, 5, 30)),
+    )
+
+
+def _entry(choices: Choices, mode: str, delivery: str | None, asynchronous: bool) -> str:
+    kind = "yielding" if mode == "record" and delivery is not None and choices.chance(40) else mode
+    return kind + ("_async" if asynchronous else "")
+
+
+def logs_drawn(choices: Choices, plan: Plan) -> dict[TopicPartition, Log]:
+    """One to three partitions, with the gaps that markers, aborted and compacted records leave."""
+    logs = [_log_drawn(choices, TopicPartition(TOPIC, at)) for at in range(1 + choices.below(3))]
+    return {log.tp: log for log in logs}
+
+
+def _log_drawn(choices: Choices, tp: TopicPartition) -> Log:
+    offset = begin = choices.pick((0, 0, 7, _WINDOW * 2 - 3))
+    records = []
+    wide = choices.chance(20)
+    for _ in range(choices.pick((6, 1, 3, 10, 14))):
+        gap = choices.below(100)
+        if gap >= 85:
+            offset += _wide(choices) if wide else 1 + choices.below(3)
+        key = b"abc"[(at := choices.below(3)) : at + 1]
+        value = bytes(400) if choices.chance(10) else b"value"
+        records.append(Record(tp, offset, key, _message(tp, offset, key, value)))
+        offset += 1
+    log = Log(tp, records, begin, offset + choices.pick((0, 0, 1, 2)))
+    log.visible = len(records) - choices.below(len(records) + 1)
+    return log
+
+
+def _wide(choices: Choices) -> int:
+    return choices.pick((1, _WINDOW, _WINDOW + 1, 2 * _WINDOW, 3 * _WINDOW)) + choices.below(8) - 4 + 4
+
+
+def _message(tp: TopicPartition, offset: int, key: bytes, value: bytes) -> Message:
+    return Message(
+        topic=tp.topic, partition=tp.partition, offset=offset, key=key, value=value, timestamp=(1, 1000), leader_epoch=0
+    )

@@ -1,0 +1,33 @@
+"""Whatever happens to a worker, no record is lost, passed over, handled out of order or left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.conformance.endurance import came_through
+from tests.contract.worker.stories import read, told
+
+_SEED = 1
+_EACH = 250
+_EACH_LONG = 10_000
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(8))
+def test_every_story_holds(part: int) -> None:
+    found = told(_SEED, range(part * _EACH, (part + 1) * _EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_every_one_of_many_stories_holds(seed: int) -> None:
+    found = told(seed, range(_EACH_LONG))
+    assert found is None, str(found)
+    came_through("stories after which a worker came to rest", "worker", _EACH_LONG, part=seed)
+
+
+def test_a_story_is_the_same_each_time_it_is_told() -> None:
+    for number in range(10):
+        assert read(7, number, simplest=False) == read(7, number, simplest=False)
