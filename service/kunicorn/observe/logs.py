@@ -137,6 +137,14 @@ class _Standard(logging.Handler):
         """None needed, as nothing here is shared; one held by another thread during a fork would stay held."""
         self.lock = None
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As the base class does, which from Python 3.13 on breaks where there is no lock."""
+        passed = self.filter(record)
+        if passed:
+            # From Python 3.12 on a filter may put another record in its place.
+            self.emit(passed if isinstance(passed, logging.LogRecord) else record)
+        return bool(passed)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Caller: any thread of the process."""
         try:

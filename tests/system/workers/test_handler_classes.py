@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from tests.system.members import leave
@@ -62,7 +63,7 @@ def test_effects_and_offset_in_one_sqlite_transaction_are_there_once_whatever_di
 
     def paid() -> list[tuple[int, int, str]]:
         try:
-            with sqlite3.connect(path, timeout=10) as db:
+            with closing(sqlite3.connect(path, timeout=10)) as db:
                 return sorted(db.execute("SELECT partition, at, amount FROM payments"))
         except sqlite3.OperationalError:
             return []  # There are no tables yet.

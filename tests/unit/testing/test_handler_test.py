@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -148,11 +149,11 @@ def test_a_killed_worker_leaves_its_effects_and_the_next_one_repeats_the_record_
     is_async: bool, tmp_path: Path
 ) -> None:
     database = tmp_path / "effects.db"
-    with sqlite3.connect(database) as made:
+    with closing(sqlite3.connect(database)) as made:
         made.execute("CREATE TABLE effects (value BLOB)")
 
     def store(record: Record) -> None:
-        with sqlite3.connect(database) as connection:
+        with closing(sqlite3.connect(database, isolation_level=None)) as connection:
             connection.execute("INSERT INTO effects VALUES (?)", (record.value,))
 
     async def store_async(record: Record) -> None:
@@ -164,7 +165,7 @@ def test_a_killed_worker_leaves_its_effects_and_the_next_one_repeats_the_record_
     assert [each.value for each in killed.handled_again] == [b"b"]
     after = test.run(*killed.left)
     assert (after.outcomes, after.committed) == (["done", "done"], {P0: 3})
-    with sqlite3.connect(database) as read:
+    with closing(sqlite3.connect(database)) as read:
         assert [value for (value,) in read.execute("SELECT value FROM effects")] == [b"a", b"b", b"b", b"c"]
 
 
