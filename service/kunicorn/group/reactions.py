@@ -47,7 +47,7 @@ class Reaction(Enum):
     AWAIT_SLOT = "await slot"
     #: The broker does not speak this protocol: be a classic member instead.
     FALL_BACK = "fall back"
-    #: This partition's offset will not be accepted; the others' are.
+    #: This partition's offset will not be accepted, whoever asks for it; the others' are.
     GIVE_UP = "give up"
     #: Only a person can help.
     FAIL = "fail"
@@ -84,11 +84,12 @@ _REACTIONS: dict[tuple[Api, ErrorCode], Reaction] = {
     (Api.COMMIT, ErrorCode.COORDINATOR_NOT_AVAILABLE): Reaction.REDISCOVER,
     (Api.COMMIT, ErrorCode.NOT_COORDINATOR): Reaction.REDISCOVER,
     (Api.COMMIT, ErrorCode.REQUEST_TIMED_OUT): Reaction.REDISCOVER,
-    (Api.COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): Reaction.GIVE_UP,
+    # As the Java client (KAFKA-6829): a coordinator whose metadata lags behind knows new topics and partitions later.
+    (Api.COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): Reaction.RETRY,
     (Api.COMMIT, ErrorCode.OFFSET_METADATA_TOO_LARGE): Reaction.GIVE_UP,
     (Api.COMMIT, ErrorCode.INVALID_COMMIT_OFFSET_SIZE): Reaction.GIVE_UP,
     (Api.COMMIT, ErrorCode.TOPIC_AUTHORIZATION_FAILED): Reaction.GIVE_UP,
-    (Api.COMMIT, ErrorCode.UNKNOWN_TOPIC_ID): Reaction.GIVE_UP,
+    (Api.COMMIT, ErrorCode.UNKNOWN_TOPIC_ID): Reaction.RETRY,
     (Api.COMMIT, ErrorCode.STALE_MEMBER_EPOCH): Reaction.BEAT,
     (Api.COMMIT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
     (Api.COMMIT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
@@ -32,6 +32,12 @@ _UNDECIDED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_T
 """In the log, but not on all replicas in time (`CoordinatorRuntime.java`): it may yet count."""
 
 
+_NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""A coordinator that lags behind says so of a new topic, too: the metadata decides."""
+_UNSAID = -1
+"""The answer leaves the partition out; also Kafka's own code for an error that has none."""
+
+
 class CommitTarget(Protocol):
     """What the committer needs of the membership."""
 
@@ -44,6 +50,19 @@ class CommitTarget(Protocol):
 
     def commit_refused(self, error: int) -> None:
         """A commit met an error that concerns membership."""
+
+    def is_gone(self, topic: str) -> bool:
+        """Whether the newest metadata says that there is no such topic."""
+
+
+class _Outcome(NamedTuple):
+    """What came of one request."""
+
+    complete: bool
+    """Nothing in it has to be sent again."""
+    accepted: Collection[TopicPartition] = ()
+    given_up: Mapping[TopicPartition, int] = {}
+    """By the error that no repetition in the next seconds cures. It stays uncommitted."""
 
 
 class Commits:
@@ -68,6 +87,8 @@ class Commits:
         self._one_at_a_time = asyncio.Lock()
         self._out = False
         self._held_until = float("-inf")
+        self._given_up: set[TopicPartition] = set()
+        """The brokers refused these for good when they were last in a request."""
         self._metadata = iter(_METADATA)
         self._shortened = next(self._metadata)
         """What the brokers take of the metadata."""
@@ -88,16 +109,22 @@ class Commits:
                 await self._once(self._consumed, "timer")
 
     async def settle(self, leaving: Collection[TopicPartition], deadline: float) -> bool:
-        """Commit until nothing that `leaving` consumed is uncommitted; False if `deadline` came first.
+        """Commit until nothing that `leaving` consumed is uncommitted; False if `deadline` came first, or if the
+        brokers will not take it.
 
         `deadline`: seconds of `clock.now`. What goes on elsewhere is committed along with it, but not waited for.
         """
+        given_up: set[TopicPartition] = set()
 
-        def done() -> bool:
+        def left() -> set[TopicPartition]:
             consumed = self._consumed()
-            return not any(tp in consumed for tp in leaving)
+            return {tp for tp in leaving if tp in consumed}
 
-        return await self._until(done, self._consumed, deadline)
+        def note(outcome: _Outcome) -> None:
+            given_up.update(outcome.given_up)
+
+        await self._until(lambda: left() <= given_up, self._consumed, deadline, note)
+        return not left()
 
     async def starts(
         self, positions: Mapping[TopicPartition, Position], owned: Callable[[TopicPartition], bool], deadline: float
@@ -111,7 +138,13 @@ class Commits:
         def wanted() -> dict[TopicPartition, Position]:
             return {tp: position for tp, position in left.items() if owned(tp)}
 
-        return await self._until(lambda: not wanted(), wanted, deadline, lambda tp: left.pop(tp, None))
+        def note(outcome: _Outcome) -> None:
+            # Without the right to read, the fetch is refused next, and the partition halts with that for its reason.
+            denied = [tp for tp, error in outcome.given_up.items() if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+            for tp in (*outcome.accepted, *denied):
+                left.pop(tp, None)
+
+        return await self._until(lambda: not wanted(), wanted, deadline, note)
 
     async def quiet(self) -> None:
         """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
@@ -128,28 +161,26 @@ class Commits:
         done: Callable[[], bool],
         wanted: Callable[[], dict[TopicPartition, Position]],
         deadline: float,
-        accepted: Callable[[TopicPartition], object] = lambda _: None,
+        note: Callable[[_Outcome], None],
     ) -> bool:
         while not done():
             if clock.now() >= deadline:
                 return False
             if not self._target.may_commit:
                 await asyncio.sleep(_POLL)
-            elif not await self._once(wanted, "wait", accepted) and not done():
+                continue
+            outcome = await self._once(wanted, "wait")
+            note(outcome)
+            if not outcome.complete and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
         return True
 
-    async def _once(
-        self,
-        wanted: Callable[[], dict[TopicPartition, Position]],
-        why: str,
-        accepted: Callable[[TopicPartition], object] = lambda _: None,
-    ) -> bool:
-        """One request; True if every offset in it was accepted."""
+    async def _once(self, wanted: Callable[[], dict[TopicPartition, Position]], why: str) -> _Outcome:
+        """One request, if there is anything to commit."""
         async with self._one_at_a_time:
             offsets = wanted()
             if not offsets or not self._target.may_commit:
-                return not offsets
+                return _Outcome(complete=not offsets)
             self._out = True
             began = clock.now()
             try:
@@ -162,51 +193,58 @@ class Commits:
                 log.warning(
                     f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
                 )
-                return False
+                return _Outcome(complete=False)
             finally:
                 self._out = False
-            return self._take(offsets, answer, accepted, began)
+            return self._take(offsets, answer, began)
 
-    def _take(
-        self,
-        offsets: Mapping[TopicPartition, Position],
-        answer: CommitAnswer,
-        accepted: Callable[[TopicPartition], object],
-        began: float,
-    ) -> bool:
-        worst, given_up, too_long = 0, False, False
+    def _take(self, offsets: Mapping[TopicPartition, Position], answer: CommitAnswer, began: float) -> _Outcome:
+        worst, too_long = 0, False
+        accepted: list[TopicPartition] = []
+        given_up: dict[TopicPartition, int] = {}
         for tp, position in offsets.items():
-            error = answer.errors.get(tp)
-            if error == ErrorCode.OFFSET_METADATA_TOO_LARGE and self._shortened(position.done):
-                too_long = given_up = True
-                continue
-            verdict = Reaction.RETRY if error is None else reaction(Api.COMMIT, error)
+            error = answer.errors.get(tp, _UNSAID)
+            verdict = self._verdict(tp, error)
             if verdict is Reaction.PROCEED:
                 self._committed(tp, position)
-                accepted(tp)
+                accepted.append(tp)
+            elif error == ErrorCode.OFFSET_METADATA_TOO_LARGE and self._shortened(position.done):
+                too_long = True
             elif verdict is Reaction.GIVE_UP:
-                # Of a start offset only this try is given up: the broker may not know a new topic yet. Not so without
-                # the right to read: the fetch is refused next, and the partition halts with that for its reason.
-                log.error(f"offset {position.offset} of {tp} cannot be committed: {_explained(error, tp)}")
-                self._committed(tp, position)
-                if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                    accepted(tp)
-                else:
-                    given_up = True
+                given_up[tp] = error
             else:
-                worst = error if error is not None else -1
+                worst = error
+        self._tell(given_up, offsets)
         if too_long:
             self._shorten_metadata()
         if worst == 0:
             self.last_ok_at = clock.now()
             self._held_until = float("-inf")
-            self._note("ok", began)
-            return not given_up
+            self._note(f"error {next(iter(given_up.values()))}" if given_up else "ok", began)
+            return _Outcome(complete=not (given_up or too_long), accepted=accepted, given_up=given_up)
         if worst in _UNDECIDED:
             self._held_until = clock.now() + _HELD
         self._note(f"error {worst}", began)
         self._target.commit_refused(worst)
-        return False
+        return _Outcome(complete=False, accepted=accepted, given_up=given_up)
+
+    def _verdict(self, tp: TopicPartition, error: int) -> Reaction:
+        if error == _UNSAID:
+            return Reaction.RETRY
+        if error in _NO_SUCH_TOPIC and self._target.is_gone(tp.topic):
+            return Reaction.GIVE_UP
+        return reaction(Api.COMMIT, error)
+
+    def _tell(self, given_up: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, Position]) -> None:
+        """Once, however often the timer meets the same refusal: nothing is taken for committed, so all are in its next
+        request again."""
+        news = [tp for tp in given_up if tp not in self._given_up]
+        self._given_up.difference_update(offsets)
+        self._given_up.update(given_up)
+        for error in {given_up[tp] for tp in news}:
+            about = [tp for tp in news if given_up[tp] == error]
+            shown = " ".join(f"{tp}@{offsets[tp].offset}" for tp in about[:20])
+            log.error(f"{len(about)} offsets cannot be committed: {_explained(error, about[0])}", positions=shown)
 
     def _shorten_metadata(self) -> None:
         self._shortened = next(self._metadata)
@@ -229,7 +267,9 @@ _METADATA: Sequence[Callable[[str], str]] = (str, _number_alone, lambda _: "")
 """What is committed with an offset, where brokers take less and less; nothing is never too long."""
 
 
-def _explained(error: int | None, tp: TopicPartition) -> str:
+def _explained(error: int, tp: TopicPartition) -> str:
     if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
-    return describe(error or 0)
+    if error in _NO_SUCH_TOPIC:
+        return f"{describe(error)}: topic {tp.topic!r} is gone"
+    return describe(error)

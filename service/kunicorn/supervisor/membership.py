@@ -145,6 +145,10 @@ class Membership:
         """See `CommitTarget`."""
         self._events.put_nowait(ev.CommitRefused(*self._committed_as, error))
 
+    def is_gone(self, topic: str) -> bool:
+        """See `CommitTarget`."""
+        return self._topics.is_gone(topic)
+
     # -- the loop ------------------------------------------------------------------------------------------------
 
     async def _next_event(self) -> ev.Event:

@@ -90,6 +90,11 @@ class Topics:
         info = self._cluster.metadata.topics.get(topic)
         return info.topic_id if info is not None and not info.error else None
 
+    def is_gone(self, topic: str) -> bool:
+        """Whether the brokers said, when last asked, that there is no such topic."""
+        info = self._cluster.metadata.topics.get(topic)
+        return info is not None and info.gone
+
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had this name when we first saw it."""
         first, now = self._first_ids.get(topic), self.topic_id(topic)

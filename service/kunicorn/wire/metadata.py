@@ -52,6 +52,11 @@ class TopicInfo:
     is_internal: bool = False
     """One of Kafka's own: the offsets of groups, the state of transactions."""
 
+    @property
+    def gone(self) -> bool:
+        """Whether the broker that was asked knows no such topic."""
+        return self.error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -115,9 +120,6 @@ def _topic(topic: Any) -> TopicInfo:
     )
 
 
-_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-
-
 def merge(old: Metadata, answer: Metadata, asked: Collection[str] | None) -> Metadata:
     """The snapshot after `answer`, which speaks of the topics `asked` for (None: of all there are).
 
@@ -135,7 +137,7 @@ def merge(old: Metadata, answer: Metadata, asked: Collection[str] | None) -> Met
 
 
 def _merge_topic(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
-    if new.error in _GONE:
+    if new.gone:
         return replace(new, partitions={})
     if old is None or _recreated(old, new):
         return new

@@ -24,6 +24,7 @@ class Broker:
     def __init__(self, *script: CommitAnswer | PeerError) -> None:
         self.may_commit = True
         self.script = list(script)
+        self.gone: set[str] = set()
         self.requests: list[dict[TopicPartition, Position]] = []
         self.refused: list[int] = []
         self.at_once = 0
@@ -46,6 +47,9 @@ class Broker:
 
     def commit_refused(self, error: int) -> None:
         self.refused.append(error)
+
+    def is_gone(self, topic: str) -> bool:
+        return topic in self.gone
 
 
 class Consumed:
@@ -101,10 +105,48 @@ async def test_a_partition_left_out_of_the_answer_is_committed_again() -> None:
     assert broker.requests[1] == {ONE: Position(20)}
 
 
-async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others() -> None:
-    broker, consumed = Broker(CommitAnswer({ZERO: 3, ONE: 0})), Consumed(p0=10, p1=20)
-    assert await committer(broker, consumed).settle([ZERO, ONE], clock.now() + 5)
+async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others_and_is_said_to_be_left() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)
+    assert not await committer(broker, consumed).settle([ZERO, ONE], clock.now() + 3600)
     assert len(broker.requests) == 1
+    assert consumed() == {ZERO: Position(10)}
+
+
+async def test_invariant_8_what_was_given_up_is_tried_once_more_by_whoever_needs_it_committed() -> None:
+    broker, consumed = Broker(*[CommitAnswer({ZERO: 29})] * 2), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    assert not await commits.settle([ZERO], clock.now() + 3600)
+    assert not await commits.settle([ZERO], clock.now() + 3600)
+    assert await commits.settle([ZERO], clock.now() + 3600), "the right was granted meanwhile"
+    assert consumed() == {}
+
+
+async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    denied, taken = CommitAnswer({ZERO: 29}), CommitAnswer({ZERO: 0})
+    broker, consumed = Broker(denied, denied, taken, denied), Consumed()
+    commits = committer(broker, consumed)
+    for offset, told, result in ((10, 1, "error 29"), (11, 0, "error 29"), (12, 0, "ok"), (13, 1, "error 29")):
+        consumed.left[ZERO] = Position(offset)
+        await commits.settle([ZERO], clock.now() + 3600)
+        assert capfd.readouterr().err.count("cannot be committed") == told
+        assert commits.last_result == result
+
+
+@pytest.mark.parametrize("error", [3, 100])
+async def test_a_coordinator_that_does_not_know_the_topic_yet_is_asked_again(error: int) -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
+    assert await committer(broker, consumed).settle([ZERO], clock.now() + 3600)
+    assert len(broker.requests) == 2
+
+
+@pytest.mark.parametrize("error", [3, 100])
+async def test_an_offset_of_a_topic_that_is_gone_is_given_up_as_soon_as_the_metadata_says_so(error: int) -> None:
+    broker, consumed = Broker(*[CommitAnswer({ZERO: error})] * 1000), Consumed(p0=10)
+    settling = asyncio.create_task(committer(broker, consumed).settle([ZERO], clock.now() + 3600))
+    await broker.asked.wait()
+    broker.gone.add("orders")
+    assert not await settling
+    assert consumed() == {ZERO: Position(10)}
 
 
 async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_retry() -> None:

@@ -137,6 +137,9 @@ class Member:
     def commit_refused(self, error: int) -> None:
         pass
 
+    def is_gone(self, topic: str) -> bool:
+        return False
+
     def handle(self) -> None:
         """Some of its partitions are handled up to their ends."""
         for tp, partition in self.table.items():

@@ -113,6 +113,9 @@ class Member:
     def commit_refused(self, error: int) -> None:
         raise NotImplementedError
 
+    def is_gone(self, topic: str) -> bool:
+        raise NotImplementedError
+
     # -- the steps -----------------------------------------------------------------------------------------------
 
     def all_are(self, state: PartitionState) -> bool:

@@ -54,6 +54,9 @@ class Broker:
     def commit_refused(self, error: int) -> None:
         raise AssertionError(error)
 
+    def is_gone(self, topic: str) -> bool:
+        raise AssertionError(topic)
+
 
 class Bench:
     """One worker with two partitions, which it has handled up to 110."""

@@ -102,6 +102,9 @@ class World:
     def commit_refused(self, error: int) -> None:
         pass
 
+    def is_gone(self, topic: str) -> bool:
+        return False
+
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         assert not self.joining, "invariant 2: a commit between JoinGroup and SyncGroup"
         assert self.in_flight == 0, "two commits in flight"

@@ -335,27 +335,53 @@ def test_start_offsets_that_are_refused_are_asked_for_until_they_are_known(proto
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress", "test_commit_failed_scenarios")
 @both_protocols
-@pytest.mark.parametrize("error", [7, 14, 15, 16, 27, 113, -1])
+@pytest.mark.parametrize("error", [3, 7, 14, 15, 16, 27, 100, 113, -1])
 def test_a_commit_refused_for_now_is_repeated_until_it_is_taken(protocol: str, error: int) -> None:
     async def story(stage: Stage) -> None:
-        def refuse(asked: Asked) -> Reply:
-            row = nested(RESPONSES[asked.api, asked.version], "topics")
-            cell = nested(row, "partitions")
-            topics = tuple(
-                row(
-                    **({"name": topic.name} if asked.version < 10 else {"topic_id": topic.topic_id}),
-                    partitions=tuple(
-                        blank(cell, partition_index=p.partition_index, error_code=error) for p in topic.partitions
-                    ),
-                )
-                for topic in asked.message.topics
-            )
-            return blank_response(asked.api, asked.version, topics=topics)
-
-        stage.broker.plan(Api.OFFSET_COMMIT, refuse, refuse)
+        stage.broker.plan(Api.OFFSET_COMMIT, refusing(error), refusing(error))
         member = await stage.start(group_protocol=protocol)
         await stage.settled(member)
         await until(lambda: len(stage.broker.committed) == PARTITIONS)
+
+    play(protocol, story)
+
+
+def refusing(error: int) -> Callable[[Asked], Reply]:
+    """Every offset of an OffsetCommit, with this error."""
+
+    def refuse(asked: Asked) -> Reply:
+        row = nested(RESPONSES[asked.api, asked.version], "topics")
+        cell = nested(row, "partitions")
+        topics = tuple(
+            row(
+                **({"name": topic.name} if asked.version < 10 else {"topic_id": topic.topic_id}),
+                partitions=tuple(
+                    blank(cell, partition_index=p.partition_index, error_code=error) for p in topic.partitions
+                ),
+            )
+            for topic in asked.message.topics
+        )
+        return blank_response(asked.api, asked.version, topics=topics)
+
+    return refuse
+
+
+@pytest.mark.parametrize(("error", "unfinished"), [(3, 0), (100, 0), (29, PARTITIONS), (28, PARTITIONS)])
+@both_protocols
+def test_invariant_8_a_stop_repeats_what_is_refused_for_now_and_counts_what_is_refused_for_good(
+    protocol: str, error: int, unfinished: int
+) -> None:
+    async def story(stage: Stage) -> None:
+        member = await stage.start(group_protocol=protocol, workers=1)
+        await stage.settled(member)
+        await until(lambda: len(member.workers[0].positions) == PARTITIONS)
+        await until(lambda: set(stage.broker.committed.values()) == {START})
+        member.workers[0].go_on()
+        stage.broker.plan(Api.OFFSET_COMMIT, *[refusing(error)] * 3)
+        member.source.leave("told to stop")
+        await until(lambda: member.source.over)
+        assert member.source.unfinished == unfinished
+        assert set(stage.broker.committed.values()) == {START if unfinished else START + 1}
 
     play(protocol, story)
 
