@@ -33,7 +33,8 @@ class Partition:
         self.topic_id: UUID | None = None
         """Which topic of that name it belongs to; None where the brokers are too old to say."""
         self.fresh = False
-        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed."""
+        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed; once. What is
+        committed from then on is the new topic's."""
         self.grant = 0
         self.slot = -1
         self.worker: WorkerProcess | None = None
@@ -108,6 +109,7 @@ class Partition:
         """The position was looked up, or chosen. What was known to be done beyond another one is forgotten: it may be
         other records by now, or is to be handled again. Suspects stay: where workers commit, each death leads here."""
         self.position = start._replace(done="")
+        self.fresh = False
         self.done = marks.read(start.offset, start.done)
         if (began_with := marks.partitions(start.done)) is not None:
             self.began_with = began_with

@@ -1,0 +1,117 @@
+"""From a partition that is ours to one that has a start: what is looked up, committed and handed out, and in what order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from uuid import UUID
+
+from kunicorn.group.protocol import CommitAnswer, LogOffset
+from kunicorn.observe.metrics import Metrics
+from kunicorn.pipes import clock
+from kunicorn.supervisor.commits import Commits
+from kunicorn.supervisor.resolver import Resolver
+from kunicorn.supervisor.starts import EARLIEST, Starts
+from kunicorn.topics import Position, TopicPartition
+from tests.fakes.driver import until
+from tests.fakes.stage import Stage, tps
+from tests.fakes.turned_clock import turned
+
+FIRST, END = 5, 900
+"""Where logs begin and end."""
+ZERO, ONE = tps(0, 1)
+
+
+class World:
+    """One worker, its member's partitions, and the brokers. A `Source`, an `Offsets` and a `CommitTarget`."""
+
+    may_commit = True
+
+    def __init__(self, policy: str = "earliest") -> None:
+        self.stage = Stage(workers=1)
+        self.fetchers = self.stage.fetchers
+        self.committed: dict[TopicPartition, int] = {}
+        self.refused: dict[TopicPartition, int] = {}
+        """Error codes for commits of these."""
+        self.topic_id = UUID(int=1)
+        self.end = END
+        self.fatal: list[Exception] = []
+        table = self.fetchers.table
+        table.topic_id = lambda _: self.topic_id
+        self.commits = Commits(self, table.consumed, table.committed, Metrics())
+        self._policy = policy
+        untyped: Any = self
+        self.resolver = Resolver(untyped, untyped, self.fetchers, policy, (), self.fatal.append)
+        self.fetchers.resolve = self.resolver.resolve
+
+    async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
+        starts = Starts()
+        for tp in partitions:
+            if tp in self.committed:
+                starts.committed[tp] = Position(self.committed[tp])
+            else:
+                starts.chosen[tp] = Position(FIRST if self._policy == "earliest" else self.end)
+        return starts
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        taken = {tp: position.offset for tp, position in offsets.items() if tp not in self.refused}
+        self.committed |= taken
+        return CommitAnswer({tp: self.refused.get(tp, 0) for tp in offsets})
+
+    def commit_refused(self, error: int) -> None:
+        pass
+
+    def is_gone(self, topic: str) -> bool:
+        return False
+
+    def start_of(self, number: int) -> int | None:
+        """Where the worker was last told to begin."""
+        start = self.stage.workers[0].starts().get(TopicPartition("orders", number))
+        return None if start is None else start.offset
+
+    async def create_topic_anew(self, consumed: int) -> None:
+        """It is deleted and created again while partition 0 is handled up to there."""
+        self.topic_id = UUID(int=self.topic_id.int + 1)
+        began = clock.now()
+        renewing = asyncio.create_task(self.fetchers.renew([ZERO], began + 5, began + 10))
+        await asyncio.sleep(0)
+        self.stage.stopped(self.stage.start_of(0), consumed)
+        await renewing
+
+
+def play(story: Callable[[World], Any], policy: str = "earliest") -> None:
+    async def whole() -> None:
+        world = World(policy)
+        try:
+            await story(world)
+        finally:
+            world.resolver.stop()
+        assert not world.fatal
+
+    turned(whole, sockets=False)
+
+
+def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_committed() -> None:
+    """Where workers commit, each death has the position looked up."""
+
+    async def story(world: World) -> None:
+        world.fetchers.table.workers_commit = True
+        world.fetchers.assign([ZERO])
+        await until(lambda: world.start_of(0) == FIRST)
+        world.committed[ZERO] = 700
+        await world.create_topic_anew(700)
+        await until(lambda: world.start_of(0) == FIRST)
+        world.committed[ZERO] = 800  # in transactions, of the new topic
+        world.stage.workers[0].consume(world.stage.start_of(0), 800)
+        world.stage.die()
+        await asyncio.sleep(1.0)
+        world.stage.revive()
+        await until(lambda: world.start_of(0) is not None)
+        assert world.start_of(0) == 800
+        assert world.committed[ZERO] == 800
+
+    play(story)
