@@ -127,11 +127,16 @@ class Commits:
         return not left()
 
     async def starts(
-        self, positions: Mapping[TopicPartition, Position], owned: Callable[[TopicPartition], bool], deadline: float
+        self,
+        positions: Mapping[TopicPartition, Position],
+        owned: Callable[[TopicPartition], bool],
+        deadline: float,
+        settled: Callable[[Collection[TopicPartition]], None] = lambda _: None,
     ) -> bool:
         """Commit start offsets that a policy chose, before anything is fetched from there (invariant 9).
 
-        `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3).
+        `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3). `settled` is
+        told after each try which may be fetched now; False if the deadline came before that was all of them.
         """
         left = dict(positions)
 
@@ -141,8 +146,8 @@ class Commits:
         def note(outcome: _Outcome) -> None:
             # Without the right to read, the fetch is refused next, and the partition halts with that for its reason.
             denied = [tp for tp, error in outcome.given_up.items() if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-            for tp in (*outcome.accepted, *denied):
-                left.pop(tp, None)
+            if now := [tp for tp in (*outcome.accepted, *denied) if left.pop(tp, None) is not None]:
+                settled(now)
 
         return await self._until(lambda: not wanted(), wanted, deadline, note)
 

@@ -33,8 +33,8 @@ class Partition:
         self.topic_id: UUID | None = None
         """Which topic of that name it belongs to; None where the brokers are too old to say."""
         self.fresh = False
-        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed; once. What is
-        committed from then on is the new topic's."""
+        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed. Taken back
+        then, as what is committed from there on is the new topic's."""
         self.grant = 0
         self.slot = -1
         self.worker: WorkerProcess | None = None

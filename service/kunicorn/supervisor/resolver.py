@@ -21,7 +21,8 @@ log = logs.get("kunicorn.starts")
 _T = TypeVar("_T")
 
 _PAUSE, _PAUSE_MAX = 0.1, 2.0
-_COMMIT_PATIENCE = 10.0
+_COMMIT_PATIENCE = 1.0
+"""Seconds that partitions without a start wait for the commits of those that have one, before both are tried again."""
 _AT_A_STRETCH = 250
 """So many partitions halt, each with its line in the log, before the loop has another turn."""
 
@@ -66,18 +67,22 @@ class Resolver:
 
     async def _resolve(self, partitions: list[Partition]) -> None:
         pause = _PAUSE
+        chosen: dict[TopicPartition, Position] = {}
+        """Kept until they are committed: the log's end of a later time would skip what was written since."""
         while left := [p for p in partitions if self._waits(p)]:
+            asked = [p for p in left if p.tp not in chosen]
             try:
-                starts = await self._ask(left)
+                starts = await self._ask(asked) if asked else Starts()
             except PeerError as error:
-                log.info(f"start offsets of {len(left)} partitions are not known yet: {error}")
+                log.info(f"start offsets of {len(asked)} partitions are not known yet: {error}")
                 starts = Starts()
             kept = {tp for tp in starts.open if self._fetchers.table.kept_elsewhere(tp.topic)}
             self._fetchers.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
             await self._halt(starts.refused | starts.open, {p.tp: p for p in left})
             self._fetchers.resolved(starts.given, {})
             self._fetchers.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
-            await self._choose(starts.chosen, left)
+            chosen |= starts.chosen
+            await self._choose(chosen, left)
             if any(self._waits(p) for p in partitions):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
@@ -90,15 +95,19 @@ class Resolver:
                 await asyncio.sleep(0)
 
     async def _choose(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> None:
-        commits = self._source.commits
+        """Commit what was chosen, and hand out each as it is taken: one that is refused holds up no other."""
+        commits, waiting = self._source.commits, {p.tp: p for p in left}
+        ours = self._of_those_waiting(chosen, left)
+
+        def settled(tps: Collection[TopicPartition]) -> None:
+            started = self._of_those_waiting({tp: ours[tp] for tp in tps}, left)
+            self._fetchers.resolved(started, {tp: start.offset for tp, start in started.items()})
+
         if commits is None:
-            self._fetchers.resolved(chosen, {})
-            return
-        waiting = {p.tp: p for p in left}
-        deadline = clock.now() + _COMMIT_PATIENCE
-        if chosen and await commits.starts(chosen, lambda tp: self._waits(waiting[tp]), deadline):
-            committed = self._of_those_waiting(chosen, left)
-            self._fetchers.resolved(committed, {tp: start.offset for tp, start in committed.items()})
+            self._fetchers.resolved(ours, {})
+        else:
+            deadline = clock.now() + _COMMIT_PATIENCE
+            await commits.starts(ours, lambda tp: self._waits(waiting[tp]), deadline, settled)
 
     async def _ask(self, left: list[Partition]) -> Starts:
         lost = {p.tp: p.position for p in left if p.position is not None}

@@ -1,4 +1,4 @@
-"""From a partition that is ours to one that has a start: what is looked up, committed and handed out, and in what order."""
+"""From a partition that is ours to one that has a start: what is looked up, committed and handed out, and when."""
 
 from __future__ import annotations
 
@@ -113,5 +113,55 @@ def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_
         await until(lambda: world.start_of(0) is not None)
         assert world.start_of(0) == 800
         assert world.committed[ZERO] == 800
+
+    play(story)
+
+
+def test_a_start_that_is_not_committed_yet_holds_up_no_other() -> None:
+    async def story(world: World) -> None:
+        world.refused[ONE] = 3
+        world.fetchers.assign([ZERO, ONE])
+        began = asyncio.get_running_loop().time()
+        await until(lambda: world.start_of(0) == FIRST)
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert world.start_of(1) is None
+        world.refused.clear()
+        await until(lambda: world.start_of(1) == FIRST)
+
+    play(story)
+
+
+def test_a_start_that_was_chosen_stays_the_one_while_its_commit_is_refused() -> None:
+    """Looked up anew it would be the log's end of a later time, and what was written since be skipped."""
+
+    async def story(world: World) -> None:
+        world.refused[ZERO] = 3
+        world.fetchers.assign([ZERO])
+        await asyncio.sleep(60.0)
+        world.end += 50
+        await asyncio.sleep(60.0)
+        world.refused.clear()
+        await until(lambda: world.start_of(0) is not None)
+        assert world.start_of(0) == END
+
+    play(story, "latest")
+
+
+def test_partitions_whose_logs_are_known_later_do_not_wait_for_a_start_that_is_refused() -> None:
+    async def story(world: World) -> None:
+        world.refused[ZERO] = 3
+        known = asyncio.Event()
+        look_up = world.look_up
+
+        async def partly(partitions: Collection[TopicPartition]) -> Starts:
+            found = await look_up([tp for tp in partitions if tp != ONE or known.is_set()])
+            known.set()
+            return found
+
+        world.look_up = partly  # type: ignore[method-assign]
+        world.fetchers.assign([ZERO, ONE])
+        began = asyncio.get_running_loop().time()
+        await until(lambda: world.start_of(1) == FIRST)
+        assert asyncio.get_running_loop().time() - began < 5.0
 
     play(story)
