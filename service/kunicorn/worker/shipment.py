@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kunicorn.worker.steps import BEHIND, Step
+from kunicorn.worker.steps import BEHIND, CLOSED, Step
 
 if TYPE_CHECKING:
     from kunicorn.worker.outbox import Entry
@@ -63,7 +63,7 @@ class Shipment:
         behind, before = BEHIND.get(step), self.before
         if behind is None or before is None:
             return Turn.OURS
-        if before.aborts != self.aborts_before and step is not Step.REST:
+        if before.aborts != self.aborts_before and step not in CLOSED:
             return Turn.BROKEN
         return Turn.OURS if behind in before.passed or Step.DONE in before.passed else Turn.NOT_YET
 

@@ -22,6 +22,9 @@ class Step(Enum):
     ABORT = "abort"
     #: Nothing is open. Wait until everything before it is delivered, then begin again.
     REST = "rest"
+    #: Nothing of it is left to commit. Wait until everything before it is delivered: what comes behind it waits for
+    #: this one alone.
+    EMPTY = "empty"
     #: It is committed, or nothing of it was left to commit.
     DONE = "done"
     #: The producer is of no use any more.
@@ -46,7 +49,7 @@ S, R = Step, Result
 STEPS: Mapping[tuple[Step, Result], Step] = {
     (S.ASK, R.OK): S.BEGIN,
     (S.ASK, R.AGAIN): S.ASK,
-    (S.ASK, R.EMPTY): S.DONE,
+    (S.ASK, R.EMPTY): S.EMPTY,
     (S.BEGIN, R.OK): S.PRODUCE,
     (S.BEGIN, R.AGAIN): S.BEGIN,
     # Left over from a call whose end was not seen.
@@ -75,6 +78,8 @@ STEPS: Mapping[tuple[Step, Result], Step] = {
     (S.ABORT, R.FATAL): S.FENCED,
     (S.REST, R.OK): S.ASK,
     (S.REST, R.AGAIN): S.REST,
+    (S.EMPTY, R.OK): S.DONE,
+    (S.EMPTY, R.AGAIN): S.EMPTY,
 }
 """What follows which end of a step; the only place that decides it."""
 
@@ -89,9 +94,13 @@ BEHIND: Mapping[Step, Step] = {
     # Offsets are never committed past an unfinished record.
     S.COMMIT: S.COMMIT,
     S.REST: S.DONE,
+    S.EMPTY: S.DONE,
 }
 """Steps that wait for the transaction before: which of its steps must have ended well. It may still be aborted behind
 that; then this one is, too."""
+
+CLOSED = frozenset({S.REST, S.EMPTY})
+"""In these nothing is open, whatever becomes of the transaction before."""
 
 OPEN = frozenset({S.OFFSETS, S.COMMIT})
 """Waiting for its turn here, a transaction is open at the brokers, and its time-out runs."""

@@ -92,6 +92,7 @@ class Transactions:
             Step.COMMIT: self._commit,
             Step.ABORT: self._abort,
             Step.REST: lambda: Result.OK,
+            Step.EMPTY: lambda: Result.OK,
         }
 
     def deliver(self, shipment: Shipment) -> None:

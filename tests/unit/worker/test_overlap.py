@@ -124,6 +124,24 @@ def test_while_one_transaction_commits_the_next_has_produced_and_sent_its_offset
     world.check(2)
 
 
+def test_behind_one_of_which_nothing_is_left_none_is_committed_before_those_before_it() -> None:
+    world = World(producers=3)
+    world.handle(0, 0, TOO_LARGE_VALUE)
+    world.handle(1, 0)
+    first = world.senders.take()
+    world.handle(0, 1)
+    emptied = world.senders.take()
+    world.handle(1, 1)
+    third = world.senders.take()
+    world.senders.until(first, Step.REST)
+    for _ in range(10):
+        assert world.senders.advance(emptied) is not Step.DONE
+        assert world.senders.advance(third) is not Step.DONE
+    assert world.brokers.offsets == {}
+    world.senders.finish()
+    assert [value for value in world.brokers.committed_values() if value.startswith(b"1@")] == [b"1@0", b"1@1"]
+
+
 def test_nothing_is_produced_before_the_outputs_before_it_are_acknowledged() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)
@@ -261,7 +279,7 @@ def test_a_shipment_of_which_nothing_is_left_holds_nobody_up() -> None:
     for grant in world.grants.values():
         grant.discarded = True
     world.handle(1, 99)
-    assert world.senders.advance(first) is Step.DONE
+    world.senders.until(first, Step.DONE)
     world.senders.until(second, Step.DONE)
     assert world.brokers.calls == []
 

@@ -49,7 +49,7 @@ def test_offsets_are_sent_only_behind_an_answer_and_committed_only_behind_offset
     assert before[Step.BEGIN] == {Step.ASK}
     assert before[Step.OFFSETS] == {Step.FLUSH}
     assert before[Step.COMMIT] == {Step.OFFSETS}
-    assert before[Step.DONE] == {Step.ASK, Step.COMMIT}
+    assert before[Step.DONE] == {Step.EMPTY, Step.COMMIT}
 
 
 def test_every_step_that_is_reached_has_an_end() -> None:
