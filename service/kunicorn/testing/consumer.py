@@ -73,13 +73,13 @@ class MemoryConsumer:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT))
         for each in partitions:
             self._fetching[each.topic, each.partition] = each.offset
-            self._given.pop((each.topic, each.partition), None)
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """Fetch these no more. Raises `KafkaException` if one of them is not assigned."""
         for each in partitions:
             if self._fetching.pop((each.topic, each.partition), None) is None:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
+            self._given.pop((each.topic, each.partition), None)
 
     def assignment(self) -> list[TopicPartition]:
         """What is assigned."""

@@ -182,7 +182,6 @@ class Fetcher(GrantTable):
         grant.put_in_hand(self._cells, following, epoch, now)
         grant.state = GrantState.IN_HAND
         self._hand = grant
-        self.interrupts.clear()
 
     def _put_down(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> None:
         grant.put_down(self._cells, finished)
@@ -225,7 +224,7 @@ class Fetcher(GrantTable):
             return
         cells = self._cells
         for grant, now in zip(idle, self._consumer.position([ClientPartition(*g.tp) for g in idle]), strict=True):
-            if now.offset < 0 or now.offset == grant.stale_position:
+            if now.offset < 0:
                 continue
             # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
             reached = min(now.offset, self.stops.get(grant.tp, now.offset))

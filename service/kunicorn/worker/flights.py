@@ -309,7 +309,7 @@ class Flights(GrantTable):
             return
         positions = self._consumer.position([ClientPartition(*handed.track.tp) for handed in idle])
         for handed, now in zip(idle, positions, strict=True):
-            if now.offset < 0 or now.offset == handed.grant.stale_position:
+            if now.offset < 0:
                 continue
             # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
             position = min(now.offset, self.stops.get(handed.track.tp, now.offset))

@@ -48,8 +48,6 @@ class Grant:
     """Index of the ledger's word for the time that its records have taken; behind it is that of the run's end."""
     state: GrantState = GrantState.WAITING
     assigned: bool = False
-    stale_position: int = NO_OFFSET
-    """librdkafka's position from before this assignment; it may be reported until a record was fetched."""
     failures: int = 0
     """Failed tries of the record (or batch) that comes next."""
     failing_since: int = 0

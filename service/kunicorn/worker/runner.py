@@ -200,6 +200,8 @@ class Runner:
         following = following_offsets(messages)
         done = 0
         while done < len(messages):
+            # Before it looks around: what comes up from here on stops the handler before its next record.
+            self._fetcher.interrupts.clear()
             if self._lifecycle.waiting:
                 self._lifecycle.attend(self._now)
                 self._now = now_ns()
@@ -239,8 +241,10 @@ class Runner:
             return 1 if self._failures.meet_poison(grant, messages, self._now) else None
         if grant.refusal is not None and following[0] > grant.refused_before:
             refusal, grant.refusal = grant.refusal, None
-            refused = Attempt(grant, messages[:1], following[0], calls=0)
-            return 1 if self._failures.meet_refusal(refused, refusal, grant.refusals, self._now) else None
+            # Else it was compacted away meanwhile, and this is another one, which the handler has not had yet.
+            if following[0] == grant.refused_before + 1:
+                refused = Attempt(grant, messages[:1], following[0], calls=0)
+                return 1 if self._failures.meet_refusal(refused, refusal, grant.refusals, self._now) else None
         started = self._now
         error = self._call(handling.calls, grant, messages, following)
         self._now = now_ns()
@@ -285,6 +289,7 @@ class Runner:
         """Ask the handler once more for every parked record whose wait is over."""
         for grant, messages in self._failures.due(self._now):
             following = following_offsets(messages)
+            self._fetcher.interrupts.clear()
             may = self._room(grant.tp, following[0]) and self._within_lease()
             if may and self._fetcher.retake(grant, self._now):
                 self._handle_chunk(self._handlings.of(grant.tp.topic), grant, messages, following)

@@ -7,9 +7,9 @@
 3. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. Partitions are
    assigned and unassigned only between turns, so a batch never holds records from before a grant that is fetching.
 4. Reports are sent under the lock: what is said is in the order in which it happened.
-5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled, and only
-   once it moved under this grant: the position survives an unassign for a while (`rktp_app_pos` is reset by the
-   broker's thread), and an assignment further back would then skip records.
+5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled. That
+   position survives an unassign for a moment (`rktp_app_pos` is reset by another thread), and would skip records of an
+   assignment further back: a partition is assigned only once the client has forgotten where it was.
 """
 
 from __future__ import annotations
@@ -248,11 +248,9 @@ class GrantTable(ABC):
             del self._by_partition[grant.tp]
 
     def _assign(self, grants: list[Grant]) -> None:
-        if not grants:
+        if not (grants := self._forgotten(grants)):
             return
         targets = [grant.from_where(self._cells) for grant in grants]
-        for grant, before in zip(grants, self._consumer.position(targets), strict=True):
-            grant.stale_position = before.offset
         try:
             self._consumer.incremental_assign(targets)
         except KafkaException as error:
@@ -261,6 +259,15 @@ class GrantTable(ABC):
             return
         for grant in grants:
             grant.assigned, grant.state = True, GrantState.FETCHING
+
+    def _forgotten(self, grants: list[Grant]) -> list[Grant]:
+        """Those of which the client tells no position any more; the others wait for the next turn."""
+        if not grants:
+            return []
+        positions = self._consumer.position([ClientPartition(*grant.tp) for grant in grants])
+        known = {grant for grant, position in zip(grants, positions, strict=True) if position.offset >= 0}
+        self._waiting += known
+        return [grant for grant in grants if grant not in known]
 
     def _leave(self, grant: Grant) -> None:
         if grant.assigned:

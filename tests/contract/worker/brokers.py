@@ -28,7 +28,7 @@ class Teller(Protocol):
     quiet: bool
     """Nothing goes wrong any more."""
     keeps_positions: bool
-    """The consumer tells a position from before an assignment until it has another one, as librdkafka may."""
+    """The consumer tells a position for a while after its assignment is over, as librdkafka may."""
     logs: dict[Place, Log]
     calls: list[Call]
 
@@ -80,6 +80,9 @@ class StoryConsumer:
         self._teller = teller
         self._fetching: dict[Place, int] = {}
         self._given: dict[Place, int] = {}
+        """Positions, of the last assignment."""
+        self._forgotten_at: dict[Place, int] = {}
+        """When positions of assignments that are over are told no more."""
         self._waiting: Strand | None = None
         self._busy_at = STEPS.now
 
@@ -116,7 +119,7 @@ class StoryConsumer:
         for place in places:
             records = self._teller.logs[place].from_offset(self._fetching[place])[: most - len(found)]
             if records:
-                self._fetching[place] = self._given[place] = records[-1].offset + 1
+                self._move(place, records[-1].offset + 1)
                 found += [record.message for record in records]
         if found:
             self._busy_at = STEPS.now
@@ -128,7 +131,11 @@ class StoryConsumer:
         for place, at in self._fetching.items():
             log = self._teller.logs[place]
             if log.visible == len(log.records) and at < log.end and not log.from_offset(at):
-                self._fetching[place] = self._given[place] = log.end
+                self._move(place, log.end)
+
+    def _move(self, place: Place, position: int) -> None:
+        self._fetching[place] = self._given[place] = position
+        self._forgotten_at.pop(place, None)
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         STEPS.check()
@@ -137,8 +144,6 @@ class StoryConsumer:
             if place in self._fetching:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT))
             self._fetching[place] = each.offset
-            if not self._teller.keeps_positions:
-                self._given.pop(place, None)
             self._teller.note(lambda each=each: f"fetches {each.partition} from {each.offset} on")  # type: ignore[misc]
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -147,11 +152,14 @@ class StoryConsumer:
             place = Place(each.topic, each.partition)
             if self._fetching.pop(place, None) is None:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
-            if not self._teller.keeps_positions:
-                self._given.pop(place, None)
+            kept_ns = (1 + self._teller.below(100)) * 1_000_000 if self._teller.keeps_positions else 0
+            self._forgotten_at[place] = STEPS.now + kept_ns
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         STEPS.check()
+        for place in [place for place, at in self._forgotten_at.items() if at <= STEPS.now]:
+            del self._forgotten_at[place]
+            self._given.pop(place, None)
         return [
             TopicPartition(p.topic, p.partition, self._given.get(Place(p.topic, p.partition), OFFSET_INVALID))
             for p in partitions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Message
@@ -115,8 +115,8 @@ class Plan:
         return Configure(0, GROUP, [order], {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
 
 
-def drawn(choices: Choices, without: Collection[str]) -> Plan:
-    """`without`: what is left out of the mix, see `known.KNOWN`."""
+def drawn(choices: Choices) -> Plan:
+    """One worker's settings, and its world's."""
     mode = choices.pick(("record", "record", "batch"))
     delivery = choices.pick((None, "at_least_once", "at_least_once", "transactions"))
     asynchronous = choices.chance(25)
@@ -126,8 +126,6 @@ def drawn(choices: Choices, without: Collection[str]) -> Plan:
     refused = choices.pick((0, 5, 20, 50)) if delivery is not None else 0
     waits = choices.pick((0, 50, 1000)) if mode == "batch" else 0
     max_records = choices.pick((10_000, 2, 4, 8))
-    if refused and "a refused record is compacted away" in without:
-        acts = [act for act in acts if act != "compact"]
     return Plan(
         entry=_entry(choices, mode, delivery, asynchronous),
         mode=mode,
@@ -146,7 +144,7 @@ def drawn(choices: Choices, without: Collection[str]) -> Plan:
         trouble=tuple(kind for kind in trouble for _ in range(TROUBLE[kind])),
         trouble_percent=choices.pick((0, 5, 20, 40)),
         refused_percent=refused,
-        keeps_positions=choices.chance(20) and "a position outlives its assignment" not in without,
+        keeps_positions=choices.chance(20),
         lease_ns=choices.pick((10_000, 1_000, 400)) * 1_000_000,
         budget=choices.pick((10, 20, 40)),
         act_every=choices.pick((4, 2, 8)),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.contract.worker.assembled import on_stage
 from tests.contract.worker.choices import simpler
-from tests.contract.worker.known import KNOWN
 from tests.contract.worker.story import Memory, tell
 
 _SIMPLER_TRIES = 400
@@ -28,26 +27,26 @@ class Found:
         )
 
 
-def told(seed: int, numbers: Iterable[int], without: Collection[str] = tuple(KNOWN)) -> Found | None:
+def told(seed: int, numbers: Iterable[int]) -> Found | None:
     """Tell these; the first that does not hold, None where all do."""
     with on_stage():
         memory = Memory()
         for number in numbers:
             try:
-                tell(seed, number, memory, without)
+                tell(seed, number, memory)
             except Exception as error:
                 return Found(seed, number, error)
     return None
 
 
-def read(seed: int, number: int, without: Collection[str] = tuple(KNOWN), *, simplest: bool = True) -> list[str]:
+def read(seed: int, number: int, *, simplest: bool = True) -> list[str]:
     """A story line by line, with what was wrong at its end; where something was, the simplest that is found like it."""
     with on_stage():
         memory = Memory()
 
         def failing(noted: Sequence[int] | None, trace: list[str] | None = None) -> BaseException | None:
             try:
-                tell(seed, number, memory, without, trace, noted)
+                tell(seed, number, memory, trace, noted)
             except Exception as error:
                 return error
             return None

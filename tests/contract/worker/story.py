@@ -133,11 +133,11 @@ class Pipe:
 class Story:
     """Told once, by `tell`."""
 
-    def __init__(self, choices: Choices, memory: Memory, without: Collection[str], trace: list[str] | None) -> None:
+    def __init__(self, choices: Choices, memory: Memory, trace: list[str] | None) -> None:
         STEPS.now = START
         self.choices, self.memory, self.trace = choices, memory, trace
         self.below = choices.below
-        self.plan: Plan = drawn(choices, without)
+        self.plan: Plan = drawn(choices)
         self.keeps_positions = self.plan.keeps_positions
         self.logs = logs_drawn(choices, self.plan)
         self.partitions = [Partition(log, slot, log.begin) for slot, log in enumerate(self.logs.values())]
@@ -709,14 +709,13 @@ def tell(
     seed: int,
     number: int,
     memory: Memory,
-    without: Collection[str] = (),
     trace: list[str] | None = None,
     noted: Sequence[int] | None = None,
 ) -> Story:
     """One story. Raises what is wrong; its choices are in the error's `choices`."""
     choices = Choices(f"{seed}/{number}", noted)
     try:
-        story = Story(choices, memory, without, trace)
+        story = Story(choices, memory, trace)
         story.tell()
     except BaseException as error:
         error.choices = choices.made  # type: ignore[attr-defined]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import OFFSET_INVALID, Consumer, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handling.reasons import Reason
 from kunicorn.handling.retry import End
@@ -238,23 +239,35 @@ def test_drained_only_after_the_last_report(table: Table) -> None:
     assert [table.fetcher.drained, len(table.reports)] == [True, 2]
 
 
-def test_the_stale_position_of_an_older_assignment_does_not_move_the_consumed_offset(table: Table) -> None:
+def test_a_partition_is_assigned_once_the_client_has_forgotten_its_position_under_an_older_assignment(
+    table: Table,
+) -> None:
     class Lagging:
-        """librdkafka between an unassign and its broker thread's reset: it still tells the old position."""
+        """librdkafka between an unassign and its reset: it still tells the old position."""
 
-        def position(self, partitions: list[object]) -> list[object]:
-            for partition in partitions:
-                partition.offset = 500  # type: ignore[attr-defined]
-            return partitions
+        at = 500
 
-        def incremental_assign(self, partitions: list[object]) -> None:
-            pass
+        def __init__(self) -> None:
+            self.assigned: list[ClientPartition] = []
 
-    fetcher = Fetcher(Parts(Lagging(), NoTopics(), table.ledger, Meter(), table.reports.append))  # type: ignore[arg-type]
+        def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
+            return [ClientPartition(each.topic, each.partition, self.at) for each in partitions]
+
+        def incremental_assign(self, partitions: list[ClientPartition]) -> None:
+            self.assigned += partitions
+
+    lagging = Lagging()
+    fetcher = Fetcher(Parts(lagging, NoTopics(), table.ledger, Meter(), table.reports.append))  # type: ignore[arg-type]
     fetcher.start([FetcherStart(1, 1, "t", 0, 100, -1)])
     fetcher.begin_turn(0)
+    assert lagging.assigned == []
+    lagging.at = OFFSET_INVALID
+    fetcher.begin_turn(0)
+    assert [each.offset for each in lagging.assigned] == [100]
+    # Whatever is told from here on is of this assignment, also where it is the same as before.
+    lagging.at = 500
     fetcher.begin_turn(LATER)
-    assert table.ledger.read(1, 1).consumed.offset == 100
+    assert table.ledger.read(1, 1).consumed.offset == 500
 
 
 def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import OFFSET_INVALID, Consumer, Message
 from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ class NoTopics(KnownTopics):
 class Client(Consumer):
     """Says that it is `ahead` by so much."""
 
-    ahead = 0
+    ahead = OFFSET_INVALID
 
     def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
         """The same everywhere."""

@@ -2,8 +2,7 @@
 
 python -m tests.contract.worker.defects [--seeds 20] [--stories 20000] [--write]
 
-A seed is stopped at its first story that does not hold. What is known to fail is left out, so that without any patch
-the same stories hold.
+A seed is stopped at its first story that does not hold.
 """
 
 from __future__ import annotations
