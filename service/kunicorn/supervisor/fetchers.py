@@ -127,10 +127,16 @@ class Fetchers:
         await self.pool.press(worker, reason, lambda: all(p.worker is not worker for p in held))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Their offsets are committed, or not ours to commit: drop those released, take up what came back since."""
+        """Their offsets are committed, or not ours to commit: drop those released, take up what came back since.
+
+        What a worker clings to goes on without us: another member may be given it, so that nothing more of it is
+        committed, and it is dropped when that worker is gone.
+        """
         again: list[Partition] = []
         for tp in partitions:
             partition = self.table.get(tp)
+            if partition is not None and partition.state is PartitionState.STUCK:
+                partition.lost = True
             if partition is None or partition.state is not PartitionState.RELEASED:
                 continue
             del self.table[tp]

@@ -46,7 +46,8 @@ class Handover:
         """The revoke hook: drain and commit; return what is still in hand, and the work of seeing it off.
 
         That is none unless `may_follow` says that the next JoinGroup can still name them as owned (KIP-429): a record
-        that takes a minute must not hold up the partitions beside it.
+        that takes a minute must not hold up the partitions beside it, and what a worker clings to even when it is
+        killed must not be given to others while it may still be handled here.
         """
         began = clock.now()
         in_hand = sum(1 for tp in partitions if (p := self._fetchers.table.get(tp)) and p.busy)
@@ -85,7 +86,7 @@ class Handover:
             if may_follow() and 0 < len(held) < len(partitions):
                 return held
         await drain
-        return frozenset()
+        return self._fetchers.table.held(partitions) if may_follow() else frozenset()
 
     async def _follow(self, drain: asyncio.Future[None], partitions: Partitions) -> None:
         """Commit what drained after the others had gone; take it up again if a plan has given it back meanwhile."""
