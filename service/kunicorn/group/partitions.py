@@ -88,7 +88,6 @@ TRANSITIONS: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
     (S.PAUSED, E.RESUME): S.STARTING,
     (S.PAUSED, E.STOP): S.STOPPING,
     (S.PAUSED, E.HALT): S.HALTED,
-    (S.PAUSED, E.OUT_OF_RANGE): S.RESOLVING,
     (S.MOVING, E.LET_GO): S.STARTING,
     (S.MOVING, E.LET_GO_UNSURE): S.RESOLVING,
     (S.MOVING, E.STOP): S.STOPPING,

@@ -35,6 +35,9 @@ _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
 _SETTLE_PAUSE = 0.05
 """Seconds from one round of settling what has failed to the next: each looks at all partitions there are."""
+_OF_BROKERS = frozenset({FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED, FailureKind.DENIED})
+"""What brokers answer to whoever fetches. Behind a pause the next fetch is answered so again; to settle it before would
+end the pause."""
 
 
 class Fetchers:
@@ -278,7 +281,10 @@ class Fetchers:
         if partition is None:
             return
         self._grants.end(partition, Position(report.offset, report.leader_epoch, report.done))
-        if partition.state in (PartitionState.STOPPING, PartitionState.STUCK):
+        paused = partition.state is PartitionState.PAUSED
+        if partition.state in (PartitionState.STOPPING, PartitionState.STUCK) or (
+            paused and report.kind in _OF_BROKERS
+        ):
             partition.meet(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
             self._metrics.offset_resets.labels(reason=report.kind.value).inc()

@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 
 from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes.messages import FetcherStopped, Stopped
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, Stopped
+from kunicorn.supervisor import fetchers
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.replacing import ReplacementFailed
@@ -73,6 +74,22 @@ def test_one_that_is_resumed_before_it_has_drained_is_not_handed_out_twice() -> 
     assert bench.worker.starts()[tps(1)[0]] == first, "its worker still has it"
     bench.let_go(1, 103)
     assert bench.worker.starts()[tps(1)[0]].offset == 103
+
+
+@pytest.mark.parametrize("kind", [FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED, FailureKind.DENIED])
+async def test_a_pause_that_a_failing_fetch_crosses_holds_and_what_fails_is_met_again_behind_it(
+    kind: FailureKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetchers, "_DENIED_PAUSE", 0.001)
+    bench = Bench()
+    table = bench.stage.fetchers.table
+    bench.actions.pause(["orders:1"])
+    failed = Failed(bench.worker.starts()[tps(1)[0]].grant, kind, 105, 3, "as the brokers say")
+    bench.stage.fetchers.worker_failed(bench.worker, failed)
+    await asyncio.sleep(0.01)
+    assert (bench.stage.state(1), table[tps(1)[0]].reason) == (PartitionState.PAUSED, "paused by a person")
+    bench.actions.resume(["orders:1"])
+    assert bench.worker.starts()[tps(1)[0]].offset == 105
 
 
 def test_a_halted_partition_gets_new_tries_or_a_new_start_offset() -> None:
