@@ -40,7 +40,8 @@ class ClassicMember(ClassicStanding):
             return float("inf")
         if not self._search.known:
             return self._search.deadline()
-        due = self._patience.until if self.state is State.UNJOINED else float("inf")
+        waits = self.state is State.UNJOINED or self._unsent is not None
+        due = self._patience.until if waits else float("inf")
         if self._beats:
             due = min(due, self._pulse.due)
         return due
@@ -102,9 +103,11 @@ class ClassicMember(ClassicStanding):
         if self.state is State.UNJOINED and now >= self._patience.until:
             return [self._join(now)]
         commands: list[Command] = []
-        if self._unsent is not None and self._unsent is self._request:
+        if self._unsent is not self._request:
+            self._unsent = None
+        if self._unsent is not None and now >= self._patience.until:
             commands.append(self._unsent)
-        self._unsent = None
+            self._unsent = None
         if self._beats and now >= self._pulse.due:
             self._pulse.sent(now, unsettled=self.state is not State.STABLE)
             self._heartbeat = ev.SendHeartbeat(self.generation, self.member_id, now)
@@ -194,6 +197,12 @@ class ClassicMember(ClassicStanding):
             return self._fail(f"SyncGroup speaks of a group of type {answer.protocol_type!r}, not {PROTOCOL_TYPE!r}")
         if answer.assignor not in (None, self.assignor):
             return self._fail(f"SyncGroup speaks of the assignor {answer.assignor!r}, JoinGroup of {self.assignor!r}")
+        if answer.unreadable and self.state is not State.LEAVING:
+            # Whoever asks again is given the same; a leader that can be read comes with the next generation. A join
+            # would cost the others a rebalance, for the same leader's next plan.
+            self._patience.failed(now)
+            self._ask_again_for_plan(request)
+            return []
         self._request = None
         self._planned_generation = self.generation
         self._patience.succeeded()
@@ -229,7 +238,7 @@ class ClassicMember(ClassicStanding):
         match reaction(Api.HEARTBEAT, error):
             case Reaction.PROCEED:
                 self.heartbeat_ok_at, self._undisturbed_at = now, request.sent_at
-                if self.state not in (State.UNJOINED, State.JOINING):  # there, the next join is put off
+                if self.state not in (State.UNJOINED, State.JOINING, State.SYNCING):  # there, what is next is put off
                     self._patience.succeeded()
                 return [self._certain(request.sent_at)]
             case Reaction.REJOIN:

@@ -49,7 +49,7 @@ class ClassicStanding(Standing):
         """During which a heartbeat announced the next rebalance already."""
         self._drain: ev.Revoke | None = None
         self._unsent: ev.SendSync | None = None
-        """What goes out as soon as the coordinator is known, if it is still what we want of it."""
+        """What goes out as soon as the coordinator is known and patience allows, if it is still what we want of it."""
         self._rejoin_reason = "first join"
         self._leave_reason: str | None = None
         self._stale: str | None = None
@@ -151,9 +151,12 @@ class ClassicStanding(Standing):
             # The assignment is given again to whoever asks again (`GroupMetadataManager.java`, classicGroupSync).
             # A join would cost the group a rebalance: a leader's always, a follower's as its subscription names
             # another generation than before (KIP-792).
-            self._request = self._unsent = msgspec.structs.replace(self._request)
+            self._ask_again_for_plan(self._request)
         self._heartbeat = None
         return self._search.lost(why, now)
+
+    def _ask_again_for_plan(self, request: ev.SendSync) -> None:
+        self._request = self._unsent = msgspec.structs.replace(request)
 
     def _is_provisional(self, now: float) -> bool:
         """Whether a coordinator that does not know our generation may be one that took over before it was in the log.

@@ -59,6 +59,8 @@ class SyncAnswer:
     partitions: tuple[TopicPartition, ...] = ()
     protocol_type: str | None = None
     assignor: str | None = None
+    unreadable: str = ""
+    """Why it cannot be read what the leader gave us; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class ClassicRequests:
         self._instance_id = group.group_instance_id
         self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
         self._parked = group.max_poll_interval_ms / 1000 + _JOIN_MARGIN
+        self._said_of_plan = ""
 
     async def join(self, request: ev.SendJoin) -> ev.Event:
         """JoinGroup, after the commit in flight (invariant 2)."""
@@ -100,6 +101,12 @@ class ClassicRequests:
             plan=request.plan,
             timeout=self._parked,
         )
+        if answer.unreadable and answer.unreadable != self._said_of_plan:
+            log.error(
+                f"{answer.unreadable}; it is asked for again until another member leads: see which client that is",
+                generation=request.generation,
+            )
+        self._said_of_plan = answer.unreadable
         return ev.Synced(request, answer, sent_at)
 
     async def heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:

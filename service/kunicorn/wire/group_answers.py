@@ -22,6 +22,7 @@ from kunicorn.group.protocol import (
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.consumer_protocol import decode_assignment, decode_subscription
 from kunicorn.wire.error_codes import ErrorCode
+from kunicorn.wire.errors import ProtocolError
 from kunicorn.wire.metadata import Broker
 
 
@@ -79,13 +80,20 @@ def joined(message: Any) -> JoinAnswer:
 
 
 def synced(message: Any) -> SyncAnswer:
-    """SyncGroup. Raises `ProtocolError` if what the leader assigned cannot be read."""
-    error = int(message.error_code)
+    """SyncGroup. The broker passes on what the leader wrote: where that cannot be read, the answer itself can."""
+    error, unreadable = int(message.error_code), ""
+    partitions: tuple[TopicPartition, ...] = ()
+    if error == ErrorCode.NONE:
+        try:
+            partitions = decode_assignment(message.assignment)
+        except ProtocolError as problem:
+            unreadable = str(problem)
     return SyncAnswer(
         error=error,
-        partitions=decode_assignment(message.assignment) if error == ErrorCode.NONE else (),
+        partitions=partitions,
         protocol_type=getattr(message, "protocol_type", None),
         assignor=getattr(message, "protocol_name", None),
+        unreadable=unreadable,
     )
 
 

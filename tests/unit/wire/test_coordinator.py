@@ -14,7 +14,7 @@ from kunicorn.topics import Position, TopicPartition
 from kunicorn.wire.cluster import Cluster
 from kunicorn.wire.coordinator import CONTROL, Coordinator
 from kunicorn.wire.error_codes import ErrorCode
-from kunicorn.wire.errors import ConnectionLost, CoordinatorUnavailable, ProtocolError, RequestTimedOut
+from kunicorn.wire.errors import ConnectionLost, CoordinatorUnavailable, RequestTimedOut
 from kunicorn.wire.schemas import RESPONSES
 from kunicorn.wire.versions import OURS, Api
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, Silence, cluster_of
@@ -307,12 +307,13 @@ async def test_a_refused_sync_needs_no_assignment(broker: FakeBroker, coordinato
     assert (answer.error, answer.partitions) == (27, ())
 
 
-async def test_an_assignment_that_cannot_be_read_is_a_protocol_error(
+async def test_an_assignment_that_cannot_be_read_is_the_leaders_and_the_answer_says_so(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:
     broker.script[Api.SYNC_GROUP] = lambda asked: blank_response(asked.api, asked.version, assignment=b"junk")
-    with pytest.raises(ProtocolError, match="the group's leader sent an assignment"):
-        await coordinator.sync(**MEMBER, assignor=None, plan={})
+    answer = await coordinator.sync(**MEMBER, assignor=None, plan={})
+    assert (answer.error, answer.partitions) == (0, ())
+    assert "the group's leader sent an assignment that cannot be read" in answer.unreadable
 
 
 @versions_of(Api.HEARTBEAT)

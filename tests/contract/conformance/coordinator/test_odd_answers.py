@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from inspect import isawaitable
@@ -130,3 +131,33 @@ def test_a_null_array_is_an_answer_that_says_nothing_and_the_question_is_asked_a
         assert len(stage.broker.planned[api]) < 3
 
     play(protocol, story)
+
+
+def test_an_assignment_that_cannot_be_read_is_asked_for_with_patience_over_the_same_connection_and_told_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def story(stage: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        stage.broker.plan(Api.SYNC_GROUP, *[without(stage, assignment=b"\0\0\0\0\0\5x")] * 6)
+        member = await stage.start()
+        await until(lambda: stage.asked(Api.SYNC_GROUP))
+        began, connections, found = loop.time(), stage.broker.connections, len(stage.asked(Api.FIND_COORDINATOR))
+        await stage.settled(member)
+        assert len(stage.asked(Api.SYNC_GROUP)) == 7
+        assert loop.time() - began > 2.0, "it was asked for again and again"
+        assert stage.broker.connections - connections <= 2, "for offsets: the coordinator, and the leader of the log"
+        assert (len(stage.asked(Api.FIND_COORDINATOR)), len(stage.asked(Api.JOIN_GROUP))) == (found, 2)
+        assert capfd.readouterr().err.count("cannot be read") == 1
+
+    play("classic", story)
+
+
+def test_a_member_that_cannot_read_its_assignment_leaves_when_told_to() -> None:
+    async def story(stage: Stage) -> None:
+        stage.broker.plan(Api.SYNC_GROUP, *[without(stage, assignment=b"\0\0\0\0\0\5x")] * 99)
+        member = await stage.start()
+        await until(lambda: len(stage.asked(Api.SYNC_GROUP)) == 3)
+        member.source.leave("SIGTERM")
+        await until(lambda: member.source.over, 10)
+
+    play("classic", story)

@@ -112,7 +112,8 @@ def _joined(storm: Storm, request: ev.Command) -> ev.Event:
 def _synced(storm: Storm, request: ev.Command) -> ev.Event:
     assert isinstance(request, ev.SendSync)
     partitions = tuple(TopicPartition("orders", number) for number in storm.numbers())
-    return ev.Synced(request, SyncAnswer(storm.error(), partitions), storm.now)
+    unreadable = "junk" if storm.rng.random() < _TROUBLE else ""
+    return ev.Synced(request, SyncAnswer(storm.error(), partitions, unreadable=unreadable), storm.now)
 
 
 def _consumer_heartbeat(storm: Storm, request: ev.Command) -> ev.Event:
