@@ -86,7 +86,7 @@ class ClassicMember(ClassicStanding):
                 return self._on_commit_refused(generation, member_id, error, now)
             case ev.TopicsChanged(reason):
                 return self._on_topics_changed(reason, now)
-            case ev.ConsumerHeartbeatAnswered() | ev.TopicsNamed():
+            case ev.ConsumerHeartbeatAnswered() | ev.TopicsNamed() | ev.SessionTold():
                 # Answers to the consumer member that we were before the brokers turned that protocol down.
                 return []
             case ev.LeaveWanted(reason):

@@ -46,15 +46,16 @@ class ConsumerMember(ConsumerStanding):
 
     # -- one event -------------------------------------------------------------------------------------------
 
-    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911 - an arm an event
+    def _react(self, event: Event, now: float) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 - an arm an event
         match event:
             case ev.JoinWanted():
                 return self._on_join_wanted(now)
             case ev.CoordinatorFound(session_timeout):
                 self._search.found()
                 self._pulse.due = now
-                self.session_timeout = min(self.session_timeout, session_timeout or self.session_timeout)
-                return []
+                return [] if session_timeout is None else self._on_session_told(session_timeout)
+            case ev.SessionTold(session_timeout):
+                return self._on_session_told(session_timeout)
             case ev.CoordinatorRefused(error, why):
                 self._search.refused(now)
                 refused = reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL
@@ -107,6 +108,14 @@ class ConsumerMember(ConsumerStanding):
             self.history.disturbed("first join", now, Cause.JOIN)
             self._step(Step.WANT)
         return []
+
+    def _on_session_told(self, brokers: float) -> list[Command]:
+        """The brokers keep us for so long after each heartbeat; a lease that outlives that has two owners handle."""
+        before, self.session_timeout = self.session_timeout, min(brokers, self._longest_session)
+        if self.certain_until is None or self.session_timeout >= before:
+            return []
+        self.certain_until -= before - self.session_timeout
+        return [ev.BeCertain(self.certain_until)]
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
 

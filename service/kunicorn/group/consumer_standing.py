@@ -38,6 +38,7 @@ class ConsumerStanding(Standing):
         """`member_id` is ours to make, and kept as long as the process lives (KIP-1082)."""
         super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
+        self._longest_session = timings.session_timeout
         self._naming_patience = Patience(timings, rng)
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None

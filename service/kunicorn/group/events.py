@@ -157,6 +157,12 @@ class CoordinatorFound(Struct, frozen=True):
     session_timeout: float | None = None
 
 
+class SessionTold(Struct, frozen=True):
+    """The session timeout (seconds) that the brokers have for the group by now."""
+
+    session_timeout: float
+
+
 class CoordinatorRefused(Struct, frozen=True):
     """The look-up failed: with an error code, or (0) because no broker answered."""
 
@@ -264,5 +270,5 @@ class LeaveWanted(Struct, frozen=True):
 Event = (
     Tick | JoinWanted | CoordinatorFound | CoordinatorRefused | Joined | Planned | PlanFailed | Synced
     | HeartbeatAnswered | ConsumerHeartbeatAnswered | TopicsNamed | LeaveAnswered | Unanswered | Released
-    | CommitRefused | TopicsChanged | LeaveWanted
+    | CommitRefused | TopicsChanged | LeaveWanted | SessionTold
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.error_codes import COORDINATOR_MOVED, ErrorCode
@@ -38,7 +40,8 @@ class ConsumerRequests:
         self._metrics = metrics
         self._last_error = 0
         self._conversion_checked = False
-        self._session_timeout_asked = False
+        self._session_timeout_known = False
+        self._said_of_session = ""
 
     async def check_conversion(self) -> None:
         """Whether joining would convert a classic group: a group once converted takes its classic members along.
@@ -61,13 +64,18 @@ class ConsumerRequests:
         self._conversion_checked = True
 
     async def session_timeout(self) -> float | None:
-        """The brokers' session timeout for this group, in seconds, where it is shorter than ours.
+        """The brokers' session timeout for this group, in seconds; None where it was told before, or is not told now.
+
+        Caller: whenever the coordinator was found; asks until it was answered, once.
+        """
+        return None if self._session_timeout_known else await self.session_timeout_now()
+
+    async def session_timeout_now(self) -> float | None:
+        """The brokers' session timeout for this group, in seconds; None where they do not say.
 
         A heartbeat's answer does not tell it, and a lease longer than the session would leave workers handling beside
-        the partitions' new owner. Caller: whenever the coordinator was found; asks until it was answered, once.
+        the partitions' new owner. It may be set anew at any time.
         """
-        if self._session_timeout_asked:
-            return None
         try:
             error, value = await self._coordinator.describe_config(_SESSION_TIMEOUT, HEARTBEAT_TIMEOUT)
         except UnsupportedByBroker:
@@ -75,21 +83,28 @@ class ConsumerRequests:
         except PeerError as failure:
             log.debug(f"the brokers' {_SESSION_TIMEOUT} is asked for again later: {failure}")
             return None
-        self._session_timeout_asked = True
+        self._session_timeout_known = True
         ours = self._settings.group.session_timeout_ms
         if error or value is None or not value.isdecimal():
-            log.info(
+            self._say(
+                log.info,
                 f"the brokers' {_SESSION_TIMEOUT} for the group cannot be read ({describe(error)}): make sure that it "
-                f"is not below group.session_timeout_ms = {ours}, or grant this user DESCRIBE_CONFIGS on the group"
+                f"is not below group.session_timeout_ms = {ours}, or grant this user DESCRIBE_CONFIGS on the group",
             )
             return None
-        if int(value) >= ours:
-            return None
-        log.warning(
-            f"the brokers' {_SESSION_TIMEOUT} for the group is {value}, below group.session_timeout_ms = {ours}: "
-            f"workers pause after {value} ms without an answered heartbeat; raise the one, or lower the other"
-        )
+        if int(value) < ours:
+            self._say(
+                log.warning,
+                f"the brokers' {_SESSION_TIMEOUT} for the group is {value}, below group.session_timeout_ms = {ours}: "
+                f"workers pause after {value} ms without an answered heartbeat; raise the one, or lower the other",
+            )
         return int(value) / 1000
+
+    def _say(self, level: Callable[[str], None], line: str) -> None:
+        """Not again what was said at the last question."""
+        if line != self._said_of_session:
+            level(line)
+        self._said_of_session = line
 
     async def heartbeat(self, request: ev.SendConsumerHeartbeat) -> ev.Event:
         """ConsumerGroupHeartbeat."""

@@ -34,6 +34,8 @@ from kunicorn.wire.coordinator import Coordinator
 
 log = logs.get("kunicorn.membership")
 
+_SESSION_EVERY = 30.0
+"""Seconds until the brokers' session timeout for the group is asked for again: it may be lowered while we are in."""
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -79,6 +81,7 @@ class Membership:
         """Be a member until `leave` is through, or the group refuses us."""
         self._events.put_nowait(ev.JoinWanted())
         self._spawn(self._watch_topics())
+        self._spawn(self._watch_session())
         while self.member.state not in OVER:
             event = await self._next_event()
             before = self.member.state
@@ -252,6 +255,13 @@ class Membership:
         while True:
             reason = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
             self._events.put_nowait(ev.TopicsChanged(reason))
+
+    async def _watch_session(self) -> None:
+        while True:
+            await asyncio.sleep(_SESSION_EVERY)
+            told = await self._consumer.session_timeout_now() if self.protocol == "consumer" else None
+            if told is not None:
+                self._events.put_nowait(ev.SessionTold(told))
 
     def _renew(self) -> None:
         gone = self._fetchers.table.of_gone_topics()

@@ -386,6 +386,19 @@ def test_of_the_brokers_session_timeout_and_ours_the_shorter_one_counts(told: fl
     assert talk.member.session_timeout == counts
 
 
+def test_a_session_timeout_that_is_lowered_counts_at_once_and_one_that_is_raised_as_far_as_ours() -> None:
+    talk = Conversation()
+    talk.tell(ev.JoinWanted())
+    talk.tell(ev.CoordinatorFound(SESSION))
+    sent = talk.order(ev.SendConsumerHeartbeat).sent_at
+    talk.answer(owned(0), epoch=2)
+    talk.tell(ev.SessionTold(SESSION / 3))
+    assert talk.order(ev.BeCertain).until == sent + SESSION / 3
+    assert talk.member.session_timeout == SESSION / 3
+    talk.tell(ev.SessionTold(2 * SESSION))
+    assert talk.member.session_timeout == SESSION
+
+
 @pytest.mark.scenario("TestUnreleasedInstanceID*")
 def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_member_holds_it() -> None:
     talk = Conversation(instance_id="pod-0")

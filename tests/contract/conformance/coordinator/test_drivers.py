@@ -438,3 +438,23 @@ def test_heartbeats_wait_neither_for_a_commit_nor_for_a_look_at_metadata() -> No
         assert beats >= 18, f"{beats} heartbeats in {asyncio.get_running_loop().time() - began:g} s"
 
     play("classic", story)
+
+
+def test_a_session_that_is_lowered_for_the_group_later_ends_the_lease_as_early() -> None:
+    session = 10_000
+
+    def described(asked: Asked) -> Reply:
+        result = nested(RESPONSES[asked.api, asked.version], "results")
+        row = blank(nested(result, "configs"), name="consumer.session.timeout.ms", value=str(session))
+        return blank_response(asked.api, asked.version, results=(blank(result, resource_name="g", configs=(row,)),))
+
+    async def story(stage: Stage) -> None:
+        nonlocal session
+        stage.broker.answers[Api.DESCRIBE_CONFIGS] = described
+        member = await stage.start(group_protocol="consumer")
+        await stage.settled(member)
+        session = 6_000
+        await asyncio.sleep(40)
+        assert member.leases[-1] / 1e9 - asyncio.get_running_loop().time() <= 6
+
+    play("consumer", story)

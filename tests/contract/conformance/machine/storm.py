@@ -91,6 +91,7 @@ class Storm:
             ev.JoinWanted(),
             ev.TopicsChanged("more partitions"),
             ev.CommitRefused(generation, self.member.member_id, self.rng.choice(ERRORS)),
+            ev.SessionTold(self.rng.choice((6.0, 60.0))),
         ))  # fmt: skip
 
     def error(self) -> int:
