@@ -73,7 +73,9 @@ class Driver:
             self.settings, coordinator, brokers, self.topics, fetchers, self.metrics, self.leases.append,
             self.fatal.append,
         )  # fmt: skip
-        self._resolver = Resolver(self.source, brokers, fetchers, "earliest", (), self.fatal.append)
+        self._resolver = Resolver(
+            self.source, brokers, fetchers, self.settings.group.auto_offset_reset, (), self.fatal.append
+        )
         fetchers.resolve = self._resolver.resolve
         fetchers.table.topic_id = self.topics.topic_id
         self._tasks: list[asyncio.Task[None]] = []

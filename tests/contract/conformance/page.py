@@ -10,6 +10,7 @@ from tests.contract.conformance import endurance, side_by_side
 from tests.contract.conformance.catalogue import SCENARIOS, SUITES
 from tests.contract.conformance.proofs import ROOT, TIERS, Proof, Tier, proofs
 from tests.contract.conformance.scenario import Area, Scenario
+from tests.contract.supervisor.defects import recorded as groups
 from tests.contract.worker.defects import recorded
 
 PAGE = ROOT / "docs" / "conformance.md"
@@ -37,7 +38,7 @@ def page() -> str:
         parts += [f"\n### {area[0].upper()}{area[1:]}\n\n", *_listed(area, shown)]
     scenarios = "\n".join(parts[:3]) + "".join(parts[3:])
     stories = recorded.section(recorded.read())
-    return scenarios + endurance.section(endurance.read()) + stories + side_by_side.section()
+    return scenarios + endurance.section(endurance.read()) + stories + groups.section() + side_by_side.section()
 
 
 def _count(shown: Mapping[str, Sequence[Proof]]) -> str:

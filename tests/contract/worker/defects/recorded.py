@@ -31,18 +31,18 @@ class Measured:
     found: Mapping[str, list[int | None]]
 
 
-def read() -> Measured | None:
+def read(path: Path = RECORDED) -> Measured | None:
     """What was measured last."""
-    if not RECORDED.exists():
+    if not path.exists():
         return None
-    recorded = json.loads(RECORDED.read_text())
+    recorded = json.loads(path.read_text())
     return Measured(recorded["stories"], recorded["found"])
 
 
-def table(measured: Measured) -> str:
+def table(measured: Measured, defects: Mapping[str, str] = DEFECTS) -> str:
     """As Markdown."""
     lines = ["| defect, put back | seeds that find it | story, median | latest |", "| --- | --: | --: | --: |"]
-    for name, what in DEFECTS.items():
+    for name, what in defects.items():
         if (every := measured.found.get(name)) is None:
             lines.append(f"| {what} | not measured yet | | |")
             continue

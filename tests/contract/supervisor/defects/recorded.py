@@ -1,0 +1,44 @@
+"""What finding them took, as it was measured last, and how the page shows it. Pure, but for the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.contract.worker.defects import recorded
+
+HERE = Path(__file__).parent
+DEFECTS: Mapping[str, str] = {
+    "history_of_a_new_group": "a new group under “latest” handles old records of partitions that are chosen for later",
+    "move_while_joining": "a coordinator that moves before a generation is in the log costs members all they have",
+    "refused_commit_counts": "a commit that is refused counts as committed",
+    "fresh_for_ever": "a partition of a topic that was created anew begins at the log's start after each death, too",
+    "stuck_and_given_away": "a partition is given away while a worker that outlives SIGKILL has it in hand",
+}
+"""By the patch that puts it back."""
+
+_HEAD = """
+## Stories of a group
+
+Members as the service puts them together (membership, look-ups, commits, hand-over, sharing out) by a clock that is
+turned, beside two brokers and played workers that do what chance says: requests, their answers, or single partitions in
+them fail; the coordinator moves or dies; members come with skew, leave, crash; workers die, are stuck, outlive SIGKILL;
+topics grow or are created anew, logs are cut off, rights taken away; a person pauses and resumes
+([tests/contract/supervisor](../tests/contract/supervisor/story.py)). All the while no record is handled twice without a
+cause, none by two workers, nothing is committed that is not finished, or taken back, and nobody loses a partition while
+its membership is certain; at the end each partition has one owner, and every record is handled and committed. Every run
+of the tests tells {each_run} stories, `make conformance-long` {long:,}.
+
+Defects put back, as above, with up to {stories:,} stories a seed; measured by
+`python -m tests.contract.supervisor.defects --write`.
+
+"""
+EACH_RUN, LONG = 100, 10_000
+
+
+def section() -> str:
+    """The page's part about them."""
+    measured = recorded.read(HERE / "recorded.json")
+    if measured is None:
+        return ""
+    return _HEAD.format(stories=measured.stories, each_run=EACH_RUN, long=LONG) + recorded.table(measured, DEFECTS)

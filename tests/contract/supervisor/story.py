@@ -1,0 +1,423 @@
+"""One story: members that are put together as the service puts them, beside two brokers and workers that do what chance
+says. First everything goes wrong that may, for a while. Then nothing does any more, and the group has to come to rest:
+every partition in one worker's hands, every record handled, and committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+from kunicorn.errors import PeerError
+from kunicorn.group.partitions import PartitionState
+from kunicorn.pipes import clock
+from kunicorn.supervisor.actions import Actions
+from kunicorn.supervisor.replacing import Replacer
+from kunicorn.supervisor.seeking import Seeker
+from kunicorn.topics import TopicPartition
+from tests.contract.supervisor.brokers import Cloud, StoryBroker
+from tests.contract.supervisor.plan import Plan, drawn
+from tests.contract.supervisor.truth import Log, Violation
+from tests.contract.supervisor.workers import StoryWorker
+from tests.contract.worker.choices import Choices
+from tests.fakes.classic_group import ClassicGroup
+from tests.fakes.consumer_group import ConsumerGroup
+from tests.fakes.driver import Driver
+from tests.fakes.played_workers import PlayedPool, PlayedWorker
+from tests.fakes.simulation import TOPIC
+from tests.fakes.turned_clock import turned
+
+SESSION, REBALANCE, DRAIN, COMMIT = 10.0, 20.0, 2.0, 3.0
+_BEAT = 0.1
+"""Seconds between two moments of a worker's life."""
+_REST_WITHIN = 150.0
+"""Seconds: a session of one that is gone, a rebalance timeout spent on it, joins, and look-ups with their patience."""
+
+
+class Pool(PlayedPool):
+    """Whoever does not let go in time is killed; one that is stuck is not dead for that, until it is free again."""
+
+    def __init__(self, kill: Callable[[int], None]) -> None:
+        super().__init__({})
+        self._kill = kill
+
+    async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+        assert isinstance(worker, StoryWorker)
+        if until() or self.workers.get(worker.number) is not worker:
+            return
+        worker.killed = True
+        if not worker.stuck:
+            self._kill(worker.number)
+
+
+class Seat:
+    """One member, its workers, and a person who looks after it."""
+
+    def __init__(self, story: Story, number: int) -> None:
+        self.story, self.number = story, number
+        plan = story.plan
+        self.driver = driver = Driver(
+            story.cloud.coordinating,
+            group_protocol=plan.protocol,
+            partition_assignment_strategy=[plan.assignor],
+            auto_offset_reset=plan.policy,
+            session_timeout_ms=int(SESSION * 1000),
+            max_poll_interval_ms=int(REBALANCE * 1000),
+            drain_timeout_ms=int(DRAIN * 1000),
+            commit_timeout_ms=int(COMMIT * 1000),
+            commit_interval_ms=1000,
+        )
+        driver.fetchers.deaths.max_crashes = 1_000_000
+        driver.fetchers.table.workers_commit = plan.in_transactions
+        pool: Any = Pool(self.kill)
+        driver.stage.pool = driver.fetchers.pool = pool
+        seeker = Seeker(driver.settings, driver.fetchers, driver.source.commits, driver.brokers)
+        self.actions = Actions(driver.fetchers, pool, mock.Mock(spec=Replacer), seeker, lambda: False)
+        self.workers: dict[int, StoryWorker] = {}
+        for at in range(plan.workers):
+            self._employ(at)
+        self.leaving = False
+        self._lost = self._unfinished = self._lease = 0
+
+    def __str__(self) -> str:
+        return f"member {self.number}"
+
+    def certain(self) -> bool:
+        """Whether the lease, which workers look at before each record, holds."""
+        leases = self.driver.leases
+        return bool(leases) and clock.now_ns() < leases[-1]
+
+    def revive(self) -> None:
+        """Whatever worker is dead has a successor."""
+        for number in sorted(set(range(self.story.plan.workers)) - self.workers.keys()):
+            self._employ(number)
+            self.driver.fetchers.worker_ready(self.workers[number])
+
+    def kill(self, number: int) -> None:
+        """One of its workers."""
+        worker = self.workers.pop(number)
+        worker.die()
+        self.driver.stage.die(number)
+
+    def bury(self) -> None:
+        """Whatever was killed while it was stuck, and is free, dies."""
+        for worker in list(self.workers.values()):
+            if worker.killed and not worker.stuck:
+                self.kill(worker.number)
+
+    def look(self) -> None:
+        """Nothing is lost that was certain."""
+        driver = self.driver
+        if driver.fatal:
+            raise driver.fatal[0]
+        if driver.lost > self._lost:
+            self._lost = driver.lost
+            if clock.now_ns() < self._lease:
+                raise Violation(f"{self} lost partitions while its membership was certain")
+            for worker in self.workers.values():
+                worker.stray()
+            self.story.excuse()
+        if driver.source.unfinished > self._unfinished:
+            self.story.excuse()
+        self._unfinished = driver.source.unfinished
+        self._lease = driver.leases[-1] if driver.leases else 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is under way."""
+        table = self.driver.fetchers.table
+        running = all(each.state is PartitionState.RUNNING for each in table.values())
+        return self.driver.stable and running and table.keys() == self.driver.owned
+
+    def _employ(self, number: int) -> None:
+        fetchers = self.driver.fetchers
+        may_commit = self._may_commit if self.story.plan.in_transactions else None
+        worker = StoryWorker(number, fetchers, self.story.cloud.logs.get, self.certain, may_commit)
+        self.story.workers.append(worker)
+        self.workers[number] = self.driver.stage.pool.workers[number] = worker
+
+    def _may_commit(self) -> bool:
+        member, group = self.driver.member, self.story.cloud.group
+        if isinstance(group, ClassicGroup):
+            return not group.commit(member.member_id, member.generation, None, clock.now())
+        return not group.commit(member.member_id, member.generation, clock.now())
+
+
+class Story:
+    """Told once, by `tell`."""
+
+    def __init__(self, choices: Choices, trace: list[str] | None) -> None:
+        self.choices, self.trace = choices, trace
+        self.plan: Plan = drawn(choices)
+        self.cloud = Cloud(choices, self._group(), UUID(int=1))
+        self.seats: list[Seat] = []
+        self.workers: list[StoryWorker] = []
+        """All there ever were."""
+        self.quiet = False
+        self._joined = count()
+        self._topics = count(2)
+        self._leaving: list[asyncio.Task[None]] = []
+
+    def _group(self) -> ClassicGroup | ConsumerGroup:
+        if self.plan.protocol == "classic":
+            return ClassicGroup()
+        return ConsumerGroup(TOPIC, UUID(int=1), self.plan.partitions, SESSION)
+
+    async def tell(self) -> None:
+        """Raises `Violation`, or whatever the service broke by."""
+        self._note(f"{self.plan}")
+        cloud, plan = self.cloud, self.plan
+        for number in range(plan.partitions):
+            self._add_log(number, self.choices.below(20))
+        async with StoryBroker(1, cloud) as first, StoryBroker(2, cloud):
+            first.group = cloud.group
+            for each in cloud.brokers:
+                each.coordinator = first
+            background = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._work())]
+            try:
+                await self._through(background)
+            finally:
+                for task in [*background, *self._leaving]:
+                    task.cancel()
+                await asyncio.gather(*background, *self._leaving, return_exceptions=True)
+                await asyncio.gather(*(seat.driver.vanish() for seat in self.seats), return_exceptions=True)
+                for worker in self.workers:
+                    worker.ledger.close()
+
+    async def _through(self, background: Sequence[asyncio.Task[None]]) -> None:
+        self.cloud.failing, self.cloud.percent = self.plan.failing, self.plan.failing_percent
+        for _ in range(self.plan.members):
+            await self._join()
+            await self._pass(self.choices.pick((0, 0.003, 0.03, 0.3, 3.0)), background)
+        for _ in range(self.plan.acts):
+            act = self.choices.pick(self.plan.mix)
+            await getattr(self, f"_{act}")()
+            await self._pass(self.choices.pick((0.3, 0.01, 0.1, 1.0, 4.0)), background)
+        self._calm()
+        began = clock.now()
+        while not self._rests():
+            if clock.now() > began + _REST_WITHIN:
+                raise Violation(f"it does not come to rest: {self._standing()}")
+            await self._pass(0.5, background)
+
+    async def _pass(self, seconds: float, background: Sequence[asyncio.Task[None]]) -> None:
+        await asyncio.sleep(seconds)
+        for violation in self.cloud.violations:
+            raise violation
+        for task in background:
+            if task.done():
+                task.result()
+
+    # -- in the background -----------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            self.cloud.group.tick(clock.now())
+
+    async def _work(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT)
+            for seat in self.seats:
+                seat.look()
+            for seat in self.seats:
+                for worker in list(seat.workers.values()):
+                    worker.go_on(self._keeps)
+                    seat.driver.fetchers.worker_reported(worker)
+
+    def _keeps(self) -> bool:
+        return not self.quiet and self.choices.chance(self.plan.slow_percent)
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        if len(self.seats) < 3:
+            seat = Seat(self, next(self._joined))
+            self._note(f"{seat} comes")
+            self.seats.append(seat)
+            while True:
+                try:
+                    await seat.driver.start()
+                    return
+                except PeerError:
+                    await asyncio.sleep(_BEAT)
+
+    async def _leave(self) -> None:
+        staying = [seat for seat in self.seats if not seat.leaving]
+        if len(staying) > 1:
+            seat = self.choices.pick(staying)
+            seat.leaving = True
+            self._note(f"{seat} is told to leave")
+            seat.driver.source.leave("the story has it so")
+            self._leaving.append(asyncio.create_task(self._gone(seat)))
+
+    async def _gone(self, seat: Seat) -> None:
+        while not seat.driver.source.over:  # noqa: ASYNC110 - the clock is turned
+            await asyncio.sleep(_BEAT)
+        if seat in self.seats:
+            seat.look()
+            self.seats.remove(seat)
+            self._note(f"{seat} has left, {seat.driver.source.unfinished} not committed")
+            await seat.driver.vanish()
+
+    async def _crash(self) -> None:
+        staying = [seat for seat in self.seats if not seat.leaving]
+        if len(staying) > 1:
+            seat = self.choices.pick(staying)
+            self._note(f"{seat} crashes")
+            self.seats.remove(seat)
+            for worker in seat.workers.values():
+                worker.die()
+            self.excuse()
+            await seat.driver.vanish()
+
+    async def _move(self) -> None:
+        orderly = self.choices.chance(50)
+        self._note(f"the coordinator {'moves' if orderly else 'dies'}")
+        self.cloud.move(orderly=orderly, loading=self.choices.pick((0.0, 0.3, 1.5)))
+
+    async def _kill(self) -> None:
+        seat = self.choices.pick(self.seats)
+        if seat.workers:
+            number = self.choices.pick(sorted(seat.workers))
+            self._note(f"worker {number} of {seat} dies")
+            seat.kill(number)
+
+    async def _revive(self) -> None:
+        for seat in self.seats:
+            seat.revive()
+
+    async def _stick(self) -> None:
+        seat = self.choices.pick(self.seats)
+        if seat.workers:
+            worker = seat.workers[self.choices.pick(sorted(seat.workers))]
+            worker.stuck = not worker.stuck
+            self._note(f"worker {worker.number} of {seat} is {'stuck' if worker.stuck else 'free again'}")
+            seat.bury()
+
+    async def _write(self) -> None:
+        for log in self.cloud.logs.values():
+            log.end += self.choices.below(5)
+
+    async def _retain(self) -> None:
+        log = self.choices.pick(list(self.cloud.logs.values()))
+        if self.plan.policy == "earliest":
+            log.begin = min(log.end, log.begin + self.choices.below(8))
+            self._note(f"{log.tp} begins at {log.begin}")
+
+    async def _deny(self) -> None:
+        log = self.choices.pick(list(self.cloud.logs.values()))
+        log.denied = not log.denied
+        self._note(f"{log.tp} may {'not ' if log.denied else ''}be read")
+
+    async def _pause(self) -> None:
+        seat = self.choices.pick(self.seats)
+        self._note(f"{seat} is paused")
+        seat.actions.pause([])
+
+    async def _resume(self) -> None:
+        for seat in self.seats:
+            seat.actions.resume([])
+
+    async def _grow(self) -> None:
+        if self.plan.protocol == "classic" and len(self.cloud.logs) < 6:
+            self._add_log(
+                len(self.cloud.logs), 0, after_all=any(log.committed >= 0 for log in self.cloud.logs.values())
+            )
+            self._note(f"there are {len(self.cloud.logs)} partitions")
+            self._doubt()
+
+    async def _recreate(self) -> None:
+        if self.plan.protocol != "classic":
+            return
+        self._note("the topic is created anew")
+        self.cloud.topic_id = UUID(int=next(self._topics))
+        for number, log in enumerate(list(self.cloud.logs.values())):
+            log.gone = True
+            self._add_log(number, 0)
+        self._doubt()
+
+    def _doubt(self) -> None:
+        for seat in self.seats:
+            seat.driver.topics.doubt()
+
+    def _add_log(self, number: int, end: int, *, after_all: bool = False) -> None:
+        """`after_all`: the group has begun, so that it owes all of it whatever the policy. (Of a topic that is created
+        anew nobody can tell who was not there to see.)"""
+        tp = TopicPartition(TOPIC, number)
+        owed_from = 0 if after_all or self.plan.policy == "earliest" else None
+        self.cloud.logs[tp] = Log(tp, 0, end, owed_from=owed_from)
+
+    # -- at rest -----------------------------------------------------------------------------------------------------
+
+    def excuse(self) -> None:
+        """Somebody has lost partitions: what was not committed is handled again."""
+        for log in self.cloud.logs.values():
+            log.excuse()
+
+    def _calm(self) -> None:
+        self._note("-- nothing goes wrong any more")
+        self.quiet, self.cloud.failing = True, ()
+        for log in self.cloud.logs.values():
+            log.denied = False
+        for seat in self.seats:
+            for worker in seat.workers.values():
+                worker.stuck = False
+            seat.bury()
+            seat.revive()
+            seat.actions.resume([])
+
+    def _rests(self) -> bool:
+        for seat in self.seats:
+            seat.actions.resume([])
+        if not all(seat.rests for seat in self.seats) or any(not task.done() for task in self._leaving):
+            return False
+        if sorted(tp for seat in self.seats for tp in seat.driver.owned) != sorted(self.cloud.logs):
+            return False
+        return all(log.committed == log.end == log.unfinished for log in self.cloud.logs.values())
+
+    def _standing(self) -> str:
+        said = [
+            f"{seat} is {seat.driver.member.state.value}, has "
+            + ", ".join(f"{p.tp} {p.state.value} ({p.reason})" for p in seat.driver.fetchers.table.values())
+            for seat in self.seats
+        ]
+        logs = [
+            f"{log.tp} committed {log.committed}, first unfinished {log.unfinished}, ends at {log.end}"
+            for log in self.cloud.logs.values()
+        ]
+        return "; ".join([*said, *logs])
+
+    def _note(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{clock.now():12.3f}  {text}")
+
+
+def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence[int] | None = None) -> None:
+    """That story. What it raises has the choices made as `choices`."""
+    choices = Choices(f"{seed}:{number}", noted)
+
+    async def whole() -> None:
+        await Story(choices, trace).tell()
+
+    try:
+        with (
+            mock.patch.object(random, "Random", side_effect=lambda *_: _Seeded(number)),
+            mock.patch.object(asyncio, "to_thread", _at_once),
+        ):
+            turned(whole, sockets=False)
+    except Exception as error:
+        error.choices = choices.made  # type: ignore[attr-defined]
+        raise
+
+
+_Seeded = random.Random
+
+
+async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
+    return work(*args)

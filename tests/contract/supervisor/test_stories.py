@@ -1,0 +1,34 @@
+"""Whatever happens to members, brokers and workers, no record is lost, no partition left, no offset taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.conformance.endurance import came_through
+from tests.contract.supervisor.defects.recorded import EACH_RUN, LONG
+from tests.contract.supervisor.stories import read, told
+
+_SEED = 1
+_PARTS, _SEEDS = 4, range(100, 120)
+_EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // len(_SEEDS)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_every_story_holds(part: int) -> None:
+    found = told(_SEED, range(part * _EACH, (part + 1) * _EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_every_one_of_many_stories_holds(seed: int) -> None:
+    found = told(seed, range(_EACH_LONG))
+    assert found is None, str(found)
+    came_through("stories after which a group's members came to rest", "supervisor", _EACH_LONG, part=seed)
+
+
+def test_a_story_is_the_same_each_time_it_is_told() -> None:
+    for number in range(4):
+        assert read(7, number, simplest=False) == read(7, number, simplest=False)
