@@ -107,14 +107,14 @@ def _offset(place: int | _Placed) -> int:
 
 
 def heed(returned: object) -> bool:
-    """Raise what a handler returned if it is an outcome other than `Done`; whether it is a mere value instead, which is
-    no word of the handler's.
+    """Raise what a handler returned if it is an outcome other than `Done`, or another exception, which says that
+    something went wrong; whether it is a mere value instead, which is no word of the handler's.
 
     Records to send get here only where nothing sends them. Raises `TypeError` for what has still to be run.
     """
     if returned is None or isinstance(returned, Done):
         return False
-    if isinstance(returned, Outcome):
+    if isinstance(returned, Exception):
         # One that the handler keeps and returns again and again must not collect tracebacks.
         raise returned.with_traceback(None)
     refuse_outputs(returned)

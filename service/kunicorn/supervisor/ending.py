@@ -58,6 +58,7 @@ class Ending:
         self._handled = handled
         self._idle_patience = idle_patience
         self._ends: dict[TopicPartition, int] = {}
+        self._rested: set[Partition] = set()
         self._began = clock.now()
 
     async def wait(self) -> str:
@@ -111,6 +112,9 @@ class Ending:
         for partition in table.values():
             if partition.state in _FETCHED and is_at_its_end(partition):
                 self._rest(partition)
+            elif partition in self._rested and _is_lost(partition):
+                self._rested.remove(partition)
+                self._fetchers.resume(partition, "")
         group = self._source.group(now)
         if group is None or not group.joined or group.state != State.STABLE.value:
             return None  # Partitions may be coming, or going.
@@ -127,9 +131,15 @@ class Ending:
         return "everything that was assigned is handled up to its end"
 
     def _rest(self, partition: Partition) -> None:
+        self._rested.add(partition)
         partition.meet(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
         if partition.worker is not None:
             partition.worker.send(StopFetcher([partition.grant], WHENEVER))
+
+
+def _is_lost(partition: Partition) -> bool:
+    """Its worker died before it reported: only the brokers know whether its last transaction is committed."""
+    return partition.state is PartitionState.PAUSED and partition.worker is None and partition.position is None
 
 
 def is_at_its_end(partition: Partition) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
+from kunicorn.records import Record
 from kunicorn.topics import NO_EPOCH, TopicPartition
 
 
@@ -17,6 +18,12 @@ class Run(NamedTuple):
     tp: TopicPartition
     leader_epoch: int
     messages: list[Message]
+
+
+def headers_bytes(message: Message) -> int:
+    """What its headers take. Whoever counts those of many looks at one of them, as producers set the same on every
+    record: reading them costs as much as all the rest of a record."""
+    return sum(len(name) + len(value or b"") for name, value in Record.of(message).headers)
 
 
 def runs(batch: Sequence[Message], several_topics: bool) -> Iterator[Run]:

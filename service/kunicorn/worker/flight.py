@@ -158,6 +158,7 @@ def oldest(track: Track) -> Flight | None:
 _MESSAGE_BYTES = 600
 
 
-def kept_bytes(key: bytes | None, value: bytes | None) -> int:
-    """What a record takes in memory while it is queued: key, value, and so much that the message has around them."""
-    return _MESSAGE_BYTES + (0 if key is None else len(key)) + (0 if value is None else len(value))
+def kept_bytes(key: bytes | None, value: bytes | None, headers: int) -> int:
+    """What a record takes in memory while it is queued: key, value, headers of so many bytes, and so much that the
+    message has around them."""
+    return _MESSAGE_BYTES + headers + (0 if key is None else len(key)) + (0 if value is None else len(value))

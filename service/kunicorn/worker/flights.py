@@ -27,6 +27,7 @@ from kunicorn.pipes.messages import (
 )
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.ahead import Ahead
+from kunicorn.worker.batches import headers_bytes
 from kunicorn.worker.faults import refused
 from kunicorn.worker.flight import Flight, Track, kept_bytes
 from kunicorn.worker.grants import Attempt, Grant, GrantState
@@ -97,9 +98,10 @@ class Flights(GrantTable):
                 return
             handed = self._handed[grant.number]
             lanes, track = self._lanes, handed.track
+            headers = headers_bytes(messages[0])
             for message in messages:
                 offset, key = message.offset(), message.key()
-                size = kept_bytes(key, message.value())
+                size = kept_bytes(key, message.value(), headers)
                 flight = lanes.arrive(track, NO_OFFSET if offset is None else offset, epoch, key, message, size)
                 if flight is not None and handed.poison is not None and handed.poison[0] == flight.offset:
                     _, flight.poison, flight.poison_deaths = handed.poison

@@ -17,7 +17,7 @@ from kunicorn.handling.handlings import Handling
 from kunicorn.handling.partial import fitting
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker.batches import Run
+from kunicorn.worker.batches import Run, headers_bytes
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant
 
@@ -66,7 +66,8 @@ class _Waiting:
 
 
 def _size(messages: list[Message]) -> int:
-    return sum(map(len, messages)) + _MESSAGE_BYTES * len(messages)
+    beside_value = _MESSAGE_BYTES + len(messages[0].key() or b"") + headers_bytes(messages[0])
+    return sum(map(len, messages)) + beside_value * len(messages)
 
 
 class Gathering:

@@ -172,6 +172,13 @@ def test_where_nothing_is_sent_a_send_is_a_failure_that_names_the_setting(return
         heed(returned)
 
 
+def test_a_batch_error_that_is_returned_counts_as_raised() -> None:
+    error = BatchError(done=2)
+    with pytest.raises(BatchError) as raised:
+        heed(error)
+    assert raised.value is error
+
+
 def test_payloads_stay_out_of_texts() -> None:
     assert "secret" not in repr(Send("a", b"secret", b"secret"))
 

@@ -16,6 +16,7 @@ from kunicorn.pipes import clock
 from kunicorn.pipes.messages import Failed, FailureKind
 from kunicorn.settings import Settings
 from kunicorn.supervisor.ending import Ending
+from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.until import Until, until_of
 from kunicorn.topics import TopicPartition
 from tests.fakes.played_workers import PlayedWorker
@@ -91,6 +92,28 @@ async def test_one_that_is_at_its_end_rests_and_the_service_ends_when_all_are() 
     bench.consume(1, END)
     assert bench.why() == "everything that was assigned is handled up to its end"
     assert bench.ending.unfinished == 0
+
+
+async def test_one_whose_worker_dies_with_its_last_transaction_is_looked_up_before_it_counts_as_at_its_end() -> None:
+    bench = Bench(Until(end=True))
+    looked_up: list[Partition] = []
+    bench.stage.fetchers.resolve = looked_up.extend
+    bench.stage.fetchers.table.workers_commit = True
+    await bench.give(0)
+    bench.consume(0, END)
+    bench.seen.state = "syncing"
+    assert bench.why() is None
+    assert bench.stage.state(0) is PartitionState.PAUSED
+    bench.stage.die()
+    bench.stage.revive()
+    bench.seen.state = "stable"
+    looked_up.clear()
+    assert bench.why() is None
+    assert bench.stage.state(0) is PartitionState.RESOLVING
+    assert looked_up == [bench.stage.fetchers.table[tps(0)[0]]]
+    bench.stage.resolve(0)
+    bench.consume(0, END)
+    assert bench.why() == "everything that was assigned is handled up to its end"
 
 
 @pytest.mark.parametrize("seen", [Group(state="syncing"), Group(joined=False)])

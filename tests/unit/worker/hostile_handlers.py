@@ -109,6 +109,7 @@ DEEDS: Mapping[str, Callable[[Record], object]] = {
     "generator": a_generator,
     "async-generator": an_async_generator,
     "lazy": lambda record: map(print, [record]),
+    "returns-error": lambda record: ValueError("returned, and meant to be raised"),
     "skips": lambda record: Skip(SURROGATE),
     "gives-up": lambda record: DeadLetter(SURROGATE),
     "says-odd": lambda record: {"anything": object()},

@@ -75,6 +75,17 @@ def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -
     ledger.close()
 
 
+def test_headers_count_as_memory_of_records_that_are_queued() -> None:
+    consumer: Any = MemoryConsumer(MemoryLog([]), lambda _: None)
+    ledger, hands = Ledger.create(4), Hands("key", 4)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 20_000)
+    flights.start([FetcherStart(1, 1, *P0, 0, -1)])
+    flights.begin_turn(0)
+    flights.feed(P0, 0, [Message(topic="t", partition=0, offset=0, value=b"", headers=[("large", bytes(20_000))])])
+    assert flights.full
+    ledger.close()
+
+
 class Faulty:
     """A table with two records of a partition in hand or queued, and behind them an error of the client's."""
 

@@ -163,6 +163,14 @@ def test_when_what_waits_takes_too_much_memory_the_oldest_goes_first(scene: Scen
     assert shown(scene.gathering.add(Run(P0, 0, messages(P0, 5, size=10_000)), 3)) == [list(range(6)), [5]]
 
 
+def test_keys_and_headers_count_as_memory_that_waits(scene: Scene) -> None:
+    scene.gathering = Gathering(Bounds(100, None, WAIT, memory=5_000), scene.fetcher)
+    key = Message(topic=P0.topic, partition=0, offset=0, key=bytes(5_000), value=b"")
+    header = Message(topic=P0.topic, partition=0, offset=1, value=b"", headers=[("large", bytes(5_000))])
+    for each in (key, header):
+        assert shown(scene.gathering.add(Run(P0, 0, [each]), 1)) == [[each.offset()]]
+
+
 def test_records_of_a_batch_that_killed_workers_do_not_wait(scene: Scene) -> None:
     scene.fetcher.singly[P0] = 2
     assert scene.add(P0, 0, 1) == [[0, 1]]

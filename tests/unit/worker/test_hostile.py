@@ -48,6 +48,7 @@ RETRIED = {
     "generator": "TypeError",
     "async-generator": "TypeError",
     "lazy": "TypeError",
+    "returns-error": "ValueError",
 }
 """What is worth another try, and the error type that its dead letter names."""
 AT_ONCE = {
