@@ -43,6 +43,7 @@ class Standing:
         return self.state in COMMITTING and self.generation != NO_GENERATION
 
     def _certain(self, sent_at: float) -> Command:
-        until = min(sent_at + self.session_timeout, self._expelled_at)
-        self.certain_until = max(until, self.certain_until or until)
+        until = sent_at + self.session_timeout
+        # What was promised before a rebalance ends with it where the session outlives the rebalance timeout.
+        self.certain_until = min(max(until, self.certain_until or until), self._expelled_at)
         return BeCertain(self.certain_until)

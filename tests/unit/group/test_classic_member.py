@@ -27,10 +27,12 @@ def tps(*numbers: int) -> tuple[TopicPartition, ...]:
 class Conversation:
     """A member, a clock, and everything the member ordered since one last looked."""
 
-    def __init__(self, *, cooperative: bool = True, instance_id: str | None = None) -> None:
+    def __init__(
+        self, *, cooperative: bool = True, instance_id: str | None = None, timings: Timings | None = None
+    ) -> None:
         name = "cooperative-sticky" if cooperative else "range"
         self.assignor = name
-        self.member = ClassicMember({name: cooperative}, Timings(), random.Random(1), instance_id)
+        self.member = ClassicMember({name: cooperative}, timings or Timings(), random.Random(1), instance_id)
         self.now = 100.0
         self.ordered: list[ev.Command] = []
         self.beat: ev.SendHeartbeat | None = None
@@ -390,6 +392,16 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_tha
         talk.heartbeat(REBALANCING)
         until = talk.order(ev.BeCertain).until
     assert until == pytest.approx(undisturbed + 300, abs=1), "the coordinator goes on without us then"
+
+
+def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_sessions_are_longer() -> None:
+    talk = Conversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
+    talk.settle(0)
+    talk.heartbeat()
+    promised = talk.order(ev.BeCertain).until
+    undisturbed = promised - 45
+    talk.heartbeat(REBALANCING)
+    assert talk.order(ev.BeCertain).until == undisturbed + 20
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignment_is_not_fetched() -> None:
