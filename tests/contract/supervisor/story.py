@@ -32,7 +32,7 @@ from tests.fakes.played_workers import PlayedPool, PlayedWorker
 from tests.fakes.simulation import TOPIC
 from tests.fakes.turned_clock import turned
 
-SESSION, REBALANCE, DRAIN, COMMIT = 10.0, 20.0, 2.0, 3.0
+SESSION, REBALANCE, DRAIN, COMMIT = 10.0, 8.0, 1.0, 2.0
 _BEAT = 0.1
 """Seconds between two moments of a worker's life."""
 _REST_WITHIN = 150.0
@@ -42,9 +42,11 @@ _REST_WITHIN = 150.0
 class Pool(PlayedPool):
     """Whoever does not let go in time is killed; one that is stuck is not dead for that, until it is free again."""
 
-    def __init__(self, kill: Callable[[int], None]) -> None:
+    def __init__(self, kill: Callable[[int], None], *, cooperative: bool) -> None:
+        """`cooperative`: whether the next join can name as owned what a worker clings to. Else the group goes on
+        without the member at that moment, and another one handles the record in hand, too."""
         super().__init__({})
-        self._kill = kill
+        self._kill, self._cooperative = kill, cooperative
 
     async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
         assert isinstance(worker, StoryWorker)
@@ -53,6 +55,8 @@ class Pool(PlayedPool):
         worker.killed = True
         if not worker.stuck:
             self._kill(worker.number)
+        elif not self._cooperative:
+            worker.stray()
 
 
 class Seat:
@@ -74,7 +78,8 @@ class Seat:
         )
         driver.fetchers.deaths.max_crashes = 1_000_000
         driver.fetchers.table.workers_commit = plan.in_transactions
-        pool: Any = Pool(self.kill)
+        cooperative = plan.protocol == "classic" and plan.assignor != "range"
+        pool: Any = Pool(self.kill, cooperative=cooperative)
         driver.stage.pool = driver.fetchers.pool = pool
         seeker = Seeker(driver.settings, driver.fetchers, driver.source.commits, driver.brokers)
         self.actions = Actions(driver.fetchers, pool, mock.Mock(spec=Replacer), seeker, lambda: False)
@@ -197,7 +202,7 @@ class Story:
         for _ in range(self.plan.acts):
             act = self.choices.pick(self.plan.mix)
             await getattr(self, f"_{act}")()
-            await self._pass(self.choices.pick((0.3, 0.01, 0.1, 1.0, 4.0)), background)
+            await self._pass(self.choices.pick((0.3, 0.01, 0.1, 1.0, 4.0, 12.0)), background)
         self._calm()
         began = clock.now()
         while not self._rests():
