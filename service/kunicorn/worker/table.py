@@ -108,6 +108,7 @@ class GrantTable(ABC):
                 grant = self._open(start)
                 self._grants[grant.number] = self._by_partition[grant.tp] = grant
                 self._topics.add(start.topic)
+                self.stops.pop(grant.tp, None)  # That of an earlier grant ended with it.
                 if start.stop != NO_OFFSET:
                     self.stops[grant.tp] = start.stop
                 self._waiting.append(grant)

@@ -11,12 +11,15 @@ from kunicorn.pipes.ledger import CONSUMED, GRANT, Ledger
 from kunicorn.pipes.messages import Configure, FromWorker, ToWorker
 from kunicorn.worker import control as control_module
 from kunicorn.worker.control import Control
-from kunicorn.worker.main import Makers, assemble
+from kunicorn.worker.main import CannotServe, Makers, assemble
 from tests.contract.worker.stepping import STEPS
 from tests.contract.worker.substitutes import in_force
 
 _LINE = Ledger.index(1) - Ledger.index(0)
 _BEFORE = Ledger.index(0) // _LINE
+
+Refused = CannotServe
+"""What `live` raises where the worker cannot be what it is told."""
 
 
 class Pipe(Protocol):

@@ -66,3 +66,10 @@ async def batch_async(records: Batch) -> Any:
     """Several."""
     call = STAGE.story.begin(list(records))
     return await STAGE.story.work_async(call)
+
+
+def arrow(records: Batch) -> Any:
+    """Several, of which it reads Arrow's columns."""
+    assert records.to_arrow().column("offset").to_pylist() == records.offsets()
+    call = STAGE.story.begin(list(records))
+    return STAGE.story.work(call)

@@ -13,7 +13,7 @@ from kunicorn.topics import TopicPartition
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.truth import Log, Record
 
-TOPIC, GROUP, DEAD = "in", "group", "dead"
+TOPIC, OTHER, GROUP, DEAD = "in", "other", "group", "dead"
 _HERE = "tests.contract.worker.handlers:"
 _WINDOW = 4096
 
@@ -50,18 +50,26 @@ TROUBLE: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """How one handler is called."""
+
+    entry: str
+    mode: str = "record"
+    ordering: str = "partition"
+    concurrency: int = 1
+    batch_max_records: int = 4
+    batch_max_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One story's."""
 
-    entry: str
-    mode: str
+    ways: Mapping[str, Way]
+    """By the topics whose records they get."""
     delivery: str | None
-    batch_max_records: int
-    batch_max_ms: int
     attempts: int
     on_failure: str
-    ordering: str
-    concurrency: int
     max_records: int
     max_bytes: int
     max_ms: int
@@ -81,7 +89,11 @@ class Plan:
     @property
     def several(self) -> bool:
         """Whether several records are in hand."""
-        return self.concurrency > 1
+        return any(way.concurrency > 1 for way in self.ways.values())
+
+    def way(self, topic: str) -> Way:
+        """How the handler of that topic's records is called."""
+        return self.ways[topic]
 
     @property
     def in_transactions(self) -> bool:
@@ -98,21 +110,25 @@ class Plan:
             producing = ProducingTarget(
                 self.delivery, "out", GROUP, client, self.max_records, self.max_bytes, self.max_ms
             )
-        order = HandlerOrder(
-            _HERE + self.entry,
-            self.mode,
+        orders = [self._order(topic, way) for topic, way in self.ways.items()]
+        letters = DeadLetterTarget(DEAD, GROUP, {})
+        return Configure(0, GROUP, orders, {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
+
+    def _order(self, topic: str, way: Way) -> HandlerOrder:
+        return HandlerOrder(
+            _HERE + way.entry,
+            way.mode,
             {},
-            self.batch_max_records,
+            way.batch_max_records,
             self.attempts,
             10,
             40,
             on_failure=self.on_failure,
-            ordering=self.ordering,
-            concurrency=self.concurrency,
-            batching=Batching(max_ms=self.batch_max_ms, memory=100_000),
+            ordering=way.ordering,
+            concurrency=way.concurrency,
+            batching=Batching(max_ms=way.batch_max_ms, memory=100_000),
+            topics=[topic] if len(self.ways) > 1 else [],
         )
-        letters = DeadLetterTarget(DEAD, GROUP, {})
-        return Configure(0, GROUP, [order], {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
 
 
 def drawn(choices: Choices) -> Plan:
@@ -126,16 +142,17 @@ def drawn(choices: Choices) -> Plan:
     refused = choices.pick((0, 5, 20, 50)) if delivery is not None else 0
     waits = choices.pick((0, 50, 1000)) if mode == "batch" else 0
     max_records = choices.pick((10_000, 2, 4, 8))
+    entry = _entry(choices, mode, delivery, asynchronous)
+    batch_max_records = choices.pick((4, 1, 2, 8))
+    attempts = choices.pick((1, 2, 3))
+    on_failure = choices.pick(("halt", "skip", "dead_letter"))
+    ordering = choices.pick(("key", "none", "partition")) if several else "partition"
+    concurrency = choices.pick((2, 3, 5)) if several else 1
     return Plan(
-        entry=_entry(choices, mode, delivery, asynchronous),
-        mode=mode,
+        ways={TOPIC: Way(entry, mode, ordering, concurrency, batch_max_records, waits)},
         delivery=delivery,
-        batch_max_records=choices.pick((4, 1, 2, 8)),
-        batch_max_ms=waits,
-        attempts=choices.pick((1, 2, 3)),
-        on_failure=choices.pick(("halt", "skip", "dead_letter")),
-        ordering=choices.pick(("key", "none", "partition")) if several else "partition",
-        concurrency=choices.pick((2, 3, 5)) if several else 1,
+        attempts=attempts,
+        on_failure=on_failure,
         max_records=max_records,
         max_bytes=choices.pick((1_000_000, 1000, 3000)),
         max_ms=choices.pick((5, 50)),
@@ -173,7 +190,7 @@ def _log_drawn(choices: Choices, tp: TopicPartition) -> Log:
             offset += _wide(choices) if wide else 1 + choices.below(3)
         key = b"abc"[(at := choices.below(3)) : at + 1]
         value = bytes(400) if choices.chance(10) else b"value"
-        records.append(Record(tp, offset, key, _message(tp, offset, key, value)))
+        records.append(written(tp, offset, key, value))
         offset += 1
     log = Log(tp, records, begin, offset + choices.pick((0, 0, 1, 2)))
     log.visible = len(records) - choices.below(len(records) + 1)
@@ -184,7 +201,9 @@ def _wide(choices: Choices) -> int:
     return choices.pick((1, _WINDOW, _WINDOW + 1, 2 * _WINDOW, 3 * _WINDOW)) + choices.below(8) - 4 + 4
 
 
-def _message(tp: TopicPartition, offset: int, key: bytes, value: bytes) -> Message:
-    return Message(
+def written(tp: TopicPartition, offset: int, key: bytes, value: bytes = b"value") -> Record:
+    """One of the log's."""
+    message = Message(
         topic=tp.topic, partition=tp.partition, offset=offset, key=key, value=value, timestamp=(1, 1000), leader_epoch=0
     )
+    return Record(tp, offset, key, message)

@@ -133,13 +133,20 @@ class Pipe:
 class Story:
     """Told once, by `tell`."""
 
-    def __init__(self, choices: Choices, memory: Memory, trace: list[str] | None) -> None:
+    def __init__(
+        self,
+        choices: Choices,
+        memory: Memory,
+        plan: Plan,
+        logs: dict[TopicPartition, Log],
+        trace: list[str] | None = None,
+    ) -> None:
         STEPS.now = START
         self.choices, self.memory, self.trace = choices, memory, trace
         self.below = choices.below
-        self.plan: Plan = drawn(choices)
-        self.keeps_positions = self.plan.keeps_positions
-        self.logs = logs_drawn(choices, self.plan)
+        self.plan = plan
+        self.keeps_positions = plan.keeps_positions
+        self.logs = logs
         self.partitions = [Partition(log, slot, log.begin) for slot, log in enumerate(self.logs.values())]
         self.calls: list[Call] = []
         self.quiet = False
@@ -348,8 +355,9 @@ class Story:
             each.position, each.done, each.unsure = each.committed, each.committed_done, False
         each.grant, each.stopping, each.applied, each.lost = self._grant, False, False, False
         each.in_hand_then = ()
-        each.order = Order(each.log, each.position, each.done, self.plan.ordering)
-        tp, done = each.log.tp, marks.written(each.position, each.done)
+        tp = each.log.tp
+        each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
+        done = marks.written(each.position, each.done)
         return FetcherStart(self._grant, each.slot, tp.topic, tp.partition, each.position, 0, done=done)
 
     def _stop(self, *, lost: bool = False) -> None:
@@ -560,16 +568,23 @@ class Story:
             return "after its partition was to be given up"
         if STEPS.now > self.memory.ledger.lease_ns + _LEASE_SLACK:
             return f"{(STEPS.now - self.memory.ledger.lease_ns) / NANOSECONDS:.3f} s past the lease"
-        running = [record for other in self.partitions for record in other.running]
+        way = self.plan.way(each.log.tp.topic)
+        running = [record for other in self._beside(each) for record in other.running]
         if any(record in running for record in records):
             return "while its handler has it"
-        if self.plan.ordering == "partition" and each.running:
+        if way.ordering == "partition" and each.running:
             return f"beside {each.running[0].offset}"
-        if self.plan.ordering == "key" and any(record.key == records[0].key for record in each.running):
+        if way.ordering == "key" and any(record.key == records[0].key for record in each.running):
             return "beside another one of its key"
-        if len(running) >= (self.plan.concurrency if self.plan.mode == "record" else 1):
+        if len(running) >= (way.concurrency if way.mode == "record" else 1):
             return f"beside {len(running)} others"
         return ""
+
+    def _beside(self, partition: Partition) -> Sequence[Partition]:
+        """All whose records count among those that its handler may have in hand."""
+        if not self.plan.several:
+            return self.partitions  # One at a time, whoever's it is.
+        return [each for each in self.partitions if each.log.tp.topic == partition.log.tp.topic]
 
     def _ends(self, call: Call) -> None:
         if call.running:
@@ -580,7 +595,7 @@ class Story:
     def work(self, call: Call) -> Any:
         """Likewise."""
         try:
-            kind = self._kind()
+            kind = self._kind(call)
             if kind == "slow":
                 STEPS.sleep(self._duration())
             else:
@@ -597,7 +612,7 @@ class Story:
     async def work_async(self, call: Call) -> Any:
         """Likewise."""
         try:
-            kind = self._kind()
+            kind = self._kind(call)
             if kind == "slow":
                 await asyncio.sleep(self._duration() / NANOSECONDS)
             else:
@@ -614,7 +629,7 @@ class Story:
     def yielded(self, call: Call) -> Iterator[Any]:
         """Likewise."""
         try:
-            kind = self._kind()
+            kind = self._kind(call)
             if kind == "slow":
                 STEPS.sleep(self._duration())
             slips = kind == "slip"
@@ -631,7 +646,7 @@ class Story:
         finally:
             self._ends(call)
 
-    def _kind(self) -> str:
+    def _kind(self, call: Call) -> str:
         plan = self.plan
         if self.quiet or not plan.trouble or not self.choices.chance(plan.trouble_percent):
             return ""
@@ -655,13 +670,17 @@ class Story:
                 raise SystemExit(1)
             case "part" if len(call.records) > 1:
                 self._in_part(call)
-            case "slip" if self.plan.entry == "yielding":
+            case "slip" if self.plan.way(call.records[0].tp.topic).entry == "yielding":
                 return self._sends(call, 1 + self.below(2))
-        count = self.below(3) if self.plan.delivery is not None else 0
+        count = self._outputs() if self.plan.delivery is not None else 0
         sends = self._sends(call, count)
         call.left(count)
         self.note(lambda: f"handler returns with {count} outputs (call {call.number})")
         return sends or None
+
+    def _outputs(self) -> int:
+        """How many a call leaves."""
+        return self.below(3)
 
     def _sends(self, call: Call, count: int) -> list[Send]:
         return [Send(value=b"%d:%d" % (call.number, number)) for number in range(count)]
@@ -715,7 +734,8 @@ def tell(
     """One story. Raises what is wrong; its choices are in the error's `choices`."""
     choices = Choices(f"{seed}/{number}", noted)
     try:
-        story = Story(choices, memory, trace)
+        plan = drawn(choices)
+        story = Story(choices, memory, plan, logs_drawn(choices, plan), trace)
         story.tell()
     except BaseException as error:
         error.choices = choices.made  # type: ignore[attr-defined]

@@ -124,6 +124,13 @@ class Log:
         self.visible -= at < self.visible
         return record
 
+    def forget(self, offset: int) -> None:
+        """From there on nothing has been done: everything is to be handled again."""
+        self._passed = 0
+        for record in self.records[bisect_left(self.offsets, offset) :]:
+            record.finished = record.handled = record.given_up = False
+            record.how, record.failures, record.committed_outputs = "", 0, 0
+
     def check_passed(self, offset: int, who: str) -> None:
         """Raises `Violation` where that offset lies beyond an unfinished record."""
         if offset > self.unfinished:

@@ -1,0 +1,321 @@
+"""One partition's end, in one way of calling handlers, while one rule says when a record is done.
+
+A scene is a story of which chance decides only whose turn it is and when the brokers answer. What happens is fixed: the
+worker gets its partitions, the end comes to one of them at a certain moment, and once the worker has answered to that,
+nothing troubles it any more, and everything is to be handled. The story looks on after each store and each message; the
+scene looks at what holds only where the end is known: where exactly a partition goes on, and how often each record was
+handled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from msgspec.structs import replace
+
+from kunicorn.handlers import DrainDeadline
+from kunicorn.pipes import marks
+from kunicorn.pipes.messages import FetcherStart, StopFetcher
+from kunicorn.topics import TopicPartition
+from tests.contract.worker.brokers import ACK, HOPELESS, Output
+from tests.contract.worker.choices import Choices
+from tests.contract.worker.plan import TOPIC, Plan, Way, written
+from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
+from tests.contract.worker.story import Memory, Partition, Story
+from tests.contract.worker.truth import NOTHING_LEFT, Call, Log, Record, Violation
+
+_FOR_EVER = 1 << 62
+_STRIKES_WITHIN = 30 * NANOSECONDS
+_LONG, _SHORT = NANOSECONDS, 2_000_000
+
+
+class Ending(StrEnum):
+    """What ends a partition's time with a worker."""
+
+    DRAINED = "drained"
+    """It goes to another worker; what is in hand is finished."""
+    REVOKED = "revoked"
+    """Likewise, and the time for that runs out: what is in hand is interrupted."""
+    LOST = "lost"
+    """It has been given to another member."""
+    HALTED = "halted"
+    """Its handler asks for a person."""
+    REWOUND = "rewound"
+    """An output is refused, so that it begins again there; it does not end."""
+    AT_ITS_STOP = "at its stop"
+    """It was handed out with a stop, and everything before that is handled."""
+    WORKER_STOPPED = "worker stopped"
+    """The worker is told to stop."""
+    SOUGHT_BACK = "sought back"
+    """A person has records handled again."""
+    SOUGHT_AHEAD = "sought ahead"
+    """A person has records passed over."""
+
+
+class Moment(StrEnum):
+    """When that strikes."""
+
+    FIRST_CALL = "in the first call"
+    LATER_CALL = "in a later call"
+    ON_ITS_WAY = "with outputs on their way"
+    IDLE = "with nothing to do"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is to hold in every one of them."""
+
+    ways: Mapping[str, Way]
+    delivery: str | None
+    ending: Ending
+    moment: Moment
+
+    def plan(self) -> Plan:
+        """Of a worker that chance does nothing to."""
+        return Plan(
+            ways=self.ways,
+            delivery=self.delivery,
+            attempts=2,
+            on_failure="halt" if self.ending is Ending.HALTED else "dead_letter",
+            max_records=10_000,
+            max_bytes=1_000_000,
+            max_ms=5,
+            ahead_bytes=1_000_000,
+            acts=(),
+            trouble=(),
+            trouble_percent=0,
+            refused_percent=0,
+            keeps_positions=False,
+            lease_ns=_FOR_EVER - START,
+            budget=1 << 30,
+            act_every=0,
+            interrupted_every=7,
+        )
+
+
+def play(cell: Cell, memory: Memory, seed: int, trace: list[str] | None = None) -> None:
+    """Raises `Violation`, or what the worker broke by."""
+    scene = Scene(cell, memory, Choices(f"{cell}/{seed}"), trace)
+    scene.tell()
+    scene.look_back()
+
+
+def _logs(topics: Iterable[str]) -> dict[TopicPartition, Log]:
+    """Two partitions of the first topic, one of each other one: with gaps, and what is no record at their ends."""
+    first, *others = (TopicPartition(topic, 0) for topic in topics)
+    short = {place: _log(place, (3, 5, 6)) for place in (TopicPartition(TOPIC, 1), *others)}
+    return {first: _log(first, (3, 4, 5, 8, 9, 10, 11, 12)), **short}
+
+
+def _log(place: TopicPartition, offsets: Sequence[int]) -> Log:
+    records = [written(place, offset, b"abca"[at % 4 : at % 4 + 1]) for at, offset in enumerate(offsets)]
+    log = Log(place, records, offsets[0], offsets[-1] + 2)
+    log.visible = len(records)
+    return log
+
+
+class Scene(Story):
+    """See above. The end strikes partition 0 of the first topic."""
+
+    def __init__(self, cell: Cell, memory: Memory, choices: Choices, trace: list[str] | None) -> None:
+        super().__init__(choices, memory, cell.plan(), _logs(cell.ways), trace)
+        self._cell = cell
+        self._struck = False
+        self._interrupted = False
+        self._spared: set[int] = set()
+        """Offsets that may have been handled though they are told as not: interrupted between the one and the other."""
+        self._refused: Record | None = None
+        self._first = self.partitions[0]
+        self._stop_at = self._first.log.offsets[5]
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """See `stepping.World`."""
+        if self.quiet:
+            super().turn()
+            return
+        if not self._struck and self._is_the_moment():
+            self._strike()
+        elif self._cell.ending is Ending.REVOKED and self._first.applied and not self._interrupted:
+            self._interrupt_it()
+        elif self._is_over():
+            self._calm()
+        elif self._cell.moment is not Moment.ON_ITS_WAY and self.choices.chance(15):
+            self._broker.answer(1 + self.below(2), self._fate)
+
+    def idle(self) -> bool:
+        """See `stepping.World`."""
+        if self.quiet:
+            return super().idle()
+        if not self._struck and self._is_the_moment_of_rest():
+            self._strike()
+            return True
+        if self._may_answer() and self._broker.answer(1 + self.below(3), self._fate):
+            return True
+        if STEPS.now - START > _STRIKES_WITHIN:
+            STEPS.fail(Violation(f"there never was the moment: {self._left_over()}"))
+        return False
+
+    def _may_answer(self) -> bool:
+        return self._struck or self._cell.moment is not Moment.ON_ITS_WAY
+
+    def _is_the_moment(self) -> bool:
+        first = self._first
+        match self._cell.ending, self._cell.moment:
+            case ((Ending.HALTED | Ending.REWOUND), _):
+                return self._befell_by_itself()
+            case Ending.AT_ITS_STOP, _:
+                return first.log.unfinished >= self._stop_at and not first.running
+            case _, Moment.FIRST_CALL:
+                return bool(first.running)
+            case _, Moment.LATER_CALL:
+                return any(record.offset > first.log.offsets[1] for record in first.running)
+            case _:
+                return False
+
+    def _befell_by_itself(self) -> bool:
+        return bool(self._first.halted) or self._refused is not None
+
+    def _is_the_moment_of_rest(self) -> bool:
+        if any(each.running for each in self.partitions):
+            return False
+        if self._cell.moment is Moment.ON_ITS_WAY:
+            waiting = any(record.handled and not record.finished for record in self._first.log.records)
+            return waiting and bool(self._broker.unanswered)
+        return self._cell.moment is Moment.IDLE and all(each.log.unfinished == NOTHING_LEFT for each in self.partitions)
+
+    def _strike(self) -> None:
+        self._struck = True
+        each, ending = self._first, self._cell.ending
+        self.note(lambda: f"-- {ending} strikes {each.log.tp}")
+        match ending:
+            case Ending.HALTED | Ending.REWOUND:
+                return
+            case Ending.WORKER_STOPPED:
+                self._reload()
+            case _:
+                each.stopping, each.lost = True, ending is Ending.LOST
+                self.generation += each.lost
+                self._pipe.put(StopFetcher([each.grant], None, each.lost))
+
+    def _interrupt_it(self) -> None:
+        self._interrupted = True
+        self._spare()
+        self.note(lambda: "-- SIGUSR1")
+        STEPS.signal()
+
+    def _spare(self) -> None:
+        reading = self.memory.ledger.read(self._first.slot, self._first.grant)
+        self._spared.update(each for each in self._first.log.offsets if each >= reading.consumed.offset)
+
+    def _is_over(self) -> bool:
+        if not self._struck:
+            return False
+        if self._refused is not None:
+            return self._refused.finished
+        return not self._first.grant and not self._draining
+
+    def _live(self) -> bool:
+        returned = super()._live()
+        if self._struck and not self.quiet:
+            self._calm()
+        return returned
+
+    def _granted(self, each: Partition) -> FetcherStart:
+        start = super()._granted(each)
+        at_its_stop = self._cell.ending is Ending.AT_ITS_STOP and each is self._first and not self._struck
+        return replace(start, stop=self._stop_at) if at_its_stop else start
+
+    # -- what the handler does ---------------------------------------------------------------------------------------
+
+    def _kind(self, call: Call) -> str:
+        chosen = call.records[0].tp == self._first.log.tp and any(r.offset == self._chosen for r in call.records)
+        if self._cell.ending is Ending.HALTED and chosen:
+            return "halt"
+        return "" if self.quiet else "slow"
+
+    def _duration(self) -> int:
+        return _LONG if self._cell.ending is Ending.REVOKED and self._struck else self.choices.pick((_SHORT, _LONG))
+
+    def _outputs(self) -> int:
+        return 1 + self.below(2)
+
+    @property
+    def _chosen(self) -> int:
+        """The record that its handler gives up, or whose output is refused."""
+        return self._first.log.offsets[0 if self._cell.moment is Moment.FIRST_CALL else 4]
+
+    def _fate(self, output: Output) -> int | None:
+        if self._cell.ending is not Ending.REWOUND or output.call is None or self.quiet:
+            return ACK
+        records = output.call.records
+        if records[0].tp == self._first.log.tp and any(record.offset == self._chosen for record in records):
+            self._refused = records[0]
+            return HOPELESS[0]
+        return ACK
+
+    def _raised(self, call: Call, error: BaseException) -> None:
+        if isinstance(error, DrainDeadline):
+            self._spared.update(record.offset for record in call.records)
+        super()._raised(call, error)
+
+    # -- what is looked at -------------------------------------------------------------------------------------------
+
+    def begin(self, records: Any) -> Call:
+        """See `handlers.Told`."""
+        call = super().begin(records)
+        last = call.records[-1]
+        if last.tp == self._first.log.tp and last.offset >= self._stop_at and self._has_a_stop:
+            STEPS.fail(Violation(f"{last.offset} is handled, which lies behind the stop {self._stop_at}"))
+        return call
+
+    @property
+    def _has_a_stop(self) -> bool:
+        return self._cell.ending is Ending.AT_ITS_STOP and not (self._struck and not self._first.stopping)
+
+    def _ended(self, grant: int, offset: int, done: str, halted: str) -> None:
+        each = next((each for each in self.partitions if each.grant == grant), None)
+        lost = each is not None and each.lost
+        super()._ended(grant, offset, done, halted)
+        if each is None or lost:
+            return
+        told = each.done | marks.read(offset, done) | self._spared
+        missing = [r.offset for r in each.log.records if r.finished and r.offset >= offset and r.offset not in told]
+        if missing:
+            STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, and {missing} are finished, too"))
+        if each is self._first and not self.quiet:
+            if self._cell.ending is Ending.AT_ITS_STOP and offset > self._stop_at:
+                STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, behind its stop {self._stop_at}"))
+            self._seek(each)
+
+    def _seek(self, each: Partition) -> None:
+        """Have it go on elsewhere, as a person does with a partition that nobody handles."""
+        log = each.log
+        if self._cell.ending is Ending.SOUGHT_BACK:
+            log.forget(log.offsets[1])
+            each.position = each.committed = log.offsets[1]
+        elif self._cell.ending is Ending.SOUGHT_AHEAD:
+            for record in log.records[:6]:
+                record.finish("passed over")
+            each.position = each.committed = max(each.position, log.offsets[6])
+            log.forget(each.position)
+        else:
+            return
+        each.done = each.committed_done = frozenset()
+        each.unsure = False
+
+    def look_back(self) -> None:
+        """Raises `Violation` where a record was handled more often than what happened gives reason to."""
+        reasons = (Ending.REVOKED, Ending.LOST, Ending.REWOUND, Ending.SOUGHT_BACK, Ending.SOUGHT_AHEAD)
+        calls = Counter(id(record) for call in self.calls for record in call.records)
+        for each in self.partitions:
+            if each is self._first and self._cell.ending in reasons:
+                continue
+            again = [record.offset for record in each.log.records if calls[id(record)] > 1]
+            if again:
+                raise Violation(f"{each.log.tp}: {again} were handled again, for no reason")

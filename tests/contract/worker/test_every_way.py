@@ -1,0 +1,137 @@
+"""One contract, in every way of calling handlers, whatever makes a record done, and however a partition ends.
+
+Records are handled in their order (of the partition, of the key, or in none), nothing is begun once the worker has been
+told that the partition ends, no offset passes an unfinished record, a record's outputs are acknowledged (or committed)
+before its offset, the last word on a partition is exact, and in the end everything is accounted for. See `scene`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.contract.worker.assembled import Refused, on_stage
+from tests.contract.worker.plan import OTHER, TOPIC, Way
+from tests.contract.worker.scene import Cell, Ending, Moment, play
+from tests.contract.worker.story import Memory
+from tests.unit.settings.files import LEAST, problems
+
+_SEEDS = 50
+
+WAYS: dict[str, Mapping[str, Way]] = {
+    "a record": {TOPIC: Way("record")},
+    "a record async": {TOPIC: Way("record_async")},
+    "a batch": {TOPIC: Way("batch", "batch")},
+    "a batch async": {TOPIC: Way("batch_async", "batch")},
+    "arrow": {TOPIC: Way("arrow", "batch")},
+    "threads by partition": {TOPIC: Way("record", concurrency=3)},
+    "threads by key": {TOPIC: Way("record", ordering="key", concurrency=3)},
+    "threads in no order": {TOPIC: Way("record", ordering="none", concurrency=3)},
+    "tasks by partition": {TOPIC: Way("record_async", concurrency=5)},
+    "tasks by key": {TOPIC: Way("record_async", ordering="key", concurrency=5)},
+    "tasks in no order": {TOPIC: Way("record_async", ordering="none", concurrency=5)},
+    "two handlers": {TOPIC: Way("record"), OTHER: Way("record_async")},
+    "two handlers, one of batches": {TOPIC: Way("batch", "batch"), OTHER: Way("record")},
+    "two handlers, threads and tasks": {
+        TOPIC: Way("record", ordering="key", concurrency=2),
+        OTHER: Way("record_async", ordering="none", concurrency=3),
+    },
+}
+WAITING: dict[str, Mapping[str, Way]] = {
+    "a fuller batch": {TOPIC: Way("batch", "batch", batch_max_records=3, batch_max_ms=50)},
+}
+"""Where outputs are sent, settings refuse it."""
+YIELDING: dict[str, Mapping[str, Way]] = {
+    "yielded": {TOPIC: Way("yielding")},
+    "yielded async by key": {TOPIC: Way("yielding_async", ordering="key", concurrency=3)},
+}
+"""Where nothing is sent, the worker refuses it."""
+
+DONE = {"on return": None, "on acknowledgement": "at_least_once", "on commit": "transactions"}
+
+
+def _moments(ending: Ending, delivery: str | None) -> Iterator[Moment]:
+    match ending:
+        case Ending.HALTED | Ending.REWOUND:
+            yield from (Moment.FIRST_CALL, Moment.LATER_CALL)
+        case Ending.AT_ITS_STOP:
+            yield Moment.IDLE
+        case _:
+            yield from (moment for moment in Moment if delivery is not None or moment is not Moment.ON_ITS_WAY)
+
+
+def _every() -> Iterator[object]:
+    for done, delivery in DONE.items():
+        for name, ways in (WAYS | (WAITING if delivery is None else YIELDING)).items():
+            for ending in Ending:
+                # Nothing is sent that could be refused.
+                if delivery is not None or ending is not Ending.REWOUND:
+                    yield pytest.param(ways, delivery, ending, id=f"{name}, done {done}, {ending}")
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Memory]:
+    with on_stage():
+        yield Memory()
+
+
+@pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))
+def test_the_contract_holds(memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending) -> None:
+    for moment in _moments(ending, delivery):
+        play(Cell(ways, delivery, ending, moment), memory, 0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))
+def test_the_contract_holds_whoever_has_the_next_turn(
+    memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending
+) -> None:
+    for moment in _moments(ending, delivery):
+        for seed in range(1, _SEEDS):
+            play(Cell(ways, delivery, ending, moment), memory, seed)
+
+
+_SENDING = '[producing]\ndelivery = "at_least_once"\ntopic = "out"\n'
+REFUSED = {
+    "a batch by key": ('mode = "batch"\nordering = "key"\n', 'not to be had with mode = "batch"'),
+    "several batches": ('mode = "batch"\nconcurrency = 3\n', "a worker has one batch in hand at a time"),
+    "one at a time by key": ('concurrency = 1\nordering = "key"\n', "one record at a time"),
+    "a fuller batch, done on acknowledgement": (
+        f'mode = "batch"\nbatch_max_ms = 50\n{_SENDING}',
+        "where outputs are sent, batches do not wait",
+    ),
+    "a fuller batch, done on commit": (
+        f'mode = "batch"\nbatch_max_ms = 50\n{_SENDING.replace("at_least_once", "transactions")}',
+        "where outputs are sent, batches do not wait",
+    ),
+}
+"""Lines behind those of [handler], and why that is not to be had."""
+
+
+@pytest.mark.parametrize(("lines", "why"), [pytest.param(*each, id=name) for name, each in REFUSED.items()])
+def test_settings_refuse(tmp_path: Path, lines: str, why: str) -> None:
+    assert why in "".join(problems(tmp_path, LEAST + lines))
+
+
+def test_settings_refuse_batches_beside_a_handler_of_several_records(tmp_path: Path) -> None:
+    handlers = (
+        '[[handlers]]\ntopics = ["orders"]\nentrypoint = "shop:one"\nconcurrency = 3\n'
+        '[[handlers]]\ntopics = ["returns"]\nentrypoint = "shop:several"\nmode = "batch"\n'
+    )
+    text = LEAST.partition("[handler]")[0].replace('["orders"]', '["orders", "returns"]')
+    assert "batches come one at a time, with nothing beside them" in "".join(problems(tmp_path, text + handlers))
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        pytest.param(Way("yielding"), "contains 'yield'", id="yielded, done on return"),
+        pytest.param(Way("record", ordering="key"), "one call runs at a time", id="a plain function by key"),
+    ],
+)
+def test_the_worker_refuses(memory: Memory, way: Way, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        play(Cell({TOPIC: way}, None, Ending.DRAINED, Moment.IDLE), memory, 0)
