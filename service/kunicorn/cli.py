@@ -146,7 +146,7 @@ def run(
     # What there is now stays: no collection needs to look at it again.
     gc.freeze()
     gc.enable()
-    raise typer.Exit(run_service(settings, template, read, watched, until))
+    run_service(settings, template, read, watched, until)
 
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")

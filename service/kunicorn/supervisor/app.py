@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import os
 import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
 
@@ -53,8 +54,8 @@ _LAST_LINES_SECONDS = 1.0
 
 def run(
     settings: Settings, template: Spawned, reread: Callable[[], Settings], watched: Sequence[Path], until: Until
-) -> int:
-    """Run the service until it is told to stop; return its exit code (`ExitCode`). Blocks; owns the process.
+) -> NoReturn:
+    """Run the service until it is told to stop, and end the process with its exit code (`ExitCode`).
 
     `template` was told of these settings. `reread` loads them again, for a reload; it raises `ConfigError`. A change of
     the files in `watched` is a reload, too. `until`: what ends the service by itself.
@@ -62,7 +63,10 @@ def run(
     writer = logs.configure(level=settings.log.level, format=settings.log.format, process="supervisor")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return int(runner.run(Service(settings, template, reread, watched, until).run()))
+            code = runner.run(Service(settings, template, reread, watched, until).run())
+            writer.close(timeout=2.0)
+            # The loop's and the interpreter's ends wait for threads: one may be importing, planning or reading a file.
+            os._exit(code)
     finally:
         writer.close(timeout=2.0)
 

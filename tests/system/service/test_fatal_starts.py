@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.errors import ExitCode
 from tests.kafka import KafkaCluster
-from tests.system.service.fatal_starts import WAYS, broker, starts
+from tests.system.members import MemberProcess, group_settings, merged
+from tests.system.service.fatal_starts import PATIENCE, TOPIC, WAYS, broker, starts
 
+ROOT = Path(__file__).parents[3]
 RUNS, AT_ONCE = 3, 3
 """A few; `make starts` makes two hundred."""
 
@@ -25,3 +28,44 @@ def test_a_start_that_cannot_work_ends_with_its_reason_and_leaves_nothing_runnin
     cluster: KafkaCluster, tmp_path: Path, what: str
 ) -> None:
     assert [each.wrong for each in starts(WAYS[what], cluster.bootstrap, tmp_path, RUNS, AT_ONCE)] == [""] * RUNS
+
+
+SLOW = """
+import importlib.machinery, pathlib, sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == "kunicorn.observe.http" else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        pathlib.Path({begun!r}).touch()
+        time.sleep(600)
+
+sys.meta_path.insert(0, Slow())
+"""
+WAITS = """
+import pathlib, time
+
+while not pathlib.Path({begun!r}).exists():
+    time.sleep(0.01)
+
+def handle(record): ...
+"""
+
+
+def test_what_is_still_being_imported_does_not_hold_up_the_end(cluster: KafkaCluster, tmp_path: Path) -> None:
+    begun = str(tmp_path / "begun")
+    (tmp_path / "sitecustomize.py").write_text(SLOW.format(begun=begun))
+    (tmp_path / "waits.py").write_text(WAITS.format(begun=begun))
+    settings = group_settings(cluster.bootstrap, [TOPIC], "slow", "waits:handle", workers=1)
+    settings = merged(settings, {"handler": {"options": {"dsn": "x"}}})
+    member = MemberProcess("slow", tmp_path, settings, env={"PYTHONPATH": f"{ROOT / 'service'}:{ROOT}:{tmp_path}"})
+    try:
+        assert member.exit_code(PATIENCE) == ExitCode.HANDLER
+    finally:
+        member.close()
+    (error,) = [line for line in member.output().splitlines() if " ERROR " in line]
+    assert "has no setup" in error
