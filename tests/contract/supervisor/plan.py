@@ -17,6 +17,7 @@ ACTS: Mapping[str, int] = {
     "leave": 1,
     "crash": 1,
     "move": 3,
+    "shake": 3,
     "kill": 2,
     "stick": 2,
     "retain": 1,
@@ -46,6 +47,8 @@ class Plan:
     failing: tuple[Api, ...]
     failing_percent: int
     slow_percent: int
+    planning: float
+    """Seconds that the leader takes to plan."""
 
 
 def drawn(choices: Choices) -> Plan:
@@ -66,4 +69,5 @@ def drawn(choices: Choices) -> Plan:
         failing=tuple(api for api in FAILING if choices.chance(30)),
         failing_percent=choices.pick((0, 10, 30, 60)),
         slow_percent=choices.pick((0, 30, 80)),
+        planning=choices.pick((0.0, 0.1, 0.8)),
     )

@@ -286,6 +286,12 @@ class Story:
         self._note(f"the coordinator {'moves' if orderly else 'dies'}")
         self.cloud.move(orderly=orderly, loading=self.choices.pick((0.0, 0.3, 1.5)))
 
+    async def _shake(self) -> None:
+        """A rebalance, and a coordinator that moves in the middle of it."""
+        await self._join()
+        await asyncio.sleep(self.choices.below(30) * 0.05)
+        await self._move()
+
     async def _kill(self) -> None:
         seat = self.choices.pick(self.seats)
         if seat.workers:
@@ -407,22 +413,21 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
     """That story. What it raises has the choices made as `choices`."""
     choices = Choices(f"{seed}:{number}", noted)
 
-    async def whole() -> None:
-        await Story(choices, trace).tell()
+    story = Story(choices, trace)
+
+    async def planned(work: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(story.plan.planning)
+        return work(*args)
 
     try:
         with (
             mock.patch.object(random, "Random", side_effect=lambda *_: _Seeded(number)),
-            mock.patch.object(asyncio, "to_thread", _at_once),
+            mock.patch.object(asyncio, "to_thread", planned),
         ):
-            turned(whole, sockets=False)
+            turned(story.tell, sockets=False)
     except Exception as error:
         error.choices = choices.made  # type: ignore[attr-defined]
         raise
 
 
 _Seeded = random.Random
-
-
-async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
-    return work(*args)
