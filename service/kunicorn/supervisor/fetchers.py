@@ -39,6 +39,8 @@ _OF_BROKERS = frozenset({FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED, Failur
 """What brokers answer to whoever fetches. Behind a pause the next fetch is answered so again; to settle it before would
 end the pause."""
 
+_LEAVING = frozenset({PartitionState.STOPPING, PartitionState.STUCK, PartitionState.RELEASED})
+
 
 class Fetchers:
     """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
@@ -110,8 +112,12 @@ class Fetchers:
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
 
     async def renew(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
-        """Their topics are other ones by now: drop what was consumed of the old and begin with the new."""
-        self._wanted_again |= set(partitions)
+        """Their topics are other ones by now: drop what was consumed of the old and begin with the new.
+
+        Not with those that leave us already: another member has the new ones.
+        """
+        held = (self.table[tp] for tp in partitions if tp in self.table)
+        self._wanted_again |= {partition.tp for partition in held if partition.state not in _LEAVING}
         await self._drop(partitions, deadline, give_up)
 
     async def _see_off(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:

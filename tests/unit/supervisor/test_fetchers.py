@@ -394,3 +394,15 @@ def test_ledger_slots_are_reused_only_after_the_grant_is_over(stage: Stage) -> N
     stage.stopped(stage.start_of(0), 100)
     assert stage.start_of(0).slot in slots
     assert stage.start_of(0).slot != stage.start_of(1).slot
+
+
+async def test_a_partition_that_leaves_while_its_topic_is_created_anew_is_not_taken_up_again(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    leaving = asyncio.ensure_future(stage.fetchers.revoke(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    renewing = asyncio.ensure_future(stage.fetchers.renew(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    stage.stopped(start, 105)
+    await asyncio.gather(leaving, renewing)
+    assert stage.state(0) is None, "it is another member's"
