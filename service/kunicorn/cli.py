@@ -140,7 +140,13 @@ def run(
     from kunicorn.supervisor.spawning import hold_signals, preload, spawn
 
     hold_signals()
-    template = spawn(preload(settings))
+    try:
+        template = spawn(preload(settings))
+    except OSError as error:
+        raise ServiceError(
+            f"no process can be started with {sys.executable}: {error.strerror}; workers need one each: see that this "
+            f"user may execute it, and that limits of processes and memory leave room"
+        ) from error
     from kunicorn.supervisor.app import run as run_service
 
     # What there is now stays: no collection needs to look at it again.

@@ -14,7 +14,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,9 +145,11 @@ def _import(entrypoint: str, module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
             searched = ", ".join(entry for entry in sys.path if entry)
+            near = _near(error.name, _siblings(error.name))
+            hint = f"Did you mean {near}?" if near else "Start in the directory that holds it, or set PYTHONPATH."
             raise HandlerLoadError(
                 f"handler.entrypoint = {entrypoint!r}: there is no module {error.name!r}; looked in the current "
-                f"directory {Path.cwd()} and in {searched}. Start in the directory that holds it, or set PYTHONPATH."
+                f"directory {Path.cwd()} and in {searched}. {hint}"
             ) from error
         raise _import_failed(entrypoint, module, error) from error
     except BaseException as error:
@@ -155,6 +157,21 @@ def _import(entrypoint: str, module: str) -> Any:
         if isinstance(error, KeyboardInterrupt):
             raise
         raise _import_failed(entrypoint, module, error) from error
+
+
+def _siblings(module: str) -> list[str]:
+    """The modules beside where this one would be."""
+    import pkgutil  # Each process would pay for it at its start, for a sentence that is hardly ever said.
+
+    package, _, _ = module.rpartition(".")
+    where = getattr(sys.modules.get(package), "__path__", None) if package else None
+    prefix = f"{package}." if package else ""
+    return [prefix + each.name for each in pkgutil.iter_modules(where)]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Those of the known names that the given one may be meant for, to be shown; empty if none is."""
+    return " or ".join(map(repr, difflib.get_close_matches(name, known, n=3)))
 
 
 def _import_failed(entrypoint: str, module: str, error: BaseException) -> HandlerLoadError:
@@ -205,10 +222,12 @@ def _find(entrypoint: str, module: Any, path: list[str]) -> Any:
         try:
             target = getattr(target, name)
         except AttributeError:
-            near = difflib.get_close_matches(name, [n for n in dir(target) if not n.startswith("__")], n=3)
             place = getattr(module, "__file__", None) or module.__name__
             owner = f"module {target.__name__!r} ({place})" if inspect.ismodule(target) else repr(target)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            near = _near(name, [each for each in dir(target) if not each.startswith("__")])
+            if target is module and f"{module.__name__}.{name}" in _siblings(f"{module.__name__}.{name}"):
+                near = f"the module: '{module.__name__}.{name}:" + (".".join(path[1:]) or "…") + "'"
+            hint = f"; did you mean {near}?" if near else ""
             raise HandlerLoadError(f"handler.entrypoint = {entrypoint!r}: {owner} has no {name!r}{hint}") from None
     return target
 

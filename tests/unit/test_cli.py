@@ -181,3 +181,17 @@ def test_the_demo_refuses_a_time_that_is_none(seconds: str) -> None:
     done = kunicorn("demo", "--seconds", seconds)
     assert done.returncode == 2
     assert "--seconds" in done.stderr
+
+
+def test_an_interpreter_that_may_not_be_executed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(LEAST)
+    (python := tmp_path / "python").touch(mode=0o644)
+    program = (
+        f"import sys; sys.executable = {str(python)!r}\n"
+        f"sys.argv = ['kunicorn', 'run', '--config', {str(tmp_path / 'config.toml')!r}]\n"
+        "from kunicorn.cli import main; main()"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert f"no process can be started with {python}: Permission denied" in done.stderr

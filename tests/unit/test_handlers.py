@@ -113,6 +113,22 @@ def test_a_missing_attribute_is_told_with_its_nearest_names(module: Path) -> Non
     assert "has no 'handle_ordr'; did you mean 'handle_order'?" in text
 
 
+def test_a_missing_module_is_told_with_its_nearest_names(module: Path) -> None:
+    module.write_text("def handle(record): ...")
+    assert f"there is no module '{MODULE}s'" in (text := error(f"{MODULE}s:handle"))
+    assert f"Did you mean '{MODULE}'?" in text
+
+
+def test_a_module_that_is_taken_for_an_attribute_is_told_as_the_module(tmp_path: Path, module: Path) -> None:
+    package = tmp_path / f"{MODULE}_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "handlers.py").write_text("def handle(record): ...")
+    meant = f"did you mean the module: '{MODULE}_package.handlers"
+    assert f"{meant}:…'?" in error(f"{MODULE}_package:handlers")
+    assert f"{meant}:handle'?" in error(f"{MODULE}_package:handlers.handle")
+
+
 @pytest.mark.parametrize(
     ("definition", "why"),
     [

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kunicorn.check.findings import Finding
+from kunicorn.errors import ExitCode
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import Member, Subscription
 from kunicorn.group.sharing import workers_wanted
 from kunicorn.settings import Settings
 from kunicorn.wire.consumer_protocol import decode_subscription
-from kunicorn.wire.group_admin import Described
+from kunicorn.wire.group_admin import Described, conversion_refused
 
 _NEWCOMER = "\uffff this member"
 """Sorts behind the members there are, as a newcomer's id usually does not, but its share does not depend on it."""
@@ -22,6 +23,8 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
     With the classic protocol as the group's own strategy would plan it; with the consumer protocol the brokers plan
     (KIP-848), evenly.
     """
+    if group.classic and settings.group.group_protocol == "consumer" and not settings.group.allow_protocol_upgrade:
+        return Finding("members", conversion_refused(settings.group.id, group), ExitCode.CONFIGURATION)
     total, others = sum(topics.values()), len(group.members)
     instance = settings.group.group_instance_id
     if instance is not None and any(member.instance_id == instance for member in group.members):

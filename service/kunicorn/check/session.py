@@ -44,6 +44,13 @@ def check(
 def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
+    if os.geteuid() == 0:
+        yield Finding(
+            "user",
+            "this process is root, and what a handler can be made to do is done as its user: run the service as one "
+            "without rights",
+            warning=True,
+        )
     for handler in settings.every_handler:
         decoding = decoding_of(settings, handler)
         yield importable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args, get_origin
@@ -31,6 +31,12 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
 _TOML_PLACE = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|(?P<end>end of document))\)")
 
+_TOML_HINTS: Mapping[str, str] = {
+    "Invalid value": ' (text takes quotes, "like this")',
+    "Unclosed array": " (this is where its ] is missed at the latest: its [ may be some lines above)",
+}
+"""By how tomllib's message begins: what helps whoever wrote the file."""
+
 Tables = dict[str, dict[str, Any]]
 
 
@@ -47,8 +53,8 @@ def read_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        quotes = ' (text takes quotes, "like this")' if str(error).startswith("Invalid value") else ""
-        raise ConfigError(f"{_toml_place(path, str(error))}{quotes}; see https://toml.io") from error
+        hint = next((hint for said, hint in _TOML_HINTS.items() if str(error).startswith(said)), "")
+        raise ConfigError(f"{_toml_place(path, str(error))}{hint}; see https://toml.io") from error
 
 
 def _toml_place(path: Path, message: str) -> str:
@@ -73,7 +79,10 @@ def read_environment(environ: Mapping[str, str], sections: Mapping[str, type[Bas
     or as JSON, tables as JSON."""
     found = FromEnvironment()
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(PREFIX) or variable in _NOT_SETTINGS or _is_service_link(variable, text):
+        if not variable.startswith(PREFIX):
+            found.problems.extend(_in_small_letters(variable, environ, sections))
+            continue
+        if variable in _NOT_SETTINGS or _is_service_link(variable, text):
             continue
         section, delimiter, name = variable.removeprefix(PREFIX).lower().partition(DELIMITER)
         model = sections.get(section)
@@ -97,6 +106,17 @@ def _is_service_link(variable: str, text: str) -> bool:
 def variable_of(section: str, name: str) -> str:
     """The environment variable of a setting."""
     return f"{PREFIX}{section}{DELIMITER}{name}".upper()
+
+
+def _in_small_letters(
+    variable: str, environ: Mapping[str, str], sections: Mapping[str, type[BaseModel]]
+) -> Iterator[Problem]:
+    """`kunicorn_workers__count` would be passed over in silence; other names in small letters are anybody's."""
+    if not (meant := variable.upper()).startswith(PREFIX) or meant in environ:
+        return
+    section, _, name = meant.removeprefix(PREFIX).lower().partition(DELIMITER)
+    if section in sections and name in sections[section].model_fields:
+        yield Problem(variable, NO_VALUE, f"settings' variables are in capitals; write {meant}")
 
 
 def _no_setting(variable: str, sections: Mapping[str, type[BaseModel]]) -> str:

@@ -18,7 +18,7 @@ from kunicorn.supervisor.topics import Topics
 from kunicorn.wire.coordinator import Coordinator
 from kunicorn.wire.error_codes import describe
 from kunicorn.wire.errors import CoordinatorUnavailable, UnsupportedByBroker
-from kunicorn.wire.group_admin import classic_group
+from kunicorn.wire.group_admin import classic_group, conversion_refused
 from kunicorn.wire.group_requests import Wishes
 
 log = logs.get("kunicorn.membership")
@@ -56,11 +56,7 @@ class ConsumerRequests:
         if found.error in COORDINATOR_MOVED:
             raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {describe(found.error)}")
         if not found.error:
-            raise ConfigError(
-                f"group {group_id!r} is a classic group ({found.state}, {len(found.members)} members); joining it with "
-                f'group.group_protocol = "consumer" converts it: set group.allow_protocol_upgrade = true if that is '
-                f'wanted, else group.group_protocol = "classic"'
-            )
+            raise ConfigError(conversion_refused(group_id, found))
         self._conversion_checked = True
 
     async def session_timeout(self) -> float | None:

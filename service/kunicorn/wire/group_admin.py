@@ -47,6 +47,8 @@ class Described:
     members: Sequence[DescribedMember] = ()
     strategy: str = ""
     """The assignor that a classic group has agreed upon; empty where there is none, or the brokers assign."""
+    classic: bool = False
+    """There is such a group, and its members speak the classic protocol."""
 
 
 class GroupAdmin:
@@ -165,7 +167,18 @@ def classic_group(message: Any, group_id: str) -> Described:
         )
         for each in group.members or ()
     )
-    return Described(error, "", group.group_state, members, group.protocol_data if readable else "")
+    strategy = group.protocol_data if readable else ""
+    return Described(error, "", group.group_state, members, strategy, classic=True)
+
+
+def conversion_refused(group_id: str, found: Described) -> str:
+    """Why a member with the consumer protocol does not join this classic group unless it is told to (KIP-848): the
+    group would be converted, and takes its classic members along."""
+    return (
+        f"group {group_id!r} is a classic group ({found.state}, {len(found.members)} members); joining it with "
+        f'group.group_protocol = "consumer" converts it: set group.allow_protocol_upgrade = true if that is '
+        f'wanted, else group.group_protocol = "classic"'
+    )
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kunicorn.check.prediction import predicted
+from kunicorn.errors import ExitCode
 from kunicorn.group.protocol import Subscription
 from kunicorn.settings import Settings
 from kunicorn.topics import TopicPartition
@@ -66,3 +68,13 @@ def test_a_static_member_that_is_there_is_replaced() -> None:
     described = group("cooperative-sticky", 6, instance="shop-0")
     finding = predicted(settings(group_instance_id="shop-0"), described, {"orders": 6})
     assert finding.text == "1; one of them is shop-0: this member would take its place and partitions"
+
+
+def test_a_classic_group_is_not_converted_unless_that_is_wanted() -> None:
+    classic = replace(group("range", 3), classic=True)
+    finding = predicted(settings(group_protocol="consumer"), classic, {"orders": 6})
+    assert finding.failure is ExitCode.CONFIGURATION
+    assert finding.text.startswith("group 'shop' is a classic group (Stable, 1 members); joining it with")
+    wanted = settings(group_protocol="consumer", allow_protocol_upgrade=True)
+    assert predicted(wanted, classic, {"orders": 6}).failure is None
+    assert predicted(settings(), classic, {"orders": 6}).failure is None

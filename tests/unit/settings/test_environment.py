@@ -58,6 +58,14 @@ def test_an_unknown_variable_is_refused(tmp_path: Path, variable: str, words: st
     assert words in line
 
 
+def test_a_settings_variable_in_small_letters_is_not_passed_over(tmp_path: Path) -> None:
+    environ = {"kunicorn_workers__count": "4", "kunicorn_version": "1", "Kunicorn_group__nobody": "x"}
+    assert problems(tmp_path, environ=environ) == [
+        "kunicorn_workers__count: settings' variables are in capitals; write KUNICORN_WORKERS__COUNT"
+    ]
+    assert loaded(tmp_path, environ={**environ, "KUNICORN_WORKERS__COUNT": "4"}).workers.count == 4
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -77,5 +85,5 @@ def test_variables_that_kubernetes_makes_of_a_service_do_not_keep_the_pod_from_s
 
 
 def test_other_programs_variables_are_left_alone(tmp_path: Path) -> None:
-    others = {"KAFKA_HOME": "x", "kunicorn_http__port": "1", "UNICORN_X": "y"}
+    others = {"KAFKA_HOME": "x", "kunicorn_http_port": "1", "UNICORN_X": "y"}
     assert loaded(tmp_path, environ=others) == loaded(tmp_path)

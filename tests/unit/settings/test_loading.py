@@ -61,6 +61,12 @@ def test_a_directory_in_place_of_the_file_is_refused_by_name(tmp_path: Path) -> 
         load(tmp_path, {})
 
 
+def test_a_list_that_is_not_closed_is_looked_for_above(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[group]\ntopics = ["orders"\nid = "shop"\n')
+    with pytest.raises(ConfigError, match=r"line 3, column 1: not valid TOML: Unclosed array .* some lines above"):
+        load(tmp_path / "config.toml", {})
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [

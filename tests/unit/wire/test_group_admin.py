@@ -58,7 +58,7 @@ def consumer(version: int) -> Any:
 
 @pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
 def test_a_classic_group_shows_its_members_with_their_partitions(version: int) -> None:
-    assert classic_group(classic(version), "g") == Described(0, "", "Stable", (MEMBER,))
+    assert classic_group(classic(version), "g") == Described(0, "", "Stable", (MEMBER,), classic=True)
 
 
 @pytest.mark.parametrize("version", versions(Api.CONSUMER_GROUP_DESCRIBE))
