@@ -25,6 +25,11 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def place_of(tp: TopicPartition, offset: int) -> dict[str, object]:
+    """A record's place, as fields of a log line."""
+    return {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+
+
 class Position(NamedTuple):
     """The next offset to read, and the leader epoch of the record before it (KIP-320)."""
 

@@ -55,6 +55,9 @@ class Calls(Hooked, Protocol):
     def interrupt(self, error: BaseException) -> None:
         """From a signal handler, with a call running: raise `error` in the handler."""
 
+    def calling(self) -> bool:
+        """Whether who asks is the call's own code, and no task that goes on beside it. Caller: the main thread."""
+
 
 def calls_for(handler: Handler, order: HandlerOrder) -> Calls:
     """The form for a handler that has one record, or one batch, in hand at a time. Raises like `calls_of`."""
@@ -113,6 +116,13 @@ class OwnLoop:
         if task is None or loop is None or asyncio.current_task(loop) is task:
             raise error
         loop.call_soon_threadsafe(self._cancel, error)
+
+    def calling(self) -> bool:
+        """See `Calls`."""
+        try:
+            return asyncio.current_task() is self._task
+        except RuntimeError:
+            return True  # No loop turns: a plain function.
 
     def _cancel(self, error: BaseException) -> None:
         """Caller: the loop. The record that was meant may be handled by now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class _Output:
         self.render = as_text
         self.fd = _STDERR
         self.writer: LogWriter | None = None
+        self.place: Callable[[], Mapping[str, Any]] = dict
 
     def emit(self, level: str, logger: str, event: Mapping[str, Any]) -> None:
         """Render and queue one event. Never blocks once configured, never raises for what is in the event."""
@@ -77,6 +78,15 @@ def adjust(level: str, format: str) -> None:
     _output.threshold = _LEVELS[level]
     _output.render = _RENDERERS[format]
     logging.getLogger().setLevel(_output.threshold)
+
+
+def tell_place(place: Callable[[], Mapping[str, Any]]) -> None:
+    """Lines that come by `logging` get the fields that `place` gives from now on.
+
+    Caller: the worker, once it knows what its handler has in hand. `place` is called by the thread, and in the task,
+    that logs; it raises nothing.
+    """
+    _output.place = place
 
 
 def close(timeout: float) -> None:
@@ -154,6 +164,7 @@ class _Standard(logging.Handler):
             event = {"event": str(record.msg), "arguments": repr(record.args)}
         if record.exc_info and record.exc_info[0] is not None:
             event["exception"] = logging.Formatter().formatException(record.exc_info)
+        event |= _output.place()
         event |= {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
         _output.emit(record.levelname.lower(), record.name, event)
 

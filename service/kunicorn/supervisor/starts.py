@@ -157,11 +157,12 @@ async def _choose_latest(
     counts = {tp: count for tp in undecided if (count := began_with[tp.topic]) is not None}
     queries = {tp: LATEST if tp.partition < count else EARLIEST for tp, count in counts.items()}
     queries |= {tp: LATEST for tp in undecided if tp not in known}
+    chosen = {}
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
         if tp in known and found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             metadata = marks.with_partitions(counts[tp], "")
-            starts.chosen[tp] = Position(found.offset, found.leader_epoch, metadata)
-    _tell(starts, "latest")
+            chosen[tp] = Position(found.offset, found.leader_epoch, metadata)
+    _take(starts, chosen, "latest")
 
 
 async def _choose(offsets: Offsets, undecided: Collection[TopicPartition], policy: str, starts: Starts) -> None:
@@ -170,17 +171,19 @@ async def _choose(offsets: Offsets, undecided: Collection[TopicPartition], polic
             starts.open[tp] = 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
         return
     queries = dict.fromkeys(undecided, EARLIEST)
+    chosen = {}
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
-            starts.chosen[tp] = Position(found.offset, found.leader_epoch)
-    _tell(starts, policy)
+            chosen[tp] = Position(found.offset, found.leader_epoch)
+    _take(starts, chosen, policy)
 
 
-def _tell(starts: Starts, policy: str) -> None:
-    if starts.chosen:
+def _take(starts: Starts, chosen: Mapping[TopicPartition, Position], policy: str) -> None:
+    if chosen:
+        starts.chosen.update(chosen)
         # One line: a new group on a wide topic would write thousands.
-        shown = " ".join(f"{tp}@{start.offset}" for tp, start in islice(starts.chosen.items(), 20))
-        log.info(f"{len(starts.chosen)} partitions were never committed: starting by policy", policy=policy, at=shown)
+        shown = " ".join(f"{tp}@{start.offset}" for tp, start in islice(chosen.items(), 20))
+        log.info(f"{len(chosen)} partitions were never committed: starting by policy", policy=policy, at=shown)
 
 
 async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Starts:

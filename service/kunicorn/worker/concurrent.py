@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from operator import methodcaller
+from typing import Any
 
 from confluent_kafka import Consumer, Message
 
@@ -21,7 +22,7 @@ from kunicorn.handlers import DrainDeadline, HandlerTimeout
 from kunicorn.handling.reasons import timed_out
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import Ledger
-from kunicorn.topics import TopicPartition
+from kunicorn.topics import TopicPartition, place_of
 from kunicorn.worker.batches import runs
 from kunicorn.worker.crew import Crew, Work
 from kunicorn.worker.delays import Delays
@@ -110,6 +111,13 @@ class ConcurrentRunner:
         """Have `DrainDeadline` raised in the calls whose partition is to be given up. Caller: the signal handler, which
         may run while this thread holds the table's lock: the next turn does it."""
         self._deadline = True
+
+    def place(self) -> Mapping[str, Any]:
+        """See `Runner.place`."""
+        for crew in self._crews.values():
+            if (flight := crew.calling()) is not None:
+                return place_of(flight.tp, flight.offset)
+        return {}
 
     # -- crew --------------------------------------------------------------------------------------------------------
 

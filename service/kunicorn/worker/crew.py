@@ -45,6 +45,10 @@ class Crew(Protocol):
     def interrupt(self, flight: Flight, error: BaseException) -> None:
         """Raise `error` in the handler's call with that record, if it goes on. Caller: any thread."""
 
+    def calling(self) -> Flight | None:
+        """The record in whose call the code is that asks: in that thread, or that task. Caller: anybody. Looks through
+        all calls that go on."""
+
     def run(self, returned: Any) -> Any:
         """See `kunicorn.handling.calls.Form`."""
 

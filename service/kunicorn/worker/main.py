@@ -167,6 +167,7 @@ def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWr
     made = assemble(configure, ledger, channel.send)
     runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
+    logs.tell_place(runner.place)
     collector.settle()
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)

@@ -13,7 +13,8 @@ import signal
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, Message
 
@@ -25,7 +26,7 @@ from kunicorn.handling.interruptions import Interruption, met
 from kunicorn.handling.partial import OfOne, fitting
 from kunicorn.pipes.clock import now_ns
 from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET, Ledger
-from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.topics import NO_OFFSET, TopicPartition, place_of
 from kunicorn.worker.batches import Run, gathered_runs, runs
 from kunicorn.worker.delays import Delays
 from kunicorn.worker.failures import Failures
@@ -146,6 +147,16 @@ class Runner:
         self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.
         self._interruption = Interruption(error, self._ledger.cells[grant.at + self._progress_cell])
         self._handlings.of(grant.tp.topic).calls.interrupt(error)
+
+    def place(self) -> Mapping[str, Any]:
+        """Of the record that the handler has in hand (of a batch, the first): `topic`, `partition`, `offset`. Caller:
+        whatever logs; nothing is told to another thread or task than the call's own."""
+        grant = self._interruptible
+        if grant is None or threading.get_ident() != self._thread:
+            return {}
+        if not self._handlings.of(grant.tp.topic).calls.calling():
+            return {}
+        return place_of(grant.tp, grant.in_hand(self._ledger.cells))
 
     # -- fetching --------------------------------------------------------------------------------------------------
 

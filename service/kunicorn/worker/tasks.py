@@ -65,6 +65,12 @@ class Tasks:
         else:
             self._loop.call_soon_threadsafe(self._cancel, flight)
 
+    def calling(self) -> Flight | None:
+        """See `Crew`."""
+        if threading.current_thread() is not self._thread or (me := asyncio.current_task(self._loop)) is None:
+            return None
+        return next((flight for flight, task in self._tasks.items() if task is me), None)
+
     def run(self, returned: Any) -> Any:
         """See `Crew`."""
         if not inspect.isawaitable(returned):

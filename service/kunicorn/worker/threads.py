@@ -54,6 +54,11 @@ class Threads:
                 self._interruptions[flight] = error
                 raise_in(thread, type(error))
 
+    def calling(self) -> Flight | None:
+        """See `Crew`."""
+        me = threading.get_ident()
+        return next((flight for flight, thread in list(self._calling.items()) if thread == me), None)
+
     def run(self, returned: Any) -> Any:
         """See `Crew`."""
         return self._hooks.run(returned)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -130,6 +131,10 @@ def _garble(record: Record, seconds: float) -> None:
     raise NoSuchCustomer(json.loads('"no customer Anna \\ud83d"'))
 
 
+def _log(record: Record, seconds: float) -> None:
+    logging.getLogger("shop").info("looked at it")
+
+
 def _exit(record: Record, seconds: float) -> None:
     sys.exit(7)
 
@@ -185,6 +190,7 @@ BEHAVIOURS: Mapping[str, Callable[[Record, float], None]] = {
     "block": _block,
     "raise": _raise,
     "garble": _garble,
+    "log": _log,
     "exit": _exit,
     "interrupt": _interrupt,
     "die": _die,

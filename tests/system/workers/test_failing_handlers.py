@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -180,3 +181,19 @@ def test_while_one_record_waits_for_its_next_try_the_others_flow_and_a_stop_does
     assert stage.committed() == {0: 1, 1: 201}, "the record that waited is not done"
     report = stage.judge(except_from=[(0, 1)])
     assert report.holds, report
+
+
+@pytest.mark.parametrize("handling", [{}, {"ordering": "key", "concurrency": 2}], ids=["one in hand", "threads"])
+def test_a_line_that_a_handler_logs_names_its_record(scene: SceneMaker, handling: dict[str, Any]) -> None:
+    stage: Scene = scene(
+        1, workers=1, handler="marked:handle", settings={"handler": handling, "log": {"format": "json"}}
+    )
+    member = stage.members.start()
+    stage.send(0, "quiet", "log", "quiet", "log")
+    stage.wait_handled(0, 3, member)
+    assert member.stop() == 0
+    lines = [json.loads(line) for line in member.output().splitlines() if '"looked at it"' in line]
+    assert [(line["topic"], line["partition"], line["offset"]) for line in lines] == [
+        (stage.topic, 0, 1),
+        (stage.topic, 0, 3),
+    ]

@@ -77,6 +77,14 @@ def test_what_a_handler_gives_as_extra_are_fields_of_the_line() -> None:
     assert (event["event"], event["order"], event["level"], event["level_"]) == ("paid", 7, "info", "gold")
 
 
+def test_a_handlers_line_names_the_record_in_hand_unless_it_names_another_itself() -> None:
+    program = "logs.tell_place(lambda: {'topic': 'orders', 'offset': 5})\nlog = logging.getLogger('shop')\n"
+    (event,) = events(program + "log.info('paid')")
+    assert (event["topic"], event["offset"]) == ("orders", 5)
+    (event,) = events(program + "log.info('paid', extra={'offset': 7})")
+    assert (event["topic"], event["offset"]) == ("orders", 7)
+
+
 def test_a_librarys_broken_log_call_is_still_told() -> None:
     (event,) = events("logging.getLogger('lib').error('took %d ms', 'x')")
     assert event["event"] == "took %d ms"

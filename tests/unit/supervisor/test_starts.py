@@ -8,6 +8,7 @@ import pytest
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.observe import logs
 from kunicorn.supervisor.starts import EARLIEST, LATEST, Starts, begin, find, look_up, recover
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
@@ -69,6 +70,15 @@ async def test_a_partition_never_committed_starts_by_policy_and_the_choice_is_to
 ) -> None:
     starts = await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD], policy)
     assert offsets(starts) == {OLD: start}
+
+
+async def test_what_is_chosen_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.adjust("info", "text")
+    try:
+        await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD, NEW], "earliest", frozenset({"retries"}))
+    finally:
+        logs.adjust("warning", "text")
+    assert capfd.readouterr().err.count("2 partitions were never committed: starting by policy") == 1
 
 
 async def test_a_partition_added_after_the_group_began_starts_at_its_beginning_under_latest() -> None:
