@@ -299,6 +299,8 @@ class Fetchers:
         elif report.kind is FailureKind.DENIED:
             self._deny(partition, report.error)
         else:
+            if report.kind is FailureKind.HANDLER:
+                partition.record_seen(report.offset)
             self.halt(partition.tp, report.error, by_handler=report.kind is FailureKind.HANDLER)
         self._settle_soon(partition)
 

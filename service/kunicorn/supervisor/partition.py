@@ -88,6 +88,11 @@ class Partition:
         if end is not None and self.position is not None:
             self.age.end_seen(self.position.offset, end, at_ms)
 
+    def record_seen(self, offset: int) -> None:
+        """There is a record at that offset: a lag of 0 until brokers are asked again would hide it."""
+        if self.log_end is not None and self.log_end <= offset:
+            self.log_end = offset + 1
+
     @property
     def waits_for_the_right(self) -> bool:
         """Whether it is halted until this user may read the topic."""

@@ -210,6 +210,17 @@ async def test_a_handler_that_gave_up_halts_the_partition_at_the_failing_record(
     assert stage.state(1) is PartitionState.STARTING
 
 
+@pytest.mark.parametrize(("end", "then"), [(100, 134), (500, 500), (None, None)])
+async def test_a_record_that_halts_its_partition_is_not_behind_the_logs_end(
+    stage: Stage, end: int | None, then: int | None
+) -> None:
+    stage.give(0)
+    start, partition = stage.start_of(0), stage.fetchers.table[TopicPartition("orders", 0)]
+    partition.end_seen(end, 0)
+    stage.fetchers.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.HANDLER, 133, 3, "ValueError: no"))
+    assert partition.log_end == then
+
+
 async def test_after_a_reload_only_what_the_handler_has_halted_is_tried_again(stage: Stage) -> None:
     stage.give(0, 1, 2, 3)
     kinds = {0: FailureKind.HANDLER, 1: FailureKind.PARTITION, 2: FailureKind.HANDLER}
