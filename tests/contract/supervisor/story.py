@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -413,7 +414,7 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
     """That story. What it raises has the choices made as `choices`."""
     choices = Choices(f"{seed}:{number}", noted)
 
-    story = Story(choices, trace)
+    story, members = Story(choices, trace), count(1)
 
     async def planned(work: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(story.plan.planning)
@@ -423,6 +424,8 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
         with (
             mock.patch.object(random, "Random", side_effect=lambda *_: _Seeded(number)),
             mock.patch.object(asyncio, "to_thread", planned),
+            # A member of the consumer protocol makes its own id, and partitions are dealt out in the order of ids.
+            mock.patch.object(uuid, "uuid4", side_effect=lambda: UUID(int=next(members))),
         ):
             turned(story.tell, sockets=False)
     except Exception as error:
