@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
@@ -15,11 +15,13 @@ from kunicorn.pipes import clock
 from kunicorn.settings import Settings
 from kunicorn.supervisor.commits import Commits
 from kunicorn.supervisor.fetchers import Fetchers
+from kunicorn.supervisor.partition import Partition
 from kunicorn.topics import TopicPartition
 
 log = logs.get("kunicorn.handover")
 
 Partitions = tuple[TopicPartition, ...]
+Leaving = Mapping[TopicPartition, Partition]
 
 _STRAGGLER_AFTER = 0.5
 """Seconds that drained partitions wait for one whose record takes longer; each straggler costs one more rebalance."""
@@ -50,14 +52,15 @@ class Handover:
         killed must not be given to others while it may still be handled here.
         """
         began = clock.now()
-        in_hand = sum(1 for tp in partitions if (p := self._fetchers.table.get(tp)) and p.busy)
+        leaving = {tp: p for tp in partitions if (p := self._fetchers.table.get(tp)) is not None}
+        in_hand = sum(1 for partition in leaving.values() if partition.busy)
         drain = asyncio.ensure_future(
             self._fetchers.revoke(partitions, began + self._drain_timeout, began + self._rebalance_timeout)
         )
         held = await self._drained(drain, partitions, may_follow)
         drained = clock.now()
         free = tuple(tp for tp in partitions if tp not in held)
-        committed = await self._settle(free, self._commit_timeout)
+        committed = await self._settle({tp: p for tp, p in leaving.items() if tp not in held}, self._commit_timeout)
         self._metrics.drain_seconds.observe(drained - began)
         if partitions:
             log.info(
@@ -70,7 +73,7 @@ class Handover:
         if not held:
             return held, None
         log.info(f"{len(held)} more partitions follow: a record is in hand", partitions=shown(tuple(sorted(held))))
-        return held, self._follow(drain, tuple(held))
+        return held, self._follow(drain, {tp: p for tp, p in leaving.items() if tp in held})
 
     async def lose(self, partitions: Partitions) -> None:
         """Another member may own these by now: stop them at once, commit nothing."""
@@ -88,17 +91,22 @@ class Handover:
         await drain
         return self._fetchers.table.held(partitions) if may_follow() else frozenset()
 
-    async def _follow(self, drain: asyncio.Future[None], partitions: Partitions) -> None:
+    async def _follow(self, drain: asyncio.Future[None], leaving: Leaving) -> None:
         """Commit what drained after the others had gone; take it up again if a plan has given it back meanwhile."""
         await drain
         # A join may be out, and be held up by others for so long; nothing can be committed before it is answered.
-        await self._settle(partitions, self._rebalance_timeout)
+        await self._settle(leaving, self._rebalance_timeout)
 
-    async def _settle(self, partitions: Partitions, within: float) -> bool:
-        committed = await self._commits.settle(partitions, clock.now() + within)
-        self._count_uncommitted(partitions)
-        self._fetchers.forget(partitions)
+    async def _settle(self, leaving: Leaving, within: float) -> bool:
+        committed = await self._commits.settle(self._still(leaving), clock.now() + within)
+        left = self._still(leaving)
+        self._count_uncommitted(left)
+        self._fetchers.forget(left)
         return committed
+
+    def _still(self, leaving: Leaving) -> Partitions:
+        """Those that are the ones they were: what was lost meanwhile may be ours again, and go on here."""
+        return tuple(tp for tp, partition in leaving.items() if self._fetchers.table.get(tp) is partition)
 
     def _count_uncommitted(self, partitions: Partitions) -> None:
         consumed = self._fetchers.table.consumed()

@@ -21,7 +21,13 @@ from tests.fakes.turned_clock import turned
 SETTINGS = Settings.model_validate(
     {
         "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-        "group": {"id": "orders", "topics": ["orders"], "drain_timeout_ms": 10_000, "max_poll_interval_ms": 60_000},
+        "group": {
+            "id": "orders",
+            "topics": ["orders"],
+            "drain_timeout_ms": 10_000,
+            "commit_timeout_ms": 3000,
+            "max_poll_interval_ms": 60_000,
+        },
         "handler": {"entrypoint": "shop:handle"},
     }
 )
@@ -30,20 +36,16 @@ SETTINGS = Settings.model_validate(
 class World:
     """One worker with partitions 0 and 1, which start at 100. A `CommitTarget`."""
 
-    may_commit = True
-
     def __init__(self) -> None:
+        self.may_commit = True
         self.stage = Stage(workers=1)
         self.stage.give(0, 1)
         table = self.stage.fetchers.table
         self.commits = Commits(self, table.consumed, table.committed, Metrics())
         self.handover = Handover(SETTINGS, self.stage.fetchers, self.commits, Metrics())
         self.committed: dict[int, int] = {}
-        self.taking = asyncio.Event()
-        self.taking.set()
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
-        await self.taking.wait()
         self.committed |= {tp.partition: position.offset for tp, position in offsets.items()}
         return CommitAnswer(dict.fromkeys(offsets, 0))
 
@@ -111,5 +113,28 @@ def test_invariant_7_a_partition_that_comes_back_is_taken_up_when_the_worker_tha
         world.stage.resolve(0)
         world.consume(0, 120)
         assert consumed(world.stage) == {0: 120}
+
+    play(story)
+
+
+def test_what_came_back_before_it_was_seen_off_does_not_count_as_left_uncommitted() -> None:
+    """It was lost while it drained, and was assigned again: it goes on here, with its own offsets."""
+
+    async def story(world: World) -> None:
+        stage = world.stage
+        world.consume(0, 110, in_hand=1)
+        world.may_commit = False
+        revoking = asyncio.create_task(world.handover.revoke(tuple(tps(0, 1)), lambda: False))
+        await asyncio.sleep(1.0)
+        losing = asyncio.create_task(world.handover.lose(tuple(tps(0, 1))))
+        await asyncio.sleep(1.0)
+        before = world.handover.uncommitted
+        for start in (stage.start_of(0), stage.start_of(1)):
+            stage.stopped(start, 111)
+        stage.give(0, 1)
+        world.consume(0, 150, in_hand=1)
+        await asyncio.gather(losing, revoking)
+        assert world.handover.uncommitted == before
+        assert stage.state(0) is PartitionState.RUNNING
 
     play(story)
