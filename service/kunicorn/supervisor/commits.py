@@ -108,11 +108,12 @@ class Commits:
             if self._target.may_commit:
                 await self._once(self._consumed, "timer")
 
-    async def settle(self, leaving: Collection[TopicPartition], deadline: float) -> bool:
-        """Commit until nothing that `leaving` consumed is uncommitted; False if `deadline` came first, or if the
-        brokers will not take it.
+    async def settle(self, leaving: Collection[TopicPartition], within: float) -> bool:
+        """Commit until nothing that `leaving` consumed is uncommitted; False if that takes longer, or if the brokers
+        will not take it.
 
-        `deadline`: seconds of `clock.now`. What goes on elsewhere is committed along with it, but not waited for.
+        `within`: seconds, from when the commit in flight is over: one that is stuck must not use up the time of this.
+        What goes on elsewhere is committed along with it, but not waited for.
         """
         given_up: set[TopicPartition] = set()
 
@@ -123,6 +124,10 @@ class Commits:
         def note(outcome: _Outcome) -> None:
             given_up.update(outcome.given_up)
 
+        if not left():
+            return True
+        async with self._one_at_a_time:
+            deadline = clock.now() + within
         await self._until(lambda: left() <= given_up, self._consumed, deadline, note)
         return not left()
 

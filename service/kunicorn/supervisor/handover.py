@@ -98,7 +98,7 @@ class Handover:
         await self._settle(leaving, self._rebalance_timeout)
 
     async def _settle(self, leaving: Leaving, within: float) -> bool:
-        committed = await self._commits.settle(self._still(leaving), clock.now() + within)
+        committed = await self._commits.settle(self._still(leaving), within)
         left = self._still(leaving)
         self._count_uncommitted(left)
         self._fetchers.forget(left)

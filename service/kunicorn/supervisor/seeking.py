@@ -115,7 +115,7 @@ class Seeker:
 
     async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
         commits = self._commits
-        committed = commits is None or await commits.settle([partition.tp], clock.now() + self._commit_timeout)
+        committed = commits is None or await commits.settle([partition.tp], self._commit_timeout)
         if self._waits(partition) and not stays_paused:
             partition.meet(PartitionEvent.RESUME, "put here by a person")
             self._fetchers.distribute()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn.errors import PeerError
 from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.observe.metrics import Metrics
@@ -44,8 +45,16 @@ class World:
         self.commits = Commits(self, table.consumed, table.committed, Metrics())
         self.handover = Handover(SETTINGS, self.stage.fetchers, self.commits, Metrics())
         self.committed: dict[int, int] = {}
+        self.stuck_for = 0.0
+        """Seconds until the next commit is given up, unanswered."""
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        if self.stuck_for:
+            wait, self.stuck_for = self.stuck_for, 0.0
+            await asyncio.sleep(wait)
+            self.may_commit = False  # the coordinator is looked up
+            asyncio.get_running_loop().call_later(1.0, setattr, self, "may_commit", True)
+            raise PeerError("unanswered")
         self.committed |= {tp.partition: position.offset for tp, position in offsets.items()}
         return CommitAnswer(dict.fromkeys(offsets, 0))
 
@@ -136,5 +145,23 @@ def test_what_came_back_before_it_was_seen_off_does_not_count_as_left_uncommitte
         await asyncio.gather(losing, revoking)
         assert world.handover.uncommitted == before
         assert stage.state(0) is PartitionState.RUNNING
+
+    play(story)
+
+
+def test_a_hand_over_tries_to_commit_even_where_a_commit_that_is_stuck_takes_all_of_its_time() -> None:
+    async def story(world: World) -> None:
+        world.consume(0, 110)
+        world.stuck_for = 5.0
+        timer = asyncio.create_task(world.commits.every(1.0))
+        await asyncio.sleep(1.5)
+        world.consume(0, 120)
+        revoking = asyncio.create_task(world.handover.revoke(tuple(tps(0)), lambda: False))
+        await asyncio.sleep(0.1)
+        world.stage.stopped(world.stage.start_of(0), 120)
+        await revoking
+        timer.cancel()
+        assert world.committed == {0: 120}
+        assert world.handover.uncommitted == 0
 
     play(story)
