@@ -86,17 +86,20 @@ class Actions:
         return Done(ok=True, said="the service drains, commits and exits; whoever started it may start it again")
 
     def _each(
-        self, named: Sequence[str], states: Collection[PartitionState], act: Callable[[Partition], None], word: str
+        self,
+        named: Sequence[str],
+        states: Collection[PartitionState],
+        act: Callable[[list[Partition]], None],
+        word: str,
     ) -> Done:
         try:
             meant = self._meant(named)
         except ValueError as error:
             return Done(ok=False, said=str(error))
         able = [partition for partition in meant if partition.state in states]
-        for partition in able:
-            act(partition)
+        others = sorted({partition.state.value for partition in meant if partition.state not in states})
+        act(able)
         listed = ", ".join(str(partition.tp) for partition in able[:_SHOWN]) + (" …" if len(able) > _SHOWN else "")
-        others = sorted({partition.state.value for partition in meant if partition not in able})
         left = f"; {len(meant) - len(able)} are not, being {', '.join(others)}" if len(able) < len(meant) else ""
         return Done(ok=bool(able), said=f"{len(able)} partitions {word}{': ' if able else ''}{listed}{left}")
 
@@ -114,11 +117,12 @@ class Actions:
             found |= dict.fromkeys(meant)
         return list(found)
 
-    def _pause(self, partition: Partition) -> None:
-        partition.look()
-        partition.meet(PartitionEvent.PAUSE, "paused by a person")
-        if partition.worker is not None:
-            partition.worker.send(StopFetcher([partition.grant], WHENEVER))
+    def _pause(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            partition.look()
+            partition.meet(PartitionEvent.PAUSE, "paused by a person")
+            if partition.worker is not None:
+                partition.worker.send(StopFetcher([partition.grant], WHENEVER))
 
-    def _resume(self, partition: Partition) -> None:
-        self._fetchers.resume(partition, "resumed by a person")
+    def _resume(self, partitions: Collection[Partition]) -> None:
+        self._fetchers.resume(partitions, "resumed by a person")

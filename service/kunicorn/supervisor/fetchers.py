@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
@@ -213,23 +213,37 @@ class Fetchers:
         log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
         self._notify()
 
-    def resume(self, partition: Partition, why: str) -> None:
-        """Go on with one that is paused or halted; its record gets as many tries as a new one. `distribute` comes
+    def deny(self, reasons: Mapping[Partition, str]) -> None:
+        """This user may not read their committed offsets: tried again, as what a fetch is denied is."""
+        for partition, reason in reasons.items():
+            self._deny(partition, reason)
+        self._tell_denied(reasons)
+        self._notify()
+
+    def resume(self, partitions: Collection[Partition], why: str) -> None:
+        """Go on with some that are paused or halted; their records get as many tries as new ones. `distribute` comes
         next."""
-        partition.blame = Suspicions()
-        if partition.position is None:
-            # Halted before it had begun: where to begin may be known by now.
-            partition.meet(PartitionEvent.LOOK_UP)
-            self.resolve([partition])
-        else:
-            partition.meet(PartitionEvent.RESUME, why)
+        for partition in partitions:
+            partition.blame = Suspicions()
+        self._go_on(partitions, why)
+
+    def _go_on(self, partitions: Iterable[Partition], why: str) -> None:
+        unknown: list[Partition] = []
+        for partition in partitions:
+            if partition.position is None:
+                # Halted before it had begun: where to begin may be known by now.
+                partition.meet(PartitionEvent.LOOK_UP)
+                unknown.append(partition)
+            else:
+                partition.meet(PartitionEvent.RESUME, why)
+        if unknown:
+            self.resolve(unknown)
 
     def try_again(self, why: str) -> int:
         """Resume what the handler has halted, and nothing else that is halted; return how many those are."""
         halted = [p for p in self.table.values() if p.state is PartitionState.HALTED and p.by_handler]
-        for partition in halted:
-            self.resume(partition, why)
         if halted:
+            self.resume(halted, why)
             self.distribute()
         return len(halted)
 
@@ -312,10 +326,10 @@ class Fetchers:
         partition.meet(PartitionEvent.HALT, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
 
     def _try_denied(self) -> None:
-        denied, self._denied = self._denied, []
-        for partition in denied:
-            if self.table.get(partition.tp) is partition and partition.waits_for_the_right:
-                partition.meet(PartitionEvent.RESUME, "tried again: the right to read it may have been granted")
+        # Once each: one that was resumed by a person meanwhile, and denied again, is listed twice.
+        denied, self._denied = dict.fromkeys(self._denied), []
+        waiting = [p for p in denied if self.table.get(p.tp) is p and p.waits_for_the_right]
+        self._go_on(waiting, "tried again: the right to read it may have been granted")
         self.distribute()
 
     def _settle_soon(self, failed: Partition) -> None:
@@ -337,13 +351,15 @@ class Fetchers:
         if outside := [partition for partition in failed if partition.state is PartitionState.RESOLVING]:
             log.warning(f"{len(outside)} positions are not in the log: looking for new ones", partitions=_told(outside))
             self.resolve(outside)
-        denied = [partition for partition in failed if partition.waits_for_the_right]
+        self._tell_denied([partition for partition in failed if partition.waits_for_the_right])
+        self._after_reports(failed)
+
+    def _tell_denied(self, denied: Collection[Partition]) -> None:
         now = clock.now()
         if news := [partition for partition in denied if now >= partition.denied_until]:
             log.error(f"{len(news)} partitions are halted: this user may not read them", partitions=_told(news))
         for partition in denied:
             partition.denied_until = now + 3 * _DENIED_PAUSE
-        self._after_reports(failed)
 
     def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
         """See `PoolListener`."""

@@ -79,6 +79,7 @@ class Resolver:
             kept = {tp for tp in starts.open if self._fetchers.table.kept_elsewhere(tp.topic)}
             self._fetchers.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
             await self._halt(starts.refused | starts.open, {p.tp: p for p in left})
+            self._fetchers.deny({p: starts.denied[p.tp] for p in left if p.tp in starts.denied and self._waits(p)})
             self._fetchers.resolved(starts.given, {})
             self._fetchers.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             chosen |= starts.chosen

@@ -66,6 +66,8 @@ class Starts:
     """By the settings: nothing is committed for them."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """No start without a person."""
+    denied: dict[TopicPartition, str] = field(default_factory=dict)
+    """This user may not read them yet."""
     open: dict[TopicPartition, str] = field(default_factory=dict)
     """The policy is to choose none: refused, unless the handler keeps offsets and has one."""
 
@@ -99,7 +101,7 @@ async def look_up(
             case Reaction.PROCEED:
                 undecided.append(tp)
             case Reaction.GIVE_UP | Reaction.FAIL:
-                starts.refused[tp] = f"OffsetFetch was answered with error {found.error}: READ on the topic is needed"
+                starts.denied[tp] = f"OffsetFetch was answered with error {found.error}: READ on the topic is needed"
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
     regular = [tp for tp in undecided if tp.topic not in from_earliest]

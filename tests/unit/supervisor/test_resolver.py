@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from uuid import UUID
 
+from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import CommitAnswer, LogOffset
 from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
@@ -34,6 +35,9 @@ class World:
         self.committed: dict[TopicPartition, int] = {}
         self.refused: dict[TopicPartition, int] = {}
         """Error codes for commits of these."""
+        self.denied = False
+        """Whether the committed offsets may not be read."""
+        self.looked_up = 0
         self.topic_id = UUID(int=1)
         self.end = END
         self.fatal: list[Exception] = []
@@ -47,8 +51,11 @@ class World:
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
         starts = Starts()
+        self.looked_up += 1
         for tp in partitions:
-            if tp in self.committed:
+            if self.denied:
+                starts.denied[tp] = "OffsetFetch was answered with error 29"
+            elif tp in self.committed:
                 starts.committed[tp] = Position(self.committed[tp])
             else:
                 starts.chosen[tp] = Position(FIRST if self._policy == "earliest" else self.end)
@@ -163,5 +170,45 @@ def test_partitions_whose_logs_are_known_later_do_not_wait_for_a_start_that_is_r
         began = asyncio.get_running_loop().time()
         await until(lambda: world.start_of(1) == FIRST)
         assert asyncio.get_running_loop().time() - began < 5.0
+
+    play(story)
+
+
+def test_a_right_to_read_that_comes_late_is_found_by_itself_with_one_look_up_for_all() -> None:
+    async def story(world: World) -> None:
+        world.denied = True
+        world.fetchers.assign([ZERO, ONE])
+        await asyncio.sleep(25.0)
+        assert {partition.state for partition in world.fetchers.table.values()} == {PartitionState.HALTED}
+        assert world.looked_up == 3, "at once, and every 10 s"
+        world.denied = False
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
+        assert world.looked_up == 4
+
+    play(story)
+
+
+def test_what_a_person_resumes_in_vain_is_still_tried_again_by_itself() -> None:
+    async def story(world: World) -> None:
+        world.denied = True
+        world.fetchers.assign([ZERO, ONE])
+        await until(lambda: world.stage.state(1) is PartitionState.HALTED)
+        world.fetchers.resume(list(world.fetchers.table.values()), "resumed by a person")
+        await until(lambda: world.looked_up == 2 and world.stage.state(1) is PartitionState.HALTED)
+        world.denied = False
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
+
+    play(story)
+
+
+def test_what_a_person_resumes_before_it_has_begun_is_looked_up_with_one_question() -> None:
+    async def story(world: World) -> None:
+        world.denied = True
+        world.fetchers.assign([ZERO, ONE])
+        await until(lambda: world.stage.state(1) is PartitionState.HALTED)
+        world.denied = False
+        world.fetchers.resume(list(world.fetchers.table.values()), "resumed by a person")
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=1.0)
+        assert world.looked_up == 2
 
     play(story)

@@ -195,3 +195,10 @@ async def test_a_retry_topic_starts_at_its_beginning_whatever_the_policy(policy:
     assert not starts.open
     lost = {OLD: Position(20), RETRY: Position(20)}
     assert (await recover(Log({}), lost, policy, {RETRY.topic})).chosen[RETRY] == Position(100)
+
+
+async def test_offsets_that_may_not_be_read_yet_are_denied_and_not_refused() -> None:
+    starts = await look_up(Log({OLD: Committed(29), NEW: Committed(0, 250)}), [OLD, NEW], "earliest")
+    assert list(starts.denied) == [OLD]
+    assert list(starts.committed) == [NEW]
+    assert not starts.refused
