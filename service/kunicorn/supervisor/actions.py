@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.observe import logs
 from kunicorn.observe.asked import Done, Goal
-from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings.assign import partitions_named
-from kunicorn.supervisor.distribution import WHENEVER
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
@@ -108,10 +107,16 @@ class Actions:
         table = self._fetchers.table
         if not named:
             return list(table.values())
+        # Each partition may be named by itself, and there are thousands.
+        by_topic: dict[str, dict[int, Partition]] = defaultdict(dict)
+        for tp, partition in table.items():
+            by_topic[tp.topic][tp.partition] = partition
         found: dict[Partition, None] = {}
         for item in named:
             topic, numbers = partitions_named(item)
-            meant = [p for tp, p in table.items() if tp.topic == topic and (numbers is None or tp.partition in numbers)]
+            ours = by_topic.get(topic, {})
+            sought = ours if numbers is None or len(numbers) > len(ours) else numbers
+            meant = [ours[n] for n in sought if n in ours and (numbers is None or n in numbers)]
             if not meant:
                 raise ValueError(f"{item!r} is not assigned to this member")
             found |= dict.fromkeys(meant)
@@ -121,8 +126,7 @@ class Actions:
         for partition in partitions:
             partition.look()
             partition.meet(PartitionEvent.PAUSE, "paused by a person")
-            if partition.worker is not None:
-                partition.worker.send(StopFetcher([partition.grant], WHENEVER))
+        self._fetchers.drain(partitions)
 
     def _resume(self, partitions: Collection[Partition]) -> None:
         self._fetchers.resume(partitions, "resumed by a person")

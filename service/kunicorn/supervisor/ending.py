@@ -16,9 +16,7 @@ from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.states import State
 from kunicorn.observe import logs
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings.assign import shown
-from kunicorn.supervisor.distribution import WHENEVER
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Source
@@ -109,32 +107,37 @@ class Ending:
 
     def _at_the_ends(self, now: float) -> str | None:
         table = self._fetchers.table
-        for partition in table.values():
-            if partition.state in _FETCHED and is_at_its_end(partition):
-                self._rest(partition)
+        halted: list[TopicPartition] = []
+        resting: list[Partition] = []
+        unsure: list[Partition] = []
+        all_are_there = True
+        for tp, partition in table.items():
+            there = is_at_its_end(partition)
+            if there and partition.state in _FETCHED:
+                partition.meet(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
+                resting.append(partition)
             elif partition in self._rested and _is_lost(partition):
-                self._rested.remove(partition)
-                self._fetchers.resume(partition, "")
+                unsure.append(partition)
+            if partition.state is PartitionState.HALTED:
+                halted.append(tp)
+            elif not there:
+                all_are_there = False
+        self._fetchers.drain(resting)
+        self._rested = (self._rested | set(resting)) - set(unsure)
+        self._fetchers.resume(unsure, "")
         group = self._source.group(now)
         if group is None or not group.joined or group.state != State.STABLE.value:
             return None  # Partitions may be coming, or going.
         if not table:
             late = now - self._began >= self._idle_patience
             return f"this member has got no partition within {self._idle_patience:.0f} s" if late else None
-        halted = [p.tp for p in table.values() if p.state is PartitionState.HALTED]
-        if not all(p.tp in halted or is_at_its_end(p) for p in table.values()):
+        if not all_are_there:
             return None
         self.unfinished = len(halted)
         if halted:
             log.error(f"{len(halted)} partitions are halted before their end: {shown(frozenset(halted))}")
             return "everything else that was assigned is handled up to its end"
         return "everything that was assigned is handled up to its end"
-
-    def _rest(self, partition: Partition) -> None:
-        self._rested.add(partition)
-        partition.meet(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
-        if partition.worker is not None:
-            partition.worker.send(StopFetcher([partition.grant], WHENEVER))
 
 
 def _is_lost(partition: Partition) -> bool:

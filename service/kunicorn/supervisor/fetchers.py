@@ -19,7 +19,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes import clock
 from kunicorn.pipes.messages import CommitOver, CommitWanted, Failed, FailureKind, FetcherStopped, StopFetcher
 from kunicorn.supervisor.deaths import Deaths, TopicHandling
-from kunicorn.supervisor.distribution import OPEN, Distribution
+from kunicorn.supervisor.distribution import OPEN, WHENEVER, Distribution
 from kunicorn.supervisor.grants import Grants
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.pool import Pool
@@ -238,6 +238,11 @@ class Fetchers:
                 partition.meet(PartitionEvent.RESUME, why)
         if unknown:
             self.resolve(unknown)
+
+    def drain(self, paused: Iterable[Partition]) -> None:
+        """Have the workers let go of these when what they have in hand is done, however long that takes."""
+        for worker, held in _by_worker(paused).items():
+            worker.send(StopFetcher([partition.grant for partition in held], WHENEVER))
 
     def try_again(self, why: str) -> int:
         """Resume what the handler has halted, and nothing else that is halted; return how many those are."""

@@ -16,10 +16,8 @@ from kunicorn.group.partitions import PartitionEvent, PartitionState
 from kunicorn.group.protocol import LogOffset
 from kunicorn.observe.asked import Done, Goal, SeekMove
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import StopFetcher
 from kunicorn.settings import Settings
 from kunicorn.supervisor.commits import Commits
-from kunicorn.supervisor.distribution import WHENEVER
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.starts import EARLIEST, LATEST, Offsets
@@ -92,8 +90,7 @@ class Seeker:
         if partition.state in _FETCHED:
             partition.look()
             partition.meet(PartitionEvent.PAUSE, _REASON)
-            if partition.worker is not None:
-                partition.worker.send(StopFetcher([partition.grant], WHENEVER))
+            self._fetchers.drain([partition])
         drained = await self._fetchers.until(
             lambda: partition.worker is None or not self._waits(partition), clock.now() + self._drain_timeout
         )

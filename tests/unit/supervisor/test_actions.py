@@ -9,12 +9,13 @@ from unittest import mock
 import pytest
 
 from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, Stopped
+from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, StopFetcher, Stopped
 from kunicorn.supervisor import fetchers
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.place import Place
 from kunicorn.supervisor.replacing import ReplacementFailed
 from kunicorn.supervisor.seeking import Seeker
+from kunicorn.supervisor.table import PartitionTable
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 
@@ -145,3 +146,34 @@ def test_a_service_is_drained_once() -> None:
     bench = Bench()
     assert bench.actions.drain().ok
     assert bench.actions.drain().said == "the service is stopping already"
+
+
+def test_partitions_that_are_each_named_cost_one_look_at_the_table_and_one_message_to_their_worker() -> None:
+    bench = Bench()
+    numbers = range(2, 60)
+    bench.stage.give(*numbers)
+    bench.worker.told.clear()
+    looks = 0
+
+    def items(table: PartitionTable) -> Any:
+        nonlocal looks
+        looks += 1
+        return dict.items(table)
+
+    with mock.patch.object(PartitionTable, "items", items):
+        done = bench.actions.pause([f"orders:{number}" for number in numbers])
+    assert done.said.startswith("58 partitions paused")
+    assert looks == 1
+    (message,) = bench.worker.told
+    assert isinstance(message, StopFetcher)
+    assert len(message.grants) == 58
+
+
+def test_partitions_are_meant_by_name_by_number_and_by_range_and_each_once() -> None:
+    bench = Bench()
+    bench.stage.give(2, 3)
+    assert bench.actions.pause(["orders:2-900", "orders:3", "orders:1"]).said == (
+        "3 partitions paused: orders-2, orders-3, orders-1"
+    )
+    assert bench.actions.resume(["orders"]).said.startswith("3 partitions resumed: orders-1, orders-2, orders-3; 1 are")
+    assert bench.actions.pause(["orders:7"]).said == "'orders:7' is not assigned to this member"

@@ -13,7 +13,7 @@ from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import LogOffset
 from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Failed, FailureKind
+from kunicorn.pipes.messages import Failed, FailureKind, StopFetcher
 from kunicorn.settings import Settings
 from kunicorn.supervisor.ending import Ending
 from kunicorn.supervisor.partition import Partition
@@ -114,6 +114,18 @@ async def test_one_whose_worker_dies_with_its_last_transaction_is_looked_up_befo
     bench.stage.resolve(0)
     bench.consume(0, END)
     assert bench.why() == "everything that was assigned is handled up to its end"
+
+
+async def test_those_that_are_at_their_ends_together_cost_one_message_to_their_worker() -> None:
+    bench = Bench(Until(end=True))
+    await bench.give(0, 1, 2)
+    for number in (0, 1, 2):
+        bench.consume(number, END)
+    bench.worker.told.clear()
+    assert bench.why() is not None
+    (message,) = bench.worker.told
+    assert isinstance(message, StopFetcher)
+    assert len(message.grants) == 3
 
 
 @pytest.mark.parametrize("seen", [Group(state="syncing"), Group(joined=False)])
