@@ -11,6 +11,7 @@ from uuid import UUID
 from kunicorn.errors import PeerError
 from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.topic_ids import TopicIds
 from kunicorn.observe import logs
 from kunicorn.topics import TopicPartition
 from kunicorn.wire.cluster import Cluster
@@ -45,8 +46,7 @@ class Topics:
         self._doubted = asyncio.Event()
         self.another_of_that_name: Callable[[], None] = lambda: None
         """Set by the membership: called when a topic was seen to have another id than before."""
-        self._first_ids: dict[str, UUID] = {}
-        self._last_ids: dict[str, UUID] = {}
+        self._ids = TopicIds()
         self._subscription: tuple[str, ...] = ()
         """What we joined with."""
         self._ground: dict[str, int] = {}
@@ -82,11 +82,17 @@ class Topics:
         """What topics that were assigned to us are called, as far as brokers know. Raises `PeerError`."""
         names = await self._cluster.name_topics(topic_ids)
         self._assigned.update(names.values())
-        self._note_ids()
+        changed = [topic for topic_id, topic in names.items() if self._ids.adopt(topic, topic_id)]
+        if changed:
+            self.another_of_that_name()
         return names
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The id of the topic that has this name now, as far as the brokers say."""
+        """The id of the topic that has this name now, as far as the brokers say and agree (`TopicIds`)."""
+        told = self._told_id(topic)
+        return told and (self._ids.now(topic) or told)
+
+    def _told_id(self, topic: str) -> UUID | None:
         info = self._cluster.metadata.topics.get(topic)
         return info.topic_id if info is not None and not info.error else None
 
@@ -97,8 +103,7 @@ class Topics:
 
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had this name when we first saw it."""
-        first, now = self._first_ids.get(topic), self.topic_id(topic)
-        return first is not None and now is not None and first != now
+        return self.topic_id(topic) is not None and self._ids.changed_since_first(topic)
 
     def missing(self) -> list[tuple[str, int]]:
         """Subscribed names that the cluster does not show us, with the error code."""
@@ -124,7 +129,7 @@ class Topics:
         everything = self._patterns and not self.brokers_match
         wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
-        self._note_ids()
+        self._note_ids(self.subscribed())
 
     async def plan_for(self, topics: Collection[str], *, by_rack: bool) -> PlanGround:
         """Fresh partition counts for a plan, and racks if members name theirs; watched from now on.
@@ -182,14 +187,14 @@ class Topics:
     def _planned_racks(self) -> PartitionRacks:
         return self._cluster.metadata.racks(self._planned) if self._by_rack else {}
 
-    def _note_ids(self) -> None:
+    def _note_ids(self, asked: Collection[str]) -> None:
         changed = False
-        for topic in self.subscribed():
-            if (topic_id := self.topic_id(topic)) is None:
-                continue
-            self._first_ids.setdefault(topic, topic_id)
-            changed |= self._last_ids.get(topic, topic_id) != topic_id
-            self._last_ids[topic] = topic_id
+        for topic in asked:
+            told = self._told_id(topic)
+            if told is not None or self.is_gone(topic):
+                changed |= self._ids.hear(topic, told)
+            if self._ids.is_unsure(topic):
+                self.doubt()
         if changed:
             self.another_of_that_name()
 

@@ -164,9 +164,46 @@ async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> N
     assert not topics.created_anew("orders")
     brokers.now(topic("orders", identity=2))
     await topics.refresh()
+    assert topics.topic_id("orders") == UUID(int=1), "one answer may be a broker's that has not heard of it"
+    await topics.refresh()
     await topics.refresh()
     assert told == [True]
     assert topics.created_anew("orders")
+    assert topics.topic_id("orders") == UUID(int=2)
+
+
+async def test_an_id_that_differs_is_asked_for_again_soon() -> None:
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers)
+    told = asyncio.Event()
+    topics.another_of_that_name = told.set
+    await topics.refresh()
+    brokers.now(topic("orders", identity=2))
+    await topics.refresh()
+    watching = asyncio.create_task(topics.changes(max_age=3600))
+    async with asyncio.timeout(60):
+        await told.wait()
+    watching.cancel()
+
+
+async def test_brokers_of_different_age_do_not_make_a_topic_anew_at_each_turn() -> None:
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers)
+    told: list[bool] = []
+    topics.another_of_that_name = lambda: told.append(True)
+    for identity in (1, 2, 2, 1, 2, 1, 1, 2, 1):
+        brokers.now(topic("orders", identity=identity))
+        await topics.refresh()
+    assert told == [True]
+    assert topics.topic_id("orders") == UUID(int=2)
+
+
+async def test_an_id_under_which_the_coordinator_assigns_counts_at_once() -> None:
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers, brokers_match=True)
+    await topics.refresh()
+    brokers.now(topic("orders", identity=2))
+    await topics.name([UUID(int=2)])
     assert topics.topic_id("orders") == UUID(int=2)
 
 
