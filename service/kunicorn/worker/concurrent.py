@@ -157,7 +157,7 @@ class ConcurrentRunner:
         batch = [first, *self._consumer.consume(_FETCH_RECORDS - 1, 0)]
         batch, errors = parted(batch, ends_grant)
         for tp, epoch, messages in runs(batch, self._flights.several_topics):
-            ready, wait = self._delays.split(tp, self._before_end(tp, messages))
+            ready, wait, _ = self._delays.split(tp, self._before_end(tp, messages))
             self._flights.feed(tp, epoch, ready)
             if wait is not None:
                 self._delays.put_off(tp, wait, now)

@@ -65,13 +65,14 @@ class Delays:
         self._waiting: list[tuple[int, int, Grant]] = []
         """Heap of (when it is to be fetched again, grant's number, grant)."""
 
-    def split(self, tp: TopicPartition, messages: list[Message]) -> tuple[list[Message], Wait | None]:
-        """Those whose time has come, and what the next one waits for. Handle them before `put_off`."""
+    def split(self, tp: TopicPartition, messages: list[Message]) -> tuple[list[Message], Wait | None, list[Message]]:
+        """Those whose time has come, what the next one waits for, and those that have to wait. Handle the former before
+        `put_off`."""
         delay_ms = self._table.delays.get(tp.topic)
         if delay_ms is None:
-            return messages, None
+            return messages, None, []
         count, wait = ripe(messages, delay_ms, wall_ms())
-        return messages[:count], wait
+        return messages[:count], wait, messages[count:]
 
     def put_off(self, tp: TopicPartition, wait: Wait, now: int) -> None:
         """Fetch nothing more of it for so long; not where it ended meanwhile, or waits for something else."""

@@ -57,12 +57,14 @@ def bounds_of(handling: Handling[Any]) -> Bounds | None:
 @dataclass(slots=True)
 class _Waiting:
     grant: Grant
-    rewound: int
-    """How often the grant was by then."""
+    assignments: int
+    """How many the grant had by then."""
     leader_epoch: int
     since: int
     messages: list[Message]
     bytes: int
+    put_back: bool = False
+    """Some of it was about to be handled, and only the time was over."""
 
 
 def _size(messages: list[Message]) -> int:
@@ -84,7 +86,8 @@ class Gathering:
         waiting = self._waiting.get(run.tp)
         if waiting is not None and not self._counts(waiting):
             self._forget(run.tp)
-        elif waiting is not None and waiting.leader_epoch != run.leader_epoch:
+        # Put back, it is asked for again: one epoch's records do not wait with those of another.
+        while (waiting := self._waiting.get(run.tp)) is not None and waiting.leader_epoch != run.leader_epoch:
             yield self._take(run.tp)
         grant = self._fetcher.fetching(run.tp)
         if grant is None:
@@ -104,18 +107,31 @@ class Gathering:
                 self._forget(tp)
             elif now - waiting.since >= self._bounds.wait_ns:
                 yield self._take(tp)
+            elif waiting.put_back:
+                waiting.put_back = False
+                if full := self._bounds.full(waiting.messages):
+                    yield from self._cut(tp, waiting, full, now)
+
+    def put_back(self, run: Run, now: int) -> None:
+        """The time is over within that run, of which this is left: it comes before what waits of its partition."""
+        waiting = self._waiting.get(run.tp)
+        behind = self._take(run.tp).messages if waiting is not None else []
+        if (grant := self._fetcher.fetching(run.tp)) is not None:
+            self._keep(Run(run.tp, run.leader_epoch, run.messages + behind), grant, now).put_back = True
 
     def patience(self, now: int, longest: float) -> float:
         """Seconds until the first of them has waited for long enough, at most `longest`."""
         if not self._waiting:
             return longest
+        if any(waiting.put_back for waiting in self._waiting.values()):
+            return 0.0
         oldest = min(waiting.since for waiting in self._waiting.values())
         return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
 
     def _counts(self, waiting: _Waiting) -> bool:
         """Whether its partition goes on behind it: it has the same grant still, and was not fetched again since."""
         grant = waiting.grant
-        return self._fetcher.fetching(grant.tp) is grant and waiting.rewound == grant.rewound
+        return self._fetcher.fetching(grant.tp) is grant and waiting.assignments == grant.assignments
 
     def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, now: int) -> Iterator[Run]:
         rest = waiting.messages[full:]
@@ -136,7 +152,7 @@ class Gathering:
     def _keep(self, run: Run, grant: Grant, now: int) -> _Waiting:
         waiting = self._waiting.get(run.tp)
         if waiting is None:
-            waiting = self._waiting[run.tp] = _Waiting(grant, grant.rewound, run.leader_epoch, now, [], 0)
+            waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, now, [], 0)
             grant.gathering = True
         more = _size(run.messages)
         waiting.messages += run.messages

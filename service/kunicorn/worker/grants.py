@@ -70,8 +70,8 @@ class Grant:
     """From where it is rewound to up to here, records are handled one at a time."""
     rewinds: bool = False
     """To be fetched again from the consumed offset on."""
-    rewound: int = 0
-    """How often it was: what was fetched before that comes once more."""
+    assignments: int = 0
+    """How often it was assigned to the client: what was fetched before that comes once more."""
     stopped: bool = False
     """By the supervisor: it does not go on, whatever is refused."""
     discarded: bool = False
@@ -84,6 +84,8 @@ class Grant:
     """Offsets that are done, though one before them is not."""
     gathering: bool = False
     """While fetching: some of its records wait for a fuller batch, so that the client's position is ahead of us."""
+    left_over: bool = False
+    """Likewise: some wait for the next turn."""
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
     waits_for: str = ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kunicorn.worker.flight import Lane
+    from kunicorn.worker.flight import Lane, Track
 
 LaneKey = Callable[[int, bytes | None], object]
 
@@ -24,6 +24,47 @@ LANE_KEYS: dict[str, LaneKey] = {
 """By ordering: what records of one lane have in common, by offset and key."""
 
 
+class ReadyLanes:
+    """Lanes whose first record may be started, if nothing of it has changed since: one of each partition in turn, so
+    that what comes to a partition waits for none of another one's backlog."""
+
+    def __init__(self) -> None:
+        self._of: dict[Track, deque[Lane]] = {}
+        """The partition whose turn it is comes first."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def add(self, lane: Lane, *, first: bool) -> None:
+        """`first`: before the others of its partition."""
+        lanes = self._of.get(lane.track)
+        if lanes is None:
+            self._of[lane.track] = deque((lane,))
+        elif first:
+            lanes.appendleft(lane)
+        else:
+            lanes.append(lane)
+
+    def take(self) -> Lane:
+        """The next one."""
+        track, lanes = next(iter(self._of.items()))
+        lane = lanes.popleft()
+        if not lanes:
+            del self._of[track]
+        elif len(self._of) > 1:
+            del self._of[track]
+            self._of[track] = lanes
+        return lane
+
+    def drop(self, track: Track) -> None:
+        """None of that partition is to be started."""
+        for lane in self._of.pop(track, ()):
+            lane.ready = False
+
+
 @dataclass(slots=True, eq=False)
 class Hands:
     """Changed by `Lanes` alone."""
@@ -32,8 +73,7 @@ class Hands:
     most: int
     """Records in hand at a time, over all partitions of the handler."""
     busy: int = 0
-    ready: deque[Lane] = field(default_factory=deque)
-    """Lanes whose first record may be started, if nothing of it has changed since."""
+    ready: ReadyLanes = field(default_factory=ReadyLanes)
     lane_key: LaneKey = field(init=False)
 
     def __post_init__(self) -> None:

@@ -114,7 +114,7 @@ class Lanes:
         if self._alone is not None or hands.busy >= hands.most:
             return None
         while hands.ready and not self._suspected:
-            lane = hands.ready.popleft()
+            lane = hands.ready.take()
             lane.ready = False
             if (flight := self._first(lane)) is None:
                 continue
@@ -302,10 +302,9 @@ class Lanes:
         track.bytes = 0
         track.waiting.clear()
         track.dropped.clear()
-        ready = track.hands.ready
-        for lane in (*ready, *self._suspected):
+        track.hands.ready.drop(track)
+        for lane in self._suspected:
             if lane.track is track:
                 lane.ready = False
-        track.hands.ready = deque(lane for lane in ready if lane.track is not track)
         self._suspected = deque(lane for lane in self._suspected if lane.track is not track)
         track.beyond.clear()

@@ -42,11 +42,7 @@ def make_ready(lane: Lane, *, first: bool = False) -> None:
     if lane.ready:
         return
     lane.ready = True
-    ready = lane.track.hands.ready
-    if first:
-        ready.appendleft(lane)
-    else:
-        ready.append(lane)
+    lane.track.hands.ready.add(lane, first=first)
 
 
 def done_ahead(track: Track) -> Iterator[int]:

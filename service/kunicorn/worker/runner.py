@@ -34,6 +34,7 @@ from kunicorn.worker.faults import ends_grant, meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.gathering import Bounds, Gathering, bounds_of
 from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.left_over import LeftOver
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
 from kunicorn.worker.pacing import ChunkPace
@@ -45,6 +46,8 @@ FETCH_RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
+_TURN_NS = 100_000_000
+"""So long a turn's calls may take, and the one under way then: so long may wait whoever else is due."""
 _WITHOUT_END = 2**62
 """Nanoseconds: by then everything has waited for long enough."""
 _LEASE_CHECK_SECONDS = 0.02
@@ -88,6 +91,10 @@ class Runner:
         }
         self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
         self._login = login
+        self._left_over = LeftOver(fetcher)
+        self._errors: list[Message] = []
+        """What the client gave out in place of records, behind some that are left over."""
+        self._turn_ends = 0
         self._delays = Delays(fetcher)
         self._outputs = outputs
         self._progress_cell = CONSUMED if outputs is None else HAND_OFFSET
@@ -106,6 +113,7 @@ class Runner:
         """Go on until everything is drained. Caller: the main thread; blocks."""
         while not self._fetcher.drained:
             self.progress += 1
+            self._turn_ends = self._now + _TURN_NS
             self._login.apply(self._consumer)
             self._failures.look_after_letters(self._now)
             self._try_again()
@@ -113,11 +121,13 @@ class Runner:
             self._delays.take_up(self._now)
             self._fetcher.begin_turn(self._now)
             self._handle_gathered(self._now)
-            if batch := self._fetch():
-                self._now = now_ns()
+            batch = self._fetch()
+            self._now = now_ns()
+            if batch or self._left_over:
+                self._turn_ends = self._now + _TURN_NS
                 self._handle(batch)
-            else:
-                self._now = now_ns()
+            if self._errors and not self._left_over:
+                self._meet_errors()
 
     def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
         """Interrupt the handler if it still has that record in hand; nothing else is. Caller: the control thread."""
@@ -162,6 +172,9 @@ class Runner:
 
     def _fetch(self) -> list[Message]:
         """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
+        if self._left_over:
+            room = 0 if self._errors else self._fetch_records - self._left_over.records
+            return self._consumer.consume(room, 0) if room > 0 else []
         patience = self._failures.patience(self._now, _IDLE_SECONDS)
         for gathering in self._gatherings.values():
             patience = gathering.patience(self._now, patience)
@@ -172,13 +185,24 @@ class Runner:
 
     def _handle(self, batch: list[Message]) -> None:
         batch, errors = parted(batch, ends_grant)
-        cut = gathered_runs if self._batches else runs
-        for run in cut(batch, self._fetcher.several_topics):
+        self._errors += errors
+        left_over = self._left_over
+        fetched = (gathered_runs if self._batches else runs)(batch, self._fetcher.several_topics)
+        if left_over:
+            left_over.arrived(fetched)
+        for run in left_over.runs() if left_over else fetched:
             self._handle_or_gather(run)
-        # A partition's error comes after its records, and the next comes only after it was assigned again.
-        if errors:
-            self._handle_gathered(_WITHOUT_END)
-            meet_errors(errors, self._fetcher.broken)
+            if self._now >= self._turn_ends:
+                left_over.rotate(run.tp)
+                left_over.arrived(fetched)
+                return
+
+    def _meet_errors(self) -> None:
+        """A partition's error comes after its records, and the next comes only after it was assigned again."""
+        errors, self._errors = self._errors, []
+        self._turn_ends = _WITHOUT_END
+        self._handle_gathered(_WITHOUT_END)
+        meet_errors(errors, self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
@@ -187,15 +211,21 @@ class Runner:
         if (stop := self._fetcher.stops.get(run.tp)) is not None:
             # What is dropped here moves the position on, which tells the supervisor that the end is reached.
             messages = messages[: bisect_left([message.offset() or 0 for message in messages], stop)]
-        messages, wait = self._delays.split(run.tp, messages)
+        messages, wait, late = self._delays.split(run.tp, messages)
         if messages:
             wanted = Run(run.tp, run.leader_epoch, messages)
             gathering = self._gatherings.get(self._handlings.of(run.tp.topic))
             if run.tp.topic in self._fetcher.delays:
                 # What has waited in a retry topic waits for no fuller batch: putting the rest off would let go of it.
                 gathering = None
-            for ready in [wanted] if gathering is None else gathering.add(wanted, self._now):
-                self._handle_run(*ready)
+            if gathering is None:
+                if left := self._handle_run(*wanted):
+                    # What has to wait for its time comes behind it.
+                    self._left_over.put_back(Run(run.tp, run.leader_epoch, left + late))
+                    return
+            else:
+                for full in gathering.add(wanted, self._now):
+                    self._handle_full(gathering, full)
         if wait is not None:
             self._delays.put_off(run.tp, wait, self._now)
 
@@ -203,9 +233,17 @@ class Runner:
         """What has waited for a fuller batch for long enough, as of then."""
         for gathering in self._gatherings.values():
             for run in gathering.due(now):
-                self._handle_run(*run)
+                self._handle_full(gathering, run)
+                if self._now >= self._turn_ends:
+                    return
 
-    def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> None:
+    def _handle_full(self, gathering: Gathering, run: Run) -> None:
+        """It does not wait for a fuller batch any more."""
+        if left := self._handle_run(*run):
+            gathering.put_back(Run(run.tp, run.leader_epoch, left), self._now)
+
+    def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> list[Message]:
+        """What is left of them when the turn is over: at least one call was made."""
         handling = self._handlings.of(tp.topic)
         bounds = self._bounds[handling]
         following = following_offsets(messages)
@@ -218,19 +256,22 @@ class Runner:
                 self._now = now_ns()
             # The lease comes last: hooks, and the wait for room, may outlast it.
             if not (room := self._room(tp, following[done])) or not self._within_lease():
-                return
+                return []
             end = done + min(self._chunk(bounds, tp, following[done], messages, done), room)
             timestamp = messages[done].timestamp()[1]
             grant = self._fetcher.take(tp, following[done:end], epoch, self._now, timestamp)
             if grant is None:
-                return
+                return []
             finished = self._handle_chunk(handling, grant, messages[done:end], following[done:end])
             if finished is None:
-                return
+                return []
             done += finished
             if grant.ahead:
                 messages, done = self._fetcher.unhandled(tp, messages[done:]), 0
                 following = following_offsets(messages) if messages else ()
+            if self._now >= self._turn_ends:
+                return messages[done:]
+        return []
 
     def _chunk(
         self, bounds: Bounds | None, tp: TopicPartition, following: int, messages: list[Message], done: int
@@ -304,6 +345,8 @@ class Runner:
             may = self._room(grant.tp, following[0]) and self._within_lease()
             if may and self._fetcher.retake(grant, self._now):
                 self._handle_chunk(self._handlings.of(grant.tp.topic), grant, messages, following)
+            if self._now >= self._turn_ends:
+                return
 
     def _room(self, tp: TopicPartition, following: int) -> int:
         """So many records may be handled now, the first before `following`; waits while too much is not delivered.

@@ -172,7 +172,6 @@ class SettlingFetcher(Fetcher):
 
     def _rewind(self, grant: Grant) -> None:
         grant.rewinds, grant.refused_at, grant.held = False, NO_OFFSET, ()
-        grant.rewound += 1
         self._cells[grant.at + HAND_OFFSET] = grant.handled_to
         self.singly[grant.tp] = max(grant.singly_until, self.singly.get(grant.tp, NO_OFFSET))
         grant.state = GrantState.WAITING

@@ -260,6 +260,7 @@ class GrantTable(ABC):
             return
         for grant in grants:
             grant.assigned, grant.state = True, GrantState.FETCHING
+            grant.assignments += 1
 
     def _forgotten(self, grants: list[Grant]) -> list[Grant]:
         """Those of which the client tells no position any more; the others wait for the next turn."""

@@ -228,7 +228,8 @@ def test_a_transaction_commits_the_lowest_unfinished_offset_and_what_is_done_bey
 def test_the_next_owner_leaves_out_what_is_done_beyond_the_committed_offset() -> None:
     with working("none") as worker:
         worker.start()
-        worker.handle(2)
+        (third,) = (each for each in worker.in_hand if (each.tp.partition, each.offset) == (0, 2))
+        worker.handle(worker.in_hand.index(third))
         worker.take()
         worker.senders.finish()
         successor = Worker(worker.brokers, "none", set(), 2)
@@ -277,7 +278,7 @@ def test_what_came_behind_a_refused_record_in_its_lane_is_handled_again_and_othe
     with working("key", None, (0, 0)) as worker:
         worker.start()
         for _ in range(4):
-            worker.handle(0)
+            worker.handle(worker.of(0))
         worker.take()
         worker.senders.until(0, Step.REST)
         assert worker.senders.advance(0) is Step.ASK
@@ -321,7 +322,8 @@ def test_a_refused_record_is_not_tried_again_while_another_one_of_its_lane_is_in
 def test_a_stopped_partition_is_reported_with_what_is_done_ahead_once_that_is_committed() -> None:
     with working("none") as worker:
         worker.start()
-        worker.handle(1)
+        (second,) = (each for each in worker.in_hand if (each.tp.partition, each.offset) == (0, 1))
+        worker.handle(worker.in_hand.index(second))
         for flight in list(worker.in_hand):
             worker.table.put_back(flight)
         worker.table.stop([1])

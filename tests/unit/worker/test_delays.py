@@ -75,7 +75,7 @@ def test_only_its_own_partition_is_put_off_and_fetched_again_from_that_record_on
     table.start(RETRY, 2, 40)
     table.fetcher.begin_turn(0)
     now = wall_ms()
-    ready, wait = delays.split(RETRY, sent(now - 9_000, now))
+    ready, wait, _ = delays.split(RETRY, sent(now - 9_000, now))
     assert ([each.offset() for each in ready], wait is not None) == ([0], True)
     assert delays.split(P0, sent(now))[1] is None, "an ordinary topic's record waits for nothing"
     assert wait is not None
@@ -139,7 +139,7 @@ class Several:
 
     def fetched(self, *messages: Message) -> None:
         """As the runner does with what the client gives out."""
-        ready, wait = self.delays.split(RETRY, list(messages))
+        ready, wait, _ = self.delays.split(RETRY, list(messages))
         self.flights.feed(RETRY, 0, ready)
         if wait is not None:
             self.delays.put_off(RETRY, wait, 0)

@@ -125,7 +125,7 @@ def test_what_waited_when_its_partition_was_rewound_is_forgotten(scene: Scene, e
     scene.add(P0, 5, 6)
     grant = scene.fetcher.fetching(P0)
     assert grant is not None
-    grant.rewound += 1
+    grant.assignments += 1
     assert scene.add(P0, 3, 4, now=10, epoch=epoch) == []
     assert scene.due(WAIT) == []
     assert scene.due(10 + WAIT) == [[3, 4]]
@@ -135,7 +135,7 @@ def test_nothing_is_due_of_a_partition_that_was_rewound(scene: Scene) -> None:
     scene.add(P0, 5, 6)
     grant = scene.fetcher.fetching(P0)
     assert grant is not None
-    grant.rewound += 1
+    grant.assignments += 1
     assert scene.due(WAIT) == []
     assert scene.gathering.patience(WAIT, 1.0) == 1.0
 
