@@ -80,6 +80,8 @@ class Gathering:
         self._fetcher = fetcher
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._bytes = 0
+        self._since = 0
+        """Since when what was given out last had waited."""
 
     def add(self, run: Run, now: int) -> Iterator[Run]:
         """Take these; gives what is to be handled now, in order. Handle each before asking for the next."""
@@ -109,15 +111,29 @@ class Gathering:
                 yield self._take(tp)
             elif waiting.put_back:
                 waiting.put_back = False
-                if full := self._bounds.full(waiting.messages):
-                    yield from self._cut(tp, waiting, full, now)
+                if full := self._full(tp, waiting):
+                    yield from self._cut(tp, waiting, full, waiting.since)
 
-    def put_back(self, run: Run, now: int) -> None:
-        """The time is over within that run, of which this is left: it comes before what waits of its partition."""
-        waiting = self._waiting.get(run.tp)
-        behind = self._take(run.tp).messages if waiting is not None else []
+    def rest_of(self, tp: TopicPartition) -> Iterator[Run]:
+        """What waits of that partition, as nothing more comes. Handle it before asking for the next."""
+        if (waiting := self._waiting.get(tp)) is not None:
+            if self._counts(waiting):
+                yield self._take(tp)
+            else:
+                self._forget(tp)
+
+    @property
+    def put_back_records(self) -> int:
+        """So many wait beside, or behind, what is put back."""
+        return sum(len(waiting.messages) for waiting in self._waiting.values() if waiting.put_back)
+
+    def put_back(self, run: Run) -> None:
+        """The time is over within that run, the last given out, of which this is left: it comes before what waits of
+        its partition, and has waited since then."""
+        since = self._since
+        behind = self._take(run.tp).messages if run.tp in self._waiting else []
         if (grant := self._fetcher.fetching(run.tp)) is not None:
-            self._keep(Run(run.tp, run.leader_epoch, run.messages + behind), grant, now).put_back = True
+            self._keep(Run(run.tp, run.leader_epoch, run.messages + behind), grant, since).put_back = True
 
     def patience(self, now: int, longest: float) -> float:
         """Seconds until the first of them has waited for long enough, at most `longest`."""
@@ -133,13 +149,20 @@ class Gathering:
         grant = waiting.grant
         return self._fetcher.fetching(grant.tp) is grant and waiting.assignments == grant.assignments
 
-    def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, now: int) -> Iterator[Run]:
+    def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, since: int) -> Iterator[Run]:
         rest = waiting.messages[full:]
         self._take(tp)
+        # Before it is given out: whoever's time is over then asks for nothing more. Where a record of it fails, its
+        # partition is parked, and the rest is fetched again after it.
+        if rest:
+            self._keep(Run(tp, waiting.leader_epoch, rest), waiting.grant, since)
         yield Run(tp, waiting.leader_epoch, waiting.messages[:full])
-        # A record that failed parks its partition: the rest is fetched again after it.
-        if rest and self._counts(waiting):
-            self._keep(Run(tp, waiting.leader_epoch, rest), waiting.grant, now)
+
+    def _full(self, tp: TopicPartition, waiting: _Waiting) -> int:
+        """How many of what was put back are to be handled: none of them waits while they take too much memory."""
+        if self._is_urgent(tp, waiting) or self._bytes > self._bounds.memory:
+            return len(waiting.messages)
+        return self._bounds.full(waiting.messages)
 
     def _is_urgent(self, tp: TopicPartition, waiting: _Waiting) -> bool:
         """A batch killed workers here, or its first record did: nothing is gained by waiting."""
@@ -147,12 +170,15 @@ class Gathering:
 
     def _over_memory(self) -> Iterator[Run]:
         while self._waiting and self._bytes > self._bounds.memory:
-            yield self._take(min(self._waiting, key=lambda tp: self._waiting[tp].since))
+            tp = min(self._waiting, key=lambda tp: self._waiting[tp].since)
+            yield self._take(tp)
+            if (waiting := self._waiting.get(tp)) is not None and waiting.put_back:
+                return  # The turn is over: it is the next one's first.
 
-    def _keep(self, run: Run, grant: Grant, now: int) -> _Waiting:
+    def _keep(self, run: Run, grant: Grant, since: int) -> _Waiting:
         waiting = self._waiting.get(run.tp)
         if waiting is None:
-            waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, now, [], 0)
+            waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, since, [], 0)
             grant.gathering = True
         more = _size(run.messages)
         waiting.messages += run.messages
@@ -163,6 +189,7 @@ class Gathering:
     def _take(self, tp: TopicPartition) -> Run:
         waiting = self._waiting.pop(tp)
         waiting.grant.gathering = False
+        self._since = waiting.since
         self._bytes -= waiting.bytes
         return Run(tp, waiting.leader_epoch, waiting.messages)
 

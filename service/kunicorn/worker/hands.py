@@ -5,7 +5,7 @@ Every handler of a worker has its own, with its own order; `lanes.Lanes` decides
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ class ReadyLanes:
     that what comes to a partition waits for none of another one's backlog."""
 
     def __init__(self) -> None:
-        self._of: dict[Track, deque[Lane]] = {}
+        self._of: OrderedDict[Track, deque[Lane]] = OrderedDict()
         """The partition whose turn it is comes first."""
 
     def __bool__(self) -> bool:
@@ -39,24 +39,27 @@ class ReadyLanes:
         return sum(map(len, self._of.values()))
 
     def add(self, lane: Lane, *, first: bool) -> None:
-        """`first`: before the others of its partition."""
-        lanes = self._of.get(lane.track)
+        """`first`: before all others, as a retry whose wait is over."""
+        track = lane.track
+        lanes = self._of.get(track)
         if lanes is None:
-            self._of[lane.track] = deque((lane,))
+            self._of[track] = deque((lane,))
         elif first:
             lanes.appendleft(lane)
         else:
             lanes.append(lane)
+        if first:
+            self._of.move_to_end(track, last=False)
 
     def take(self) -> Lane:
         """The next one."""
-        track, lanes = next(iter(self._of.items()))
+        track = next(iter(self._of))
+        lanes = self._of[track]
         lane = lanes.popleft()
-        if not lanes:
+        if lanes:
+            self._of.move_to_end(track)
+        else:
             del self._of[track]
-        elif len(self._of) > 1:
-            del self._of[track]
-            self._of[track] = lanes
         return lane
 
     def drop(self, track: Track) -> None:

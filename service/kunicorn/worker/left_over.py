@@ -5,7 +5,10 @@ A turn is bounded by time, so that whatever else is due does not wait for a whol
 fetched again: it goes on behind partitions that have had no turn yet.
 1. What is left counts as nothing: a partition that is stopped is reported at once, and what was left of it is dropped.
    Its consumed offset does not follow the client's position meanwhile (`Grant.left_over`).
-2. A partition's records stay in order: what is fetched of it meanwhile comes behind what is left of it.
+2. A partition's records stay in order: what is fetched of it meanwhile comes behind what is left of it, and an error
+   that ends it behind both.
+3. Whichever partition has waited longest for its turn is the next one; before those that wait alike comes what has just
+   arrived.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+from confluent_kafka import Message
 
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import Run
@@ -28,6 +33,13 @@ class _Left:
     runs: deque[Run] = field(default_factory=deque)
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    grant: Grant
+    assignments: int
+    error: Message
+
+
 class LeftOver:
     """Caller: the runner, for everything."""
 
@@ -36,7 +48,11 @@ class LeftOver:
         """About so many are kept: those of partitions that have ended count until their turn."""
         self._fetcher = fetcher
         self._left: dict[TopicPartition, _Left] = {}
-        """The next one first."""
+        """What has just arrived first."""
+        self._served: dict[TopicPartition, int] = {}
+        """When it last had a turn, in turns; the others have had none since something was left over."""
+        self._turns = 0
+        self._ends: dict[TopicPartition, _End] = {}
 
     def __bool__(self) -> bool:
         return bool(self._left)
@@ -70,7 +86,7 @@ class LeftOver:
 
     def runs(self) -> Iterator[Run]:
         """What is left, by partition. Handle each before asking for the next; `put_back` what is not."""
-        for tp in list(self._left):
+        for tp in sorted(self._left, key=lambda tp: self._served.get(tp, 0)):
             while (left := self._left.get(tp)) is not None:
                 if not self._counts(left):
                     self._drop(tp)
@@ -81,10 +97,10 @@ class LeftOver:
                     self._drop(tp)
                 yield run
 
-    def rotate(self, tp: TopicPartition) -> None:
-        """It has had its turn."""
-        if (left := self._left.pop(tp, None)) is not None:
-            self._left[tp] = left
+    def served(self, tp: TopicPartition) -> None:
+        """It has had its turn, which is over."""
+        self._turns += 1
+        self._served[tp] = self._turns
 
     def put_back(self, run: Run) -> None:
         """The time is over within that run, of which this is left."""
@@ -95,12 +111,44 @@ class LeftOver:
         else:
             self.keep([run])
 
-    def _counts(self, left: _Left) -> bool:
+    # -- errors in place of records --------------------------------------------------------------------------------
+
+    @property
+    def errors(self) -> bool:
+        """Whether some are to be met."""
+        return bool(self._ends)
+
+    def end(self, tp: TopicPartition, error: Message) -> None:
+        """The client gave that out, last of all, behind what is left of the partition."""
+        if (grant := self._fetcher.fetching(tp)) is not None:
+            self._ends[tp] = _End(grant, grant.assignments, error)
+
+    def ends(self, tp: TopicPartition) -> bool:
+        """Whether an error is to be met there, which nothing may pass."""
+        end = self._ends.get(tp)
+        return end is not None and self._counts(end)
+
+    def ending(self) -> list[TopicPartition]:
+        """Where an error is next: nothing is left before it."""
+        for tp in [tp for tp, end in self._ends.items() if not self._counts(end)]:
+            # It is assigned again, and would meet the error again, if it is still there.
+            del self._ends[tp]
+        return [tp for tp in self._ends if tp not in self._left]
+
+    def take_error(self, tp: TopicPartition) -> Message:
+        """It is met now."""
+        return self._ends.pop(tp).error
+
+    # -- internals -------------------------------------------------------------------------------------------------
+
+    def _counts(self, left: _Left | _End) -> bool:
         """Whether its partition goes on with it: it has the same grant still, and was not assigned again since."""
         grant = left.grant
         return self._fetcher.fetching(grant.tp) is grant and left.assignments == grant.assignments
 
     def _drop(self, tp: TopicPartition) -> None:
         left = self._left.pop(tp)
+        if not self._left:
+            self._served.clear()
         left.grant.left_over = False
         self.records -= sum(len(run.messages) for run in left.runs)

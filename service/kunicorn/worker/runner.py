@@ -48,8 +48,6 @@ _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
 _TURN_NS = 100_000_000
 """So long a turn's calls may take, and the one under way then: so long may wait whoever else is due."""
-_WITHOUT_END = 2**62
-"""Nanoseconds: by then everything has waited for long enough."""
 _LEASE_CHECK_SECONDS = 0.02
 _ROOM_CHECK_SECONDS = 0.5
 
@@ -92,8 +90,6 @@ class Runner:
         self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
         self._login = login
         self._left_over = LeftOver(fetcher)
-        self._errors: list[Message] = []
-        """What the client gave out in place of records, behind some that are left over."""
         self._turn_ends = 0
         self._delays = Delays(fetcher)
         self._outputs = outputs
@@ -126,7 +122,7 @@ class Runner:
             if batch or self._left_over:
                 self._turn_ends = self._now + _TURN_NS
                 self._handle(batch)
-            if self._errors and not self._left_over:
+            if self._left_over.errors:
                 self._meet_errors()
 
     def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
@@ -172,8 +168,10 @@ class Runner:
 
     def _fetch(self) -> list[Message]:
         """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
-        if self._left_over:
-            room = 0 if self._errors else self._fetch_records - self._left_over.records
+        behind = self._left_over.records + sum(gathering.put_back_records for gathering in self._gatherings.values())
+        if behind or self._left_over:
+            # No more of it than one batch: a slow handler would have all that the client can get in hand.
+            room = self._fetch_records - behind
             return self._consumer.consume(room, 0) if room > 0 else []
         patience = self._failures.patience(self._now, _IDLE_SECONDS)
         for gathering in self._gatherings.values():
@@ -185,24 +183,37 @@ class Runner:
 
     def _handle(self, batch: list[Message]) -> None:
         batch, errors = parted(batch, ends_grant)
-        self._errors += errors
         left_over = self._left_over
         fetched = (gathered_runs if self._batches else runs)(batch, self._fetcher.several_topics)
+        if left_over.errors:
+            fetched = (run for run in fetched if not left_over.ends(run.tp))
         if left_over:
             left_over.arrived(fetched)
         for run in left_over.runs() if left_over else fetched:
             self._handle_or_gather(run)
             if self._now >= self._turn_ends:
-                left_over.rotate(run.tp)
+                left_over.served(run.tp)
                 left_over.arrived(fetched)
-                return
+                break
+        for error in errors:
+            self._note_error(error)
+
+    def _note_error(self, message: Message) -> None:
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        if error is None or topic is None or partition is None or not ends_grant(error):
+            meet_errors([message], self._fetcher.broken)
+        else:
+            self._left_over.end(TopicPartition(topic, partition), message)
 
     def _meet_errors(self) -> None:
         """A partition's error comes after its records, and the next comes only after it was assigned again."""
-        errors, self._errors = self._errors, []
-        self._turn_ends = _WITHOUT_END
-        self._handle_gathered(_WITHOUT_END)
-        meet_errors(errors, self._fetcher.broken)
+        for tp in self._left_over.ending():
+            for gathering in self._gatherings.values():
+                for run in gathering.rest_of(tp):
+                    self._handle_full(gathering, run)
+            grant = self._fetcher.fetching(tp)
+            if grant is None or not grant.gathering:
+                meet_errors([self._left_over.take_error(tp)], self._fetcher.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
@@ -240,7 +251,7 @@ class Runner:
     def _handle_full(self, gathering: Gathering, run: Run) -> None:
         """It does not wait for a fuller batch any more."""
         if left := self._handle_run(*run):
-            gathering.put_back(Run(run.tp, run.leader_epoch, left), self._now)
+            gathering.put_back(Run(run.tp, run.leader_epoch, left))
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> list[Message]:
         """What is left of them when the turn is over: at least one call was made."""

@@ -4,10 +4,11 @@
    sleeps and looks again: beside a runner that waits in `poll`, a control thread would hardly ever get in.
 2. So the control thread changes the table, and that takes effect at once: a record is handled only after `take` found
    its grant fetching. The client follows at the next turn. A stopped partition may be fetched until then, in vain.
-3. A *turn* is one batch: from before the client is asked until the last record is handled or dropped. Partitions are
-   assigned and unassigned only between turns, so a batch never holds records from before a grant that is fetching.
+3. A *turn* is from before the client is asked until its batch is handled, dropped or left over for the next one.
+   Partitions are assigned and unassigned only between turns, so a batch never holds records from before a grant that is
+   fetching; what is kept beyond a turn counts only until its grant is assigned again (`Grant.assignments`).
 4. Reports are sent under the lock: what is said is in the order in which it happened.
-5. The consumed offset follows librdkafka's position only between turns, when all it has given out is handled. That
+5. The consumed offset follows librdkafka's position only between turns, where all it has given out is handled. That
    position survives an unassign for a moment (`rktp_app_pos` is reset by another thread), and would skip records of an
    assignment further back: a partition is assigned only once the client has forgotten where it was.
 """
@@ -157,7 +158,8 @@ class GrantTable(ABC):
     # -- runner --------------------------------------------------------------------------------------------------------
 
     def begin_turn(self, now: int) -> None:
-        """The last batch is done with: nothing that the client has given out is unhandled, except what is parked."""
+        """The last turn is over: nothing that the client has given out is unhandled, except what is parked, left over
+        or waits for a fuller batch."""
         due = now - self._advanced_at >= _ADVANCE_NS
         if not (due or self._leaving or self._waiting):
             return

@@ -9,6 +9,7 @@ import pytest
 
 from kunicorn.pipes.messages import FetcherStopped
 from kunicorn.pipes.orders import Batching, ProducingTarget
+from kunicorn.retry_topics import RetryTopic
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig
 from tests.system.worker.traffic import produce, seen
@@ -108,3 +109,20 @@ def test_a_retry_whose_wait_is_over_waits_for_no_backlog(
     worker.start(topic, {0: 0, 1: 0})
     wait_until(lambda: seen(processes.directory).count("1@0") == 2, "the second try", 60)
     assert backlog_before(processes.directory, "1@0", behind="1@0") < MANY
+
+
+def test_a_retry_topics_record_whose_time_has_come_waits_for_no_backlog(
+    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any]
+) -> None:
+    later = RetryTopic(f"{topic}.later", 300)
+    kafka.create_topic(topic, 1)
+    kafka.create_topic(later.name, 2)
+    produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
+    topics = [topic, later.name]
+    worker = processes.worker(form.pop("handler"), kafka.bootstrap, topics, retry_topics=[later], **form)
+    worker.start(topic, {0: 0})
+    wait_until(lambda: seen(processes.directory), "the backlog to be begun")
+    produce(kafka.bootstrap, later.name, ["late"], 1)
+    worker.start(later.name, {1: 0}, grant=2)
+    wait_until(lambda: "1@0" in seen(processes.directory), "the record of the retry topic", 60)
+    assert backlog_before(processes.directory, "1@0") < MANY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Message
@@ -194,3 +195,71 @@ def test_full_batches_are_cut_so_that_nothing_more_would_have_fitted(
     left = sizes[full:]
     assert len(left) < records
     assert most_bytes is None or len(left) <= 1 or sum(left) <= most_bytes
+
+
+# -- when the time is over ---------------------------------------------------------------------------------------------
+
+
+def put_back(scene: Scene, tp: TopicPartition, *offsets: int, epoch: int = 0) -> None:
+    scene.gathering.put_back(Run(tp, epoch, messages(tp, *offsets)))
+
+
+def test_who_asks_for_no_more_loses_nothing_of_what_waits_behind_a_full_batch(scene: Scene) -> None:
+    assert shown(islice(scene.gathering.add(Run(P0, 0, messages(P0, 0, 1, 2, 3)), 0), 1)) == [[0, 1, 2]]
+    assert scene.due(WAIT) == [[3]]
+    scene.add(P0, 4)
+    assert shown(scene.gathering.rest_of(P0)) == [[4]]
+    put_back(scene, P0, 4, 5, 6, 7)
+    assert shown(islice(scene.gathering.due(WAIT - 1), 1)) == [[4, 5, 6]]
+    assert scene.due(WAIT) == [[7]]
+
+
+def test_what_is_put_back_comes_before_what_waits_and_waits_for_nothing_but_the_next_turn(scene: Scene) -> None:
+    for run in scene.gathering.add(Run(P0, 0, messages(P0, *range(8))), 0):
+        scene.gathering.put_back(Run(P0, 0, run.messages[2:]))
+    assert scene.gathering.put_back_records == 6
+    assert scene.gathering.patience(1, 1.0) == 0.0
+    assert scene.due(1) == [[2, 3, 4, 5, 6, 7]]
+
+
+def test_what_is_put_back_and_makes_no_full_batch_waits_for_one_no_longer_than_from_the_first_on(scene: Scene) -> None:
+    scene.add(P0, 0, now=0)
+    assert scene.add(P0, 1, 2, 3, now=60) == [[0, 1, 2]]
+    put_back(scene, P0, 2)
+    assert scene.due(70) == []
+    assert scene.gathering.put_back_records == 0
+    assert scene.due(99) == []
+    assert scene.due(100) == [[2, 3]]
+
+
+def test_what_is_put_back_after_its_wait_does_not_wait_anew(scene: Scene) -> None:
+    scene.add(P0, 0, 1)
+    assert scene.due(WAIT) == [[0, 1]]
+    put_back(scene, P0, 1)
+    assert scene.due(WAIT + 1) == [[1]]
+
+
+def test_a_turn_that_is_over_sheds_no_more_memory_and_the_next_one_does(scene: Scene) -> None:
+    scene.gathering = Gathering(Bounds(3, None, WAIT, memory=1_000), scene.fetcher)
+    seen = []
+    for run in scene.gathering.add(Run(P0, 0, messages(P0, *range(9))), 0):
+        seen.append(len(run.messages))
+        scene.gathering.put_back(Run(P0, 0, run.messages[3:]))
+    assert seen == [9, 6]
+    assert scene.due(1) == [[6, 7, 8]]
+
+
+def test_what_is_put_back_of_a_partition_that_ended_is_let_go_of(scene: Scene) -> None:
+    scene.add(P0, 0, 1, 2)
+    scene.fetcher.stop([1])
+    put_back(scene, P0, 1, 2)
+    assert scene.due(WAIT) == []
+    assert scene.gathering.patience(WAIT, 1.0) == 1.0
+
+
+def test_nothing_waits_of_a_partition_from_which_nothing_more_comes(scene: Scene) -> None:
+    scene.add(P0, 0, 1)
+    scene.add(P1, 0)
+    assert shown(scene.gathering.rest_of(P0)) == [[0, 1]]
+    assert shown(scene.gathering.rest_of(P0)) == []
+    assert scene.due(WAIT) == [[0]]
