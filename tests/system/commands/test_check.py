@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,8 @@ def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[Ex
 def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")})
     assert code is ExitCode.CLEAN
+    # Who runs the tests as root is told that they do.
+    assert (lines.pop("user", None) is not None) == (os.geteuid() == 0)
     assert [line.split()[:2] for line in lines.values()] == [
         ["ok", what] for what in ("handler", "client", "allocator", "brokers", "topics", "rights", "group", "members")
     ]

@@ -1,4 +1,8 @@
-"""Whatever a worker is busy with, whoever else is due has a turn within a moment: on a real broker."""
+"""A worker that is busy with one batch looks after whoever else is due within a moment: on a real broker.
+
+Of what the client has fetched ahead beyond that batch nothing is said here: it gives records out in the order in which
+it got them.
+"""
 
 from __future__ import annotations
 
