@@ -1,68 +1,25 @@
-"""Stories by the thousand."""
+"""Stories of a worker, by the thousand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from tests.contract.stories import Stories, Tell
+from tests.contract.worker import story
 from tests.contract.worker.assembled import on_stage
-from tests.contract.worker.choices import simpler
-from tests.contract.worker.story import Memory, tell
-
-_SIMPLER_TRIES = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A story that did not hold."""
-
-    seed: int
-    number: int
-    error: BaseException
-
-    def __str__(self) -> str:
-        return (
-            f"story {self.number} of seed {self.seed}: {self.error}\n"
-            f"to read it: python -m tests.contract.worker --seed {self.seed} --story {self.number}"
-        )
-
-
-def told(seed: int, numbers: Iterable[int]) -> Found | None:
-    """Tell these; the first that does not hold, None where all do."""
+@contextmanager
+def _stage() -> Iterator[Tell]:
     with on_stage():
-        memory = Memory()
-        for number in numbers:
-            try:
-                tell(seed, number, memory)
-            except Exception as error:
-                return Found(seed, number, error)
-    return None
+        memory = story.Memory()
+
+        def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence[int] | None = None) -> None:
+            story.tell(seed, number, memory, trace, noted)
+
+        yield tell
 
 
-def read(seed: int, number: int, *, simplest: bool = True) -> list[str]:
-    """A story line by line, with what was wrong at its end; where something was, the simplest that is found like it."""
-    with on_stage():
-        memory = Memory()
-
-        def failing(noted: Sequence[int] | None, trace: list[str] | None = None) -> BaseException | None:
-            try:
-                tell(seed, number, memory, trace, noted)
-            except Exception as error:
-                return error
-            return None
-
-        noted = None
-        if simplest and (error := failing(None)) is not None:
-            kind = _kind(error)
-            noted = simpler(
-                error.choices,  # type: ignore[attr-defined]
-                lambda each: (other := failing(each)) is not None and _kind(other) == kind,
-                _SIMPLER_TRIES,
-            )
-        lines: list[str] = []
-        error = failing(noted, lines)
-        return [*lines, "it holds" if error is None else f"{type(error).__name__}: {error}"]
-
-
-def _kind(error: BaseException) -> str:
-    return "".join(each for each in str(error) if not each.isdigit())[:40]
+STORIES = Stories("tests.contract.worker", _stage, simpler_tries=400)
+told, read = STORIES.told, STORIES.read

@@ -1,0 +1,104 @@
+"""Stories that chance tells, by the thousand: which of them does not hold, and the simplest one that fails like it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.contract.worker.choices import simpler
+
+
+class Tell(Protocol):
+    """Tells one story, by its seed and number."""
+
+    def __call__(
+        self, seed: int, number: int, trace: list[str] | None = None, noted: Sequence[int] | None = None
+    ) -> None:
+        """`trace` takes its lines; `noted`: the choices, instead of those of chance. What it raises has those that
+        were made as `choices`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A story that did not hold."""
+
+    of: str
+    seed: int
+    number: int
+    error: BaseException
+
+    def __str__(self) -> str:
+        return (
+            f"story {self.number} of seed {self.seed}: {self.error}\n"
+            f"to read it: python -m {self.of} --seed {self.seed} --story {self.number}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stories:
+    """Of one kind."""
+
+    of: str
+    """The package that is run to read one."""
+    stage: Callable[[], AbstractContextManager[Tell]]
+    """Where they are told, any number of them."""
+    simpler_tries: int
+
+    def told(self, seed: int, numbers: Iterable[int]) -> Found | None:
+        """Tell these; the first that does not hold, None where all do."""
+        with self.stage() as tell:
+            for number in numbers:
+                try:
+                    tell(seed, number)
+                except Exception as error:
+                    return Found(self.of, seed, number, error)
+        return None
+
+    def read(self, seed: int, number: int, *, simplest: bool = True) -> list[str]:
+        """A story line by line, with what was wrong at its end; where something was, the simplest that is found like
+        it."""
+        with self.stage() as tell:
+
+            def failing(noted: Sequence[int] | None, trace: list[str] | None = None) -> BaseException | None:
+                try:
+                    tell(seed, number, trace, noted)
+                except Exception as error:
+                    return error
+                return None
+
+            noted = None
+            if simplest and (error := failing(None)) is not None:
+                kind = _kind(error)
+                noted = simpler(
+                    error.choices,  # type: ignore[attr-defined]
+                    lambda each: (other := failing(each)) is not None and _kind(other) == kind,
+                    self.simpler_tries,
+                )
+            lines: list[str] = []
+            error = failing(noted, lines)
+            return [*lines, "it holds" if error is None else f"{type(error).__name__}: {error}"]
+
+    def main(self, about: str | None, stories: int) -> int:
+        """What `python -m` does with its arguments; the exit status: 1 where something did not hold."""
+        parser = argparse.ArgumentParser(prog=f"python -m {self.of}", description=about)
+        parser.add_argument("--seed", type=int, required=True)
+        parser.add_argument(
+            "--story", type=int, help="print this one; where it fails, the simplest one that fails like it"
+        )
+        parser.add_argument("--whole", action="store_true", help="print it as it is, not a simpler one")
+        parser.add_argument("--stories", type=int, default=stories, help="tell so many")
+        asked = parser.parse_args()
+        if asked.story is not None:
+            lines = self.read(asked.seed, asked.story, simplest=not asked.whole)
+            print("\n".join(lines))
+            return int(lines[-1] != "it holds")
+        found = self.told(asked.seed, range(asked.stories))
+        print(found or f"{asked.stories} stories of seed {asked.seed} hold")
+        return int(found is not None)
+
+
+def _kind(error: BaseException) -> str:
+    return "".join(each for each in str(error) if not each.isdigit())[:40]
