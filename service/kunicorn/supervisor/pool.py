@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from kunicorn.supervisor.processes import watch_exit
 from kunicorn.supervisor.template import Template, TemplateDied
 from kunicorn.supervisor.templates import Templates
 from kunicorn.supervisor.worker import LEDGER_SLOTS, WorkerProcess, WorkerState
+from kunicorn.wire.backoff import Backoff
 
 log = logs.get("kunicorn.pool")
 
@@ -199,21 +201,21 @@ class Pool:
     # -- one place -----------------------------------------------------------------------------------------------
 
     async def _keep(self, place: Place) -> None:
-        failures = 0
+        backoff, failed = Backoff(_BACKOFF, _BACKOFF_MAX, random.Random()), False
         while not self.stopping:
             try:
                 await self.spawn(place, self.blueprint, on_trial=False)
             except (TemplateDied, OSError) as error:
                 # Also for want of processes, memory or descriptors: the others go on, and there may be some again.
                 log.warning(f"worker {place.number} could not be forked: {error}", worker=place.number)
-                place.backing_off = failures > 0
-                await asyncio.sleep(min(_BACKOFF * 2.0**failures, _BACKOFF_MAX))
-                failures += 1
+                place.backing_off, failed = failed, True
+                await asyncio.sleep(backoff.next())
                 continue
             except Exception as error:
                 self._fatal(error)
                 return
-            failures, place.backing_off = 0, False
+            place.backing_off = failed = False
+            backoff.reset()
             await place.vacant()
             if not self.stopping:
                 await self._back_off(place)

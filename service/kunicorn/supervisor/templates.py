@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Callable, Sequence
 
 from kunicorn.allocator import is_loaded
@@ -13,10 +14,11 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.pipes.template_messages import Preload, TemplateReady
 from kunicorn.supervisor.spawning import Spawned, spawn
 from kunicorn.supervisor.template import Template, TemplateDied
+from kunicorn.wire.backoff import Backoff
 
 log = logs.get("kunicorn.template")
 
-_BACKOFF, _BACKOFF_MAX = 0.1, 5.0
+_BACKOFF, _BACKOFF_MAX = 0.2, 5.0
 _TRIES_AT_START = 3
 
 
@@ -73,6 +75,7 @@ class Templates:
     async def keep(self) -> None:
         """Have one, for ever."""
         failures, loaded_before = 0, False
+        backoff = _backoff()
         self._template = template = self._own(self._first)
         while True:
             try:
@@ -92,6 +95,7 @@ class Templates:
                     return
             else:
                 failures, loaded_before = 0, True
+                backoff.reset()
                 if template is self._template:
                     _tell(template, answer, self._preload)
                     self._in_use()
@@ -102,18 +106,17 @@ class Templates:
             self._template.close()
             self.state = "backing-off" if failures else "starting"
             if failures:
-                await asyncio.sleep(min(_BACKOFF * 2.0**failures, _BACKOFF_MAX))
+                await asyncio.sleep(backoff.next())
             self._template = template = await self._another()
 
     async def _another(self) -> Template:
         """A template in place of a dead one; tried again where none can be started, as the workers go on."""
-        failures = 0
+        backoff = _backoff()
         while True:
             try:
                 return self._own(spawn(self._preload))
             except OSError as error:
-                failures += 1
-                wait = min(_BACKOFF * 2.0**failures, _BACKOFF_MAX)
+                wait = backoff.next()
                 log.warning(f"no template can be started, trying again in {wait:.1f} s: {error}")
                 await asyncio.sleep(wait)
 
@@ -149,6 +152,10 @@ class Templates:
         self.keepers = self._template.keepers
         self.state = "ready"
         self._ready.set()
+
+
+def _backoff() -> Backoff:
+    return Backoff(_BACKOFF, _BACKOFF_MAX, random.Random())
 
 
 def _tell(template: Template, answer: TemplateReady, preload: Preload) -> None:

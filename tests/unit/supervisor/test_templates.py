@@ -16,7 +16,7 @@ from kunicorn.supervisor.spawning import Spawned
 from kunicorn.supervisor.templates import Templates
 
 PRELOAD = Preload(["shop:handle"], [], 1, "info", "text", "")
-WITHOUT_END = 1000
+WITHOUT_END = 10_000
 
 
 class Played:
@@ -94,4 +94,15 @@ async def test_a_dead_template_is_replaced_as_soon_as_processes_are_to_be_had_ag
     await turns(lambda: machine.started == 2)
     assert not keeping.done()
     machine.fatal.assert_not_called()
+    keeping.cancel()
+
+
+async def test_a_shortage_of_processes_may_last_for_days(machine: Machine) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first = await machine.templates.current()
+    # Two to that power is no number of seconds that a float can hold.
+    machine.refusals = 1100
+    first.dead.set()
+    await turns(lambda: machine.started == 2 or keeping.done())
+    assert not keeping.done()
     keeping.cancel()
