@@ -13,7 +13,7 @@ from kunicorn.pipes import clock
 from kunicorn.supervisor.fetchers import Fetchers
 from kunicorn.supervisor.partition import Partition
 from kunicorn.supervisor.source import Source
-from kunicorn.supervisor.starts import Offsets, Starts, begin, recover
+from kunicorn.supervisor.starts import Offsets, Starts, begin, in_stretches, recover
 from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
@@ -23,8 +23,6 @@ _T = TypeVar("_T")
 _PAUSE, _PAUSE_MAX = 0.1, 2.0
 _COMMIT_PATIENCE = 1.0
 """Seconds that partitions without a start wait for the commits of those that have one, before both are tried again."""
-_AT_A_STRETCH = 250
-"""So many partitions halt, each with its line in the log, before the loop has another turn."""
 
 
 class Resolver:
@@ -89,11 +87,9 @@ class Resolver:
                 pause = min(pause * 2, _PAUSE_MAX)
 
     async def _halt(self, reasons: Mapping[TopicPartition, str], left: Mapping[TopicPartition, Partition]) -> None:
-        for number, (tp, reason) in enumerate(reasons.items(), 1):
+        async for tp, reason in in_stretches(reasons.items()):
             if tp in left and self._waits(left[tp]):
                 self._fetchers.halt(tp, reason)
-            if number % _AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
 
     async def _choose(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> None:
         """Commit what was chosen, and hand out each as it is taken: one that is refused holds up no other."""

@@ -15,10 +15,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.error_codes import ErrorCode, name_of
@@ -29,6 +29,8 @@ from kunicorn.pipes import marks
 from kunicorn.topics import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
 log = logs.get("kunicorn.starts")
+
+T = TypeVar("T")
 
 _AT_A_STRETCH = 250
 """So many partitions are told of in the log, each for itself, before the loop has another turn."""
@@ -188,6 +190,14 @@ def _take(starts: Starts, chosen: Mapping[TopicPartition, Position], policy: str
         log.info(f"{len(chosen)} partitions were never committed: starting by policy", policy=policy, at=shown)
 
 
+async def in_stretches(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each of them, with a turn of the loop now and then: there may be thousands, and each has its line in the log."""
+    for number, each in enumerate(items, 1):
+        yield each
+        if number % _AT_A_STRETCH == 0:
+            await asyncio.sleep(0)
+
+
 async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Starts:
     """Start offsets by time, for partitions that [assign] names; the log's end where all records are older.
 
@@ -224,12 +234,10 @@ async def recover(
     )
     epochs = {tp: position.leader_epoch for tp, position in lost.items() if position.leader_epoch != NO_EPOCH}
     ends = await offsets.epoch_ends(epochs) if epochs else {}
-    for tp, position in lost.items():
+    async for tp, position in in_stretches(lost.items()):
         first, last = earliest.get(tp), latest.get(tp)
         if first is None or last is None or first.error or last.error:
             continue
-        if len(starts.chosen) % _AT_A_STRETCH == _AT_A_STRETCH - 1:
-            await asyncio.sleep(0)
         target = _nearest(position, first.offset, last.offset, ends.get(tp), policies[tp])
         starts.chosen[tp] = Position(target)
         log.warning(

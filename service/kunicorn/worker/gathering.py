@@ -145,9 +145,7 @@ class Gathering:
         return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
 
     def _counts(self, waiting: _Waiting) -> bool:
-        """Whether its partition goes on behind it: it has the same grant still, and was not fetched again since."""
-        grant = waiting.grant
-        return self._fetcher.fetching(grant.tp) is grant and waiting.assignments == grant.assignments
+        return self._fetcher.goes_on_behind(waiting.grant, waiting.assignments)
 
     def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, since: int) -> Iterator[Run]:
         rest = waiting.messages[full:]

@@ -142,9 +142,7 @@ class LeftOver:
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _counts(self, left: _Left | _End) -> bool:
-        """Whether its partition goes on with it: it has the same grant still, and was not assigned again since."""
-        grant = left.grant
-        return self._fetcher.fetching(grant.tp) is grant and left.assignments == grant.assignments
+        return self._fetcher.goes_on_behind(left.grant, left.assignments)
 
     def _drop(self, tp: TopicPartition) -> None:
         left = self._left.pop(tp)

@@ -179,6 +179,11 @@ class GrantTable(ABC):
         grant = self._by_partition.get(tp)
         return grant if grant is not None and grant.state is GrantState.FETCHING else None
 
+    def goes_on_behind(self, grant: Grant, assignments: int) -> bool:
+        """Whether what was fetched of it, when it had been assigned so many times, comes next: its records may be
+        handled, and it was not fetched again since."""
+        return self.fetching(grant.tp) is grant and grant.assignments == assignments
+
     def put_off(self, tp: TopicPartition, why: str) -> Grant | None:
         """Give out nothing more of it until it is taken up: its next record waits for its time, in a retry topic."""
         with self._lock:
