@@ -87,7 +87,7 @@ _BYTES_PER_MB = 1024 * 1024
 _QUEUE_SHARE = 8
 """One eighth of the memory for prefetched values: librdkafka counts payload only, small records take many times it."""
 _AHEAD_SHARE = 16
-"""One sixteenth for records that wait for a free hand, where several are in hand at a time."""
+"""One sixteenth for records that wait for a free hand, or for their turn."""
 _MIN_QUEUE_KBYTES, _MAX_QUEUE_KBYTES = 1024, 262_144
 _MIN_FETCH_BYTES, _MAX_FETCH_BYTES = 131_072, 52_428_800
 """Less makes a fetch of every few hundred records; a larger record gets through alone whatever the limit (KIP-74)."""
@@ -217,7 +217,7 @@ def _memory(megabytes: int, brokers: int) -> dict[str, Property]:
 
 
 def ahead_bytes(memory_per_worker_mb: int) -> int:
-    """How much a worker with several records in hand takes out of the client's queue ahead of its handlers."""
+    """How much a worker takes out of the client's queue ahead of its handlers."""
     return memory_per_worker_mb * _BYTES_PER_MB // _AHEAD_SHARE
 
 

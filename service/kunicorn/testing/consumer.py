@@ -50,6 +50,7 @@ class MemoryConsumer:
         self._idle = idle
         self._fetching: dict[tuple[str, int], int] = {}
         self._given: dict[tuple[str, int], int] = {}
+        self._paused: set[tuple[str, int]] = set()
 
     def poll(self, timeout: float = -1) -> Message | None:
         """The next record; None if there is none."""
@@ -60,10 +61,10 @@ class MemoryConsumer:
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to so many records."""
-        found = self._log.read(self._fetching, num_messages)
-        for message in found:
-            place = message.topic() or "", message.partition() or 0
-            self._given[place] = self._fetching[place]
+        positions = {place: at for place, at in self._fetching.items() if place not in self._paused}
+        found = self._log.read(positions, num_messages)
+        for place in {(message.topic() or "", message.partition() or 0) for message in found}:
+            self._given[place] = self._fetching[place] = positions[place]
         return found
 
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -80,6 +81,14 @@ class MemoryConsumer:
             if self._fetching.pop((each.topic, each.partition), None) is None:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
             self._given.pop((each.topic, each.partition), None)
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Hand out nothing of these until `resume`."""
+        self._paused |= {(each.topic, each.partition) for each in partitions}
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Go on with these behind the last record handed out."""
+        self._paused -= {(each.topic, each.partition) for each in partitions}
 
     def assignment(self) -> list[TopicPartition]:
         """What is assigned."""

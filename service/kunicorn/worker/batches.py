@@ -20,6 +20,16 @@ class Run(NamedTuple):
     messages: list[Message]
 
 
+_MESSAGE_BYTES = 500
+"""What a message takes besides its value, in librdkafka and as Python's object."""
+
+
+def kept_bytes(messages: Sequence[Message]) -> int:
+    """What they take in memory, about: keys and headers are taken to be as large as the first one's."""
+    beside_value = _MESSAGE_BYTES + len(messages[0].key() or b"") + headers_bytes(messages[0])
+    return sum(map(len, messages)) + beside_value * len(messages)
+
+
 def headers_bytes(message: Message) -> int:
     """What its headers take. Whoever counts those of many looks at one of them, as producers set the same on every
     record: reading them costs as much as all the rest of a record."""

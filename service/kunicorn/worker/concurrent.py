@@ -33,6 +33,7 @@ from kunicorn.worker.flight import Flight
 from kunicorn.worker.flights import Flights
 from kunicorn.worker.grants import Attempt
 from kunicorn.worker.hands import Hands
+from kunicorn.worker.head_of_line import HeadOfLine
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
 
@@ -71,6 +72,7 @@ class ConcurrentRunner:
         self._failures = failures
         self._login = login
         self._delays = Delays(flights)
+        self._line = HeadOfLine(flights, flights)
         self._failed: deque[tuple[Flight, BaseException]] = deque()
         self._stirred = threading.Event()
         """There is room again, or something has failed."""
@@ -145,7 +147,7 @@ class ConcurrentRunner:
 
     def _fetch(self, now: int) -> None:
         patience = self._failures.patience(now, _IDLE_SECONDS)
-        if self._flights.full:
+        if not (room := self._line.room(now)):
             self._waits_for_room = True
             self._stirred.wait(patience)
             self._stirred.clear()
@@ -154,7 +156,8 @@ class ConcurrentRunner:
         first = self._consumer.poll(0 if self._failed else patience)
         if first is None:
             return
-        batch = [first, *self._consumer.consume(_FETCH_RECORDS - 1, 0)]
+        batch = [first, *self._consumer.consume(min(_FETCH_RECORDS, room) - 1, 0)]
+        self._line.took(batch)
         batch, errors = parted(batch, ends_grant)
         for tp, epoch, messages in runs(batch, self._flights.several_topics):
             ready, wait, _ = self._delays.split(tp, self._before_end(tp, messages))

@@ -26,8 +26,8 @@ from kunicorn.worker.table import PARKED_TOLD, Parts
 class DeliveringFlights(Flights):
     """See the module's head. A `Settles`, by the flights' numbers."""
 
-    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands], ahead_bytes: int, outbox: Outbox) -> None:
-        super().__init__(parts, hands_of, ahead_bytes)
+    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands], outbox: Outbox) -> None:
+        super().__init__(parts, hands_of)
         self.delivered: Callable[[], None] = lambda: None
         """Called when more may start than before. Set by the runner; caller: the sender's thread."""
         self.refused: Callable[[Flight, BaseException], None] = lambda flight, error: None

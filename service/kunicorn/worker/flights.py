@@ -7,7 +7,7 @@ client's own calls between turns. A grant that ends is reported when its last re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from confluent_kafka import KafkaException, Message
@@ -43,13 +43,13 @@ _FED_AT_ONCE = 50
 class Flights(GrantTable):
     """The table; see the module's head."""
 
-    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands], ahead_bytes: int) -> None:
-        """`hands_of`: by topic, its handler's. `ahead_bytes`: so much is kept in memory for when a hand is free."""
+    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands]) -> None:
+        """`hands_of`: by topic, its handler's."""
         super().__init__(parts)
         parts.ledger.use_marks()
         self._hands_of = hands_of
         self._lanes = Lanes()
-        self._ahead = Ahead(self._lanes, ahead_bytes)
+        self._ahead = Ahead(self._lanes, parts.ahead_bytes)
         self._handed: dict[int, Handed] = {}
         self._faulty: list[tuple[Handed, FailureKind, str]] = []
         """Behind the records that are still queued the client has an error, and which."""
@@ -86,6 +86,16 @@ class Flights(GrantTable):
     def full(self) -> bool:
         """So much is kept already that nothing more is to be fetched."""
         return self._ahead.full
+
+    @property
+    def bytes(self) -> int:
+        """Of all that waits for a free hand."""
+        return self._lanes.bytes
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Of which something waits for a free hand."""
+        with self._lock:
+            return [handed.track.tp for handed in self._handed.values() if handed.track.bytes]
 
     def feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
         """These were fetched. What is not ours any more is dropped."""

@@ -17,12 +17,9 @@ from kunicorn.handling.handlings import Handling
 from kunicorn.handling.partial import fitting
 from kunicorn.pipes.clock import NANOSECONDS
 from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker.batches import Run, headers_bytes
+from kunicorn.worker.batches import Run, kept_bytes
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant
-
-_MESSAGE_BYTES = 500
-"""What a message takes besides its value, in librdkafka and as Python's object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +62,6 @@ class _Waiting:
     bytes: int
     put_back: bool = False
     """Some of it was about to be handled, and only the time was over."""
-
-
-def _size(messages: list[Message]) -> int:
-    beside_value = _MESSAGE_BYTES + len(messages[0].key() or b"") + headers_bytes(messages[0])
-    return sum(map(len, messages)) + beside_value * len(messages)
 
 
 class Gathering:
@@ -123,9 +115,9 @@ class Gathering:
                 self._forget(tp)
 
     @property
-    def put_back_records(self) -> int:
-        """So many wait beside, or behind, what is put back."""
-        return sum(len(waiting.messages) for waiting in self._waiting.values() if waiting.put_back)
+    def puts_back(self) -> bool:
+        """Whether some of what waits was put back, and is to be handled with the next turn."""
+        return any(waiting.put_back for waiting in self._waiting.values())
 
     def put_back(self, run: Run) -> None:
         """The time is over within that run, the last given out, of which this is left: it comes before what waits of
@@ -139,7 +131,7 @@ class Gathering:
         """Seconds until the first of them has waited for long enough, at most `longest`."""
         if not self._waiting:
             return longest
-        if any(waiting.put_back for waiting in self._waiting.values()):
+        if self.puts_back:
             return 0.0
         oldest = min(waiting.since for waiting in self._waiting.values())
         return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
@@ -178,7 +170,7 @@ class Gathering:
         if waiting is None:
             waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, since, [], 0)
             grant.gathering = True
-        more = _size(run.messages)
+        more = kept_bytes(run.messages)
         waiting.messages += run.messages
         waiting.bytes += more
         self._bytes += more

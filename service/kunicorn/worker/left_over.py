@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Message
 
 from kunicorn.topics import TopicPartition
-from kunicorn.worker.batches import Run
+from kunicorn.worker.batches import Run, kept_bytes
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.grants import Grant
 
@@ -31,6 +31,7 @@ class _Left:
     assignments: int
     """How many the grant had by then."""
     runs: deque[Run] = field(default_factory=deque)
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class LeftOver:
     """Caller: the runner, for everything."""
 
     def __init__(self, fetcher: Fetcher) -> None:
-        self.records = 0
-        """About so many are kept: those of partitions that have ended count until their turn."""
+        self.bytes = 0
+        """About so much is kept: what is left of partitions that have ended counts until their turn."""
         self._fetcher = fetcher
         self._left: dict[TopicPartition, _Left] = {}
         """What has just arrived first."""
@@ -56,6 +57,10 @@ class LeftOver:
 
     def __bool__(self) -> bool:
         return bool(self._left)
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Of which something is left."""
+        return self._left.keys()
 
     def keep(self, runs: Iterable[Run]) -> None:
         """These are not begun: behind what is left of their partitions, and behind the other partitions."""
@@ -70,7 +75,7 @@ class LeftOver:
                 grant.left_over = True
                 left = self._left[run.tp] = _Left(grant, grant.assignments)
             left.runs.append(run)
-            self.records += len(run.messages)
+            self._count(left, kept_bytes(run.messages))
 
     def arrived(self, runs: Iterable[Run]) -> None:
         """These were fetched: partitions of which nothing was left come first."""
@@ -92,7 +97,7 @@ class LeftOver:
                     self._drop(tp)
                     break
                 run = left.runs.popleft()
-                self.records -= len(run.messages)
+                self._count(left, -kept_bytes(run.messages))
                 if not left.runs:
                     self._drop(tp)
                 yield run
@@ -107,7 +112,7 @@ class LeftOver:
         left = self._left.get(run.tp)
         if left is not None and self._counts(left):
             left.runs.appendleft(run)
-            self.records += len(run.messages)
+            self._count(left, kept_bytes(run.messages))
         else:
             self.keep([run])
 
@@ -149,4 +154,8 @@ class LeftOver:
         if not self._left:
             self._served.clear()
         left.grant.left_over = False
-        self.records -= sum(len(run.messages) for run in left.runs)
+        self.bytes -= left.bytes
+
+    def _count(self, left: _Left, more: int) -> None:
+        left.bytes += more
+        self.bytes += more

@@ -211,14 +211,14 @@ def assemble(
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
     lifecycle = Lifecycle(handlings, report)
-    parts = Parts(consumer, topics, ledger, Meter(), lifecycle.report)
+    parts = Parts(consumer, topics, ledger, Meter(), lifecycle.report, configure.ahead_bytes)
     letters = _letters(configure, login, outputs, makers)
     policies = lambda topic: handlings.of(topic).policies_in(topic)  # noqa: E731
     fetcher: Flights | Fetcher
     runner: ConcurrentRunner | Runner
     if isinstance(handlings.every[0].calls, Threads | Tasks):
         hands = _hands(handlings, configure)
-        fetcher = flights = _flights(parts, lambda topic: hands[handlings.of(topic)], configure.ahead_bytes, sending)
+        fetcher = flights = _flights(parts, lambda topic: hands[handlings.of(topic)], sending)
         crews = {hands[each]: each.calls for each in handlings.every}
         failed = Failures(flights, policies, letters)
         runner = ConcurrentRunner(consumer, flights, ledger, crews, lifecycle, failed, login)
@@ -241,11 +241,11 @@ def _hands(handlings: Handlings[Any], configure: Configure) -> dict[Handling[Any
     }
 
 
-def _flights(parts: Parts, hands_of: Callable[[str], Hands], ahead_bytes: int, sending: Sending | None) -> Flights:
+def _flights(parts: Parts, hands_of: Callable[[str], Hands], sending: Sending | None) -> Flights:
     if sending is None:
-        return Flights(parts, hands_of, ahead_bytes)
+        return Flights(parts, hands_of)
     kind = CommittingFlights if sending.in_transactions else DeliveringFlights
-    return kind(parts, hands_of, ahead_bytes, sending.outbox)
+    return kind(parts, hands_of, sending.outbox)
 
 
 def _letters(configure: Configure, login: Login, outputs: Outputs | None, makers: Makers) -> Letters | None:

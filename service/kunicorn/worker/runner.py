@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, Message
@@ -34,6 +34,7 @@ from kunicorn.worker.faults import ends_grant, meet_errors
 from kunicorn.worker.fetcher import Fetcher
 from kunicorn.worker.gathering import Bounds, Gathering, bounds_of
 from kunicorn.worker.grants import Attempt, Grant, GrantState
+from kunicorn.worker.head_of_line import HeadOfLine
 from kunicorn.worker.left_over import LeftOver
 from kunicorn.worker.lifecycle import Lifecycle
 from kunicorn.worker.login import Login
@@ -90,6 +91,7 @@ class Runner:
         self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
         self._login = login
         self._left_over = LeftOver(fetcher)
+        self._line = HeadOfLine(fetcher, self._left_over)
         self._turn_ends = 0
         self._delays = Delays(fetcher)
         self._outputs = outputs
@@ -167,12 +169,12 @@ class Runner:
     # -- fetching --------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> list[Message]:
-        """What there is. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
-        behind = self._left_over.records + sum(gathering.put_back_records for gathering in self._gatherings.values())
-        if behind or self._left_over:
-            # No more of it than one batch: a slow handler would have all that the client can get in hand.
-            room = self._fetch_records - behind
-            return self._consumer.consume(room, 0) if room > 0 else []
+        """What there is, to be handled; nothing where something is left over, behind which it comes. `consume(n, t)`
+        alone would wait the whole `t` unless `n` records come."""
+        if self._left_over or any(gathering.puts_back for gathering in self._gatherings.values()):
+            self._fetch_behind()
+            return []
+        self._line.let_on()
         patience = self._failures.patience(self._now, _IDLE_SECONDS)
         for gathering in self._gatherings.values():
             patience = gathering.patience(self._now, patience)
@@ -181,14 +183,31 @@ class Runner:
             return []
         return [first, *self._consumer.consume(self._fetch_records - 1, 0)]
 
-    def _handle(self, batch: list[Message]) -> None:
+    def _fetch_behind(self) -> None:
+        """Keep all that the client has, as far as there is room."""
+        until = self._now + _TURN_NS
+        while self._now < until and (room := self._line.room(self._now)):
+            batch = self._consumer.consume(min(self._fetch_records, room), 0)
+            if not batch:
+                return
+            self._line.took(batch)
+            fetched, errors = self._parted(batch)
+            self._left_over.arrived(fetched)
+            for error in errors:
+                self._note_error(error)
+            self._now = now_ns()
+
+    def _parted(self, batch: list[Message]) -> tuple[Iterator[Run], list[Message]]:
+        """What is to be handled of it, and the client's errors, which come behind that."""
         batch, errors = parted(batch, ends_grant)
-        left_over = self._left_over
         fetched = (gathered_runs if self._batches else runs)(batch, self._fetcher.several_topics)
-        if left_over.errors:
-            fetched = (run for run in fetched if not left_over.ends(run.tp))
-        if left_over:
-            left_over.arrived(fetched)
+        if self._left_over.errors:
+            fetched = (run for run in fetched if not self._left_over.ends(run.tp))
+        return fetched, errors
+
+    def _handle(self, batch: list[Message]) -> None:
+        left_over = self._left_over
+        fetched, errors = self._parted(batch)
         for run in left_over.runs() if left_over else fetched:
             self._handle_or_gather(run)
             if self._now >= self._turn_ends:

@@ -58,6 +58,8 @@ class Parts(NamedTuple):
     meter: Meter
     report: Callable[[FromWorker], None]
     """Sends one message to the supervisor."""
+    ahead_bytes: int
+    """So much is kept in memory of what was fetched and is not begun."""
 
 
 class GrantTable(ABC):
@@ -76,7 +78,7 @@ class GrantTable(ABC):
         self.delays: Mapping[str, int] = {}
         """Retry topics: milliseconds that their records wait before they are handled."""
         self.draining = False
-        self._consumer, self._known_topics, self._ledger, self._meter, self._report = parts
+        self._consumer, self._known_topics, self._ledger, self._meter, self._report, self.ahead_bytes = parts
         self._cells = parts.ledger.cells
         self._lock = threading.Lock()
         self._grants: dict[int, Grant] = {}
@@ -87,6 +89,10 @@ class GrantTable(ABC):
         self._leaving: set[TopicPartition] = set()
         """Assigned to the client, but for a grant that is not fetching any more."""
         self._advanced_at = 0
+        self.held_back: set[TopicPartition] = set()
+        """Assigned, and the client gives out nothing of them; changed by the runner."""
+        self.came_at = -NANOSECONDS * 60
+        """When a partition was assigned last that was not there before, or had waited for its time."""
 
     @property
     def drained(self) -> bool:
@@ -169,10 +175,24 @@ class GrantTable(ABC):
                 self._advanced_at = now
                 self._advance()
             if self._leaving:
+                # Held back when it left, it would be so when it is assigned again.
+                self._let_on(self.held_back & self._leaving)
                 self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self._leaving])
                 self._leaving.clear()
             waiting, self._waiting = self._waiting, []
-            self._assign([g for g in waiting if g.number in self._grants and g.state is GrantState.WAITING])
+            self._assign([g for g in waiting if g.number in self._grants and g.state is GrantState.WAITING], now)
+
+    def hold_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the client give out nothing more of these until `let_on`, and throw away what it has fetched of them
+        (librdkafka's `rd_kafka_toppar_pause_resume`): whatever else it has comes next."""
+        more = {tp for tp in partitions if tp not in self.held_back and self.fetching(tp) is not None}
+        if more:
+            self._consumer.pause([ClientPartition(*tp) for tp in more])
+            self.held_back |= more
+
+    def let_on(self) -> None:
+        """Those held back are fetched again, from where the client had come to with them."""
+        self._let_on(set(self.held_back))
 
     def fetching(self, tp: TopicPartition) -> Grant | None:
         """The partition's grant, if it is one whose records may be handled."""
@@ -205,6 +225,11 @@ class GrantTable(ABC):
         with self._lock:
             if (grant := self.fetching(tp)) is not None:
                 self._fail(grant, kind, max(self._cells[grant.at + CONSUMED], grant.handled_to), error)
+
+    def _let_on(self, partitions: set[TopicPartition]) -> None:
+        if partitions:
+            self._consumer.resume([ClientPartition(*tp) for tp in partitions])
+            self.held_back -= partitions
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
@@ -255,7 +280,7 @@ class GrantTable(ABC):
         if self._by_partition.get(grant.tp) is grant:
             del self._by_partition[grant.tp]
 
-    def _assign(self, grants: list[Grant]) -> None:
+    def _assign(self, grants: list[Grant], now: int) -> None:
         if not (grants := self._forgotten(grants)):
             return
         targets = [grant.from_where(self._cells) for grant in grants]
@@ -265,6 +290,8 @@ class GrantTable(ABC):
             for grant in grants:
                 self._refuse(grant, error)
             return
+        if any(not grant.assignments or grant.waits_for == "delay" for grant in grants):
+            self.came_at = now
         for grant in grants:
             grant.assigned, grant.state = True, GrantState.FETCHING
             grant.assignments += 1

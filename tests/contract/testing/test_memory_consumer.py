@@ -93,3 +93,14 @@ def test_messages_tell_the_same(consumer: Any) -> None:
     told = (message.topic(), message.partition(), message.offset(), message.value(), message.key(), message.error())
     assert told == ("orders", 0, 0, b"a", None, None)
     assert not message.headers()
+
+
+def test_a_partition_that_is_paused_goes_on_behind_its_last_record_when_it_is_resumed(consumer: Any) -> None:
+    consumer.incremental_assign([TopicPartition("orders", 0, 0)])
+    assert fetch(consumer, 1) == [(0, 0)]
+    consumer.pause([TopicPartition("orders", 0)])
+    consumer.incremental_assign([TopicPartition("orders", 1, 0)])
+    assert fetch(consumer, 3) == [(1, 0), (1, 1), (1, 2)], "what the client had fetched of the other is thrown away"
+    assert consumer.consume(1, 0.2) == []
+    consumer.resume([TopicPartition("orders", 0)])
+    assert fetch(consumer, 2) == [(0, 1), (0, 2)]

@@ -79,6 +79,7 @@ class StoryConsumer:
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
         self._fetching: dict[Place, int] = {}
+        self._paused: set[Place] = set()
         self._given: dict[Place, int] = {}
         """Positions, of the last assignment."""
         self._forgotten_at: dict[Place, int] = {}
@@ -112,7 +113,7 @@ class StoryConsumer:
 
     def _take(self, most: int) -> list[Message]:
         found: list[Message] = []
-        places = list(self._fetching)
+        places = [place for place in self._fetching if place not in self._paused]
         if most == 1 and len(places) > 1:
             first = self._teller.below(len(places))
             places = places[first:] + places[:first]
@@ -152,8 +153,24 @@ class StoryConsumer:
             place = Place(each.topic, each.partition)
             if self._fetching.pop(place, None) is None:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
+            assert place not in self._paused, f"{place} would be paused when it is assigned again"
             kept_ns = (1 + self._teller.below(100)) * 1_000_000 if self._teller.keeps_positions else 0
             self._forgotten_at[place] = STEPS.now + kept_ns
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        STEPS.check()
+        self._paused |= self._assigned(partitions)
+        self._teller.note(lambda: f"pauses {' '.join(str(each.partition) for each in partitions)}")
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        STEPS.check()
+        self._paused -= self._assigned(partitions)
+        self._teller.note(lambda: f"resumes {' '.join(str(each.partition) for each in partitions)}")
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> set[Place]:
+        places = {Place(each.topic, each.partition) for each in partitions}
+        assert places <= self._fetching.keys(), "of what is not assigned nothing is fetched"
+        return places
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         STEPS.check()

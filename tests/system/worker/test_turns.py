@@ -1,7 +1,5 @@
-"""A worker that is busy with one batch looks after whoever else is due within a moment: on a real broker.
-
-Of what the client has fetched ahead beyond that batch nothing is said here: it gives records out in the order in which
-it got them.
+"""A worker that is busy with a backlog looks after whoever else is due within a moment, though its client has fetched a
+lot of that backlog before: on a real broker.
 """
 
 from __future__ import annotations
@@ -19,9 +17,10 @@ from tests.system.worker.rig import Rig
 from tests.system.worker.traffic import produce, seen
 from tests.waiting import wait_until
 
-BACKLOG = 1000
-MANY = BACKLOG // 2
-"""So many records of the backlog take five seconds at least: whoever waits for fewer does not wait for all of it."""
+BACKLOG = 20_000
+MANY = 1000
+"""So many records of the backlog take five seconds at least, and all of it a hundred: whoever waits for fewer does not
+wait for what the client has of it."""
 SLOW = """
 import asyncio
 import os
@@ -69,6 +68,12 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(params=[16 << 20, 200_000], ids=["with room for the backlog", "with room for a little of it"])
+def room(request: pytest.FixtureRequest) -> int:
+    """Bytes that the worker keeps of what was fetched and is not begun."""
+    return int(request.param)
+
+
 @pytest.fixture(params=FORMS.values(), ids=list(FORMS))
 def form(request: pytest.FixtureRequest, processes: Rig) -> dict[str, Any]:
     processes.module(SLOW)
@@ -85,14 +90,14 @@ def backlog_before(directory: Path, line: str, *, behind: str = "") -> int:
 
 
 def test_a_partition_that_comes_waits_for_no_backlog(
-    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any]
+    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
 ) -> None:
     kafka.create_topic(topic, 2)
     produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
     produce(kafka.bootstrap, topic, ["new"], 1)
-    worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], **form)
+    worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], ahead_bytes=room, **form)
     worker.start(topic, {0: 0})
-    wait_until(lambda: seen(processes.directory), "the backlog to be begun")
+    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog", 60)
     worker.start(topic, {1: 0}, grant=2)
     wait_until(lambda: "1@0" in seen(processes.directory), "the new partition's record", 60)
     assert backlog_before(processes.directory, "1@0") < MANY
@@ -101,6 +106,12 @@ def test_a_partition_that_comes_waits_for_no_backlog(
     stopped = worker.expect(FetcherStopped, 60)
     assert [each.grant for each in stopped.partitions] == [1]
     assert stopped.partitions[0].offset < BACKLOG
+    # The backlog goes on where it was, each record once, whatever the client threw away of it.
+    worker.start(topic, {0: stopped.partitions[0].offset}, grant=3)
+    worker.consumed(3, stopped.partitions[0].offset + MANY // 4, 60)
+    lines = [line for line in seen(processes.directory) if line.startswith("0@")]
+    assert len(lines) == len(set(lines))
+    assert {f"0@{offset}" for offset in range(worker.slot(3).consumed.offset)} <= {*seen(processes.directory)}
 
 
 def test_a_retry_whose_wait_is_over_waits_for_no_backlog(
@@ -116,17 +127,18 @@ def test_a_retry_whose_wait_is_over_waits_for_no_backlog(
 
 
 def test_a_retry_topics_record_whose_time_has_come_waits_for_no_backlog(
-    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any]
+    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
 ) -> None:
-    later = RetryTopic(f"{topic}.later", 300)
+    later = RetryTopic(f"{topic}.later", 2500)
     kafka.create_topic(topic, 1)
     kafka.create_topic(later.name, 2)
     produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
     topics = [topic, later.name]
-    worker = processes.worker(form.pop("handler"), kafka.bootstrap, topics, retry_topics=[later], **form)
+    own = {"retry_topics": [later], "ahead_bytes": room}
+    worker = processes.worker(form.pop("handler"), kafka.bootstrap, topics, **own, **form)
     worker.start(topic, {0: 0})
-    wait_until(lambda: seen(processes.directory), "the backlog to be begun")
-    produce(kafka.bootstrap, later.name, ["late"], 1)
     worker.start(later.name, {1: 0}, grant=2)
+    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog", 60)
+    produce(kafka.bootstrap, later.name, ["late"], 1)
     wait_until(lambda: "1@0" in seen(processes.directory), "the record of the retry topic", 60)
     assert backlog_before(processes.directory, "1@0") < MANY

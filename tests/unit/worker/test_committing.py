@@ -81,9 +81,8 @@ class Worker:
         log = placed([record("v", key=key, partition=number) for number in PARTITIONS for key in KEYS], "in")
         self._consumer = consumer = cast(Any, MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None))
         self.table = CommittingFlights(
-            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append),
+            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000),
             lambda topic: self._hands,
-            1 << 20,
             self.outbox,
         )
         self.table.refused = self._meet

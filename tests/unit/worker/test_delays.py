@@ -128,9 +128,8 @@ class Several:
         self.reports: list[FromWorker] = []
         self.hands = Hands("none", 4)
         self.flights = Flights(
-            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append),
+            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000),
             lambda topic: self.hands,
-            ahead_bytes=1_000_000,
         )
         self.flights.delays = {RETRY.topic: 5_000}
         self.delays = Delays(self.flights)

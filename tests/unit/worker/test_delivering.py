@@ -42,9 +42,8 @@ class Delivering:
         log = placed([record("v", key=key) for key in "abac"], "t")
         consumer: Any = MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None)
         self.table = DeliveringFlights(
-            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append),
+            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000),
             lambda topic: self.hands,
-            1 << 20,
             self.outbox,
         )
         self.table.refused = lambda flight, error: self.refused.append((flight, error))

@@ -44,7 +44,7 @@ class Table:
         self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append))
+        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000))
 
     def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
         self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
@@ -257,7 +257,7 @@ def test_a_partition_is_assigned_once_the_client_has_forgotten_its_position_unde
             self.assigned += partitions
 
     lagging = Lagging()
-    fetcher = Fetcher(Parts(lagging, NoTopics(), table.ledger, Meter(), table.reports.append))  # type: ignore[arg-type]
+    fetcher = Fetcher(Parts(lagging, NoTopics(), table.ledger, Meter(), table.reports.append, 1_000_000))  # type: ignore[arg-type]
     fetcher.start([FetcherStart(1, 1, "t", 0, 100, -1)])
     fetcher.begin_turn(0)
     assert lagging.assigned == []
@@ -296,7 +296,7 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     records = placed([record(str(number)) for number in range(5)], "t")
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, records)), lambda seconds: None)
     ledger = Ledger.create(4)
-    fetcher = Fetcher(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None))
+    fetcher = Fetcher(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000))
     fetcher.start([FetcherStart(1, 1, *P0, 0, -1, stop=3)])
     fetcher.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 5

@@ -27,7 +27,7 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, behind)), lambda seconds: None)
     ledger = Ledger.create(4)
     hands = Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 1_000_000)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000), lambda topic: hands)
     flights.start([FetcherStart(1, 1, *P0, 3, -1, stop=3)])
     flights.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 2
@@ -41,7 +41,7 @@ def test_a_record_among_several_counts_for_its_part_of_what_the_worker_does_at_a
     ledger = Ledger.create(4)
     ledger.lease_ns = 2**62
     hands = Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 1_000_000)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000), lambda topic: hands)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, consumer.consume(5, 0))
@@ -59,7 +59,7 @@ def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -
     ledger = Ledger.create(4)
     ledger.lease_ns = 2**62
     hands = Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 1_000_000)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000), lambda topic: hands)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, consumer.consume(5, 0))
@@ -78,7 +78,7 @@ def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -
 def test_headers_count_as_memory_of_records_that_are_queued() -> None:
     consumer: Any = MemoryConsumer(MemoryLog([]), lambda _: None)
     ledger, hands = Ledger.create(4), Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None), lambda topic: hands, 20_000)
+    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 20_000), lambda topic: hands)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, [Message(topic="t", partition=0, offset=0, value=b"", headers=[("large", bytes(20_000))])])
@@ -97,8 +97,8 @@ class Faulty:
         self.ledger = Ledger.create(4)
         self.ledger.lease_ns = 2**62
         self.hands = Hands("none", 1)
-        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append)
-        self.flights = Flights(parts, lambda topic: self.hands, 1_000_000)
+        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000)
+        self.flights = Flights(parts, lambda topic: self.hands)
         self.flights.start([FetcherStart(1, 1, *P0, 0, -1)])
         self.flights.begin_turn(0)
         self.flights.feed(P0, 0, consumer.consume(5, 0))
@@ -144,8 +144,8 @@ class Compacted:
         self.ledger.lease_ns = 2**62
         self.hands = Hands(ordering, 8)
         consumer: Any = MemoryConsumer(MemoryLog(map(keyed, offsets)), lambda _: None)
-        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), lambda report: None)
-        self.flights = Flights(parts, lambda topic: self.hands, 1_000_000)
+        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), lambda report: None, 1_000_000)
+        self.flights = Flights(parts, lambda topic: self.hands)
         self.flights.start([FetcherStart(1, 1, *P0, start, -1)])
         self.flights.begin_turn(0)
         self.flights.feed(P0, 0, consumer.consume(10, 0))

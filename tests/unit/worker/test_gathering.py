@@ -54,7 +54,7 @@ class Scene:
         self.consumer = Client({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
         self.ledger = Ledger.create(64)
         self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append))
+        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000))
         self.fetcher.start([FetcherStart(1, 1, *P0, 0, -1), FetcherStart(2, 2, *P1, 0, -1)])
         self.fetcher.begin_turn(0)
         self.gathering = Gathering(BOUNDS, self.fetcher)
@@ -217,7 +217,7 @@ def test_who_asks_for_no_more_loses_nothing_of_what_waits_behind_a_full_batch(sc
 def test_what_is_put_back_comes_before_what_waits_and_waits_for_nothing_but_the_next_turn(scene: Scene) -> None:
     for run in scene.gathering.add(Run(P0, 0, messages(P0, *range(8))), 0):
         scene.gathering.put_back(Run(P0, 0, run.messages[2:]))
-    assert scene.gathering.put_back_records == 6
+    assert scene.gathering.puts_back
     assert scene.gathering.patience(1, 1.0) == 0.0
     assert scene.due(1) == [[2, 3, 4, 5, 6, 7]]
 
@@ -227,7 +227,7 @@ def test_what_is_put_back_and_makes_no_full_batch_waits_for_one_no_longer_than_f
     assert scene.add(P0, 1, 2, 3, now=60) == [[0, 1, 2]]
     put_back(scene, P0, 2)
     assert scene.due(70) == []
-    assert scene.gathering.put_back_records == 0
+    assert not scene.gathering.puts_back
     assert scene.due(99) == []
     assert scene.due(100) == [[2, 3]]
 

@@ -27,7 +27,7 @@ class SettlingTable(Table):
         self.now = 0.0
         self.outbox = Outbox(Limits(1000, 1000, 0.0), lambda: self.now)
         self.settling = SettlingFetcher(
-            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append), self.outbox
+            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000), self.outbox
         )
         self.fetcher = self.settling
 
