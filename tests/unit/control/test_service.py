@@ -133,12 +133,14 @@ def test_whose_process_is_at_the_other_end_is_asked_of_the_kernel(monkeypatch: p
         assert not local.may_deal_with_us(ours)
 
 
-async def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(Service()) as server:
+def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = os.getpid()
+    with local.listen(port) as listening:
+        listening.listen()
         monkeypatch.setattr(os, "getuid", lambda: 4711)
         monkeypatch.setattr(local, "may_deal_with_us", lambda sock: False)
         with pytest.raises(PermissionError, match="another user"):
-            await asyncio.to_thread(local.connect, server.port, 10)
+            local.connect(port, 10)
 
 
 def test_where_nobody_runs_or_the_port_is_any_it_is_told_what_to_do() -> None:
