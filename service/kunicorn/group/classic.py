@@ -158,8 +158,10 @@ class ClassicMember(ClassicStanding):
         if answer.assignor not in self._assignors:
             return self._fail(f"the group chose the assignor {answer.assignor!r}, which this member did not offer")
         self._step_unless_leaving(Step.ACCEPT)
-        # Whoever has joined and does not come for its assignment is expelled, too (`pendingSyncMembers`).
-        self._undisturbed_at, self._expelled_at = self._asked_at, self._asked_at + self._rebalance_timeout
+        # Whoever has joined and does not come for its assignment is expelled, too (`pendingSyncMembers`): so long after
+        # the generation began, which a JoinGroup before may have been part of whose answer was lost.
+        since, self._lost_join_at = min(self._asked_at, self._lost_join_at), float("inf")
+        self._undisturbed_at, self._expelled_at = self._asked_at, since + self._rebalance_timeout
         self._patience.succeeded()
         self._pulse.hurry(now)
         return [*self._lost_unseen(answer, now), *self._take_part(answer)]
@@ -288,8 +290,9 @@ class ClassicMember(ClassicStanding):
 
     def _joins_the_next(self, now: float) -> bool:
         """Whether a group that does not know our generation may have gone on to the one that we join: the answer to
-        JoinGroup is under way then, over the other connection."""
-        return isinstance(self._request, ev.SendJoin) and not self._is_provisional(now)
+        JoinGroup is under way then, over the other connection; or it was lost, and is asked for again."""
+        asks_again = self.state is State.UNJOINED and self._lost_join_at <= now and self._is_sure_of_its_place(now)
+        return (isinstance(self._request, ev.SendJoin) or asks_again) and not self._is_provisional(now)
 
     def _on_topics_changed(self, reason: str, now: float) -> list[Command]:
         if self.state is State.STABLE:

@@ -42,6 +42,9 @@ class ClassicStanding(Standing):
         self._assignors = assignors
         self._asked_at = self._undisturbed_at = float("-inf")
         """Send times of the last JoinGroup, and of the last request whose answer knew of no rebalance."""
+        self._lost_join_at = float("inf")
+        """Send time of the first JoinGroup since one was accepted that went unanswered. The coordinator may have taken
+        it: its generation may be the one that the next answer tells of, whose members are waited for since then."""
         self._heartbeat: ev.SendHeartbeat | None = None
         self._request: ev.SendJoin | ev.MakePlan | ev.SendSync | ev.SendLeave | None = None
         """The one that is out. Whoever is told to leave meanwhile drains beside a join, and sees its plan through."""
@@ -124,7 +127,7 @@ class ClassicStanding(Standing):
             case Reaction.RETRY | Reaction.REJOIN:
                 return self._retry(why, now)
             case Reaction.REDISCOVER:
-                return self._lose_coordinator(why, now)
+                return self._lose_coordinator(why, now, join_answered=api is Api.JOIN)
             case Reaction.RESET_GENERATION if api is not Api.JOIN and self._is_provisional(now):
                 return self._go_back(why, now)
             case Reaction.RESET_GENERATION:
@@ -159,13 +162,13 @@ class ClassicStanding(Standing):
         self._request = self._unsent = msgspec.structs.replace(request)
 
     def _is_provisional(self, now: float) -> bool:
-        """Whether a coordinator that does not know our generation may be one that took over before it was in the log.
+        """Whether a coordinator that does not know our generation may have taken over before it was in the log."""
+        return self.generation != self._planned_generation and self._is_sure_of_its_place(now)
 
-        A static member stays in the group whatever it misses: once it is not certain of its place, others may own what
-        it owned.
-        """
-        certain = self.instance_id is None or self.certain_until is None or now < self.certain_until
-        return self.generation != self._planned_generation and certain
+    def _is_sure_of_its_place(self, now: float) -> bool:
+        """Whether a group that knows our id has given away nothing of ours. A static member stays in it whatever it
+        misses: once its membership is not certain, others may own what it owned."""
+        return self.instance_id is None or self.certain_until is None or now < self.certain_until
 
     def _go_back(self, why: str, now: float) -> list[Command]:
         """Be a member of the generation before, which that coordinator knows; join anew if no join is under way."""
@@ -174,9 +177,11 @@ class ClassicStanding(Standing):
         self._pulse.due = now
         return self._retry(why, now) if isinstance(self._request, ev.MakePlan | ev.SendSync) else []
 
-    def _lose_coordinator(self, why: str, now: float) -> list[Command]:
+    def _lose_coordinator(self, why: str, now: float, *, join_answered: bool = False) -> list[Command]:
         """The coordinator is elsewhere or silent; keep everything and look for it."""
         self._heartbeat = None
+        if isinstance(self._request, ev.SendJoin) and not join_answered:
+            self._lost_join_at = min(self._lost_join_at, self._asked_at)
         if isinstance(self._request, ev.SendJoin | ev.MakePlan | ev.SendSync):
             self._request = None
             self._step_unless_leaving(Step.RETRY)
@@ -197,7 +202,7 @@ class ClassicStanding(Standing):
         self._disturb(why, now, Cause.EVICTED)
         self.generation = self._planned_generation = self._joined_generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
-        self.certain_until, self._expelled_at = None, float("inf")
+        self.certain_until, self._expelled_at, self._lost_join_at = None, float("inf"), float("inf")
         self._heartbeat = self._request = self._drain = None
         self._step(Step.EVICT)
         return [ev.Lose(lost, why)] if lost else []

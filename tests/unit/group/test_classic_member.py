@@ -417,6 +417,79 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignme
     assert until == joined_at + 300, "SyncGroup was lost: heartbeats do not help whoever never comes for its plan"
 
 
+def test_whoever_joins_twice_is_waited_for_with_its_assignment_since_the_join_whose_answer_was_lost() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    first, first_at = talk.order(ev.SendJoin), talk.now
+    talk.tell(ev.Unanswered(first, "closed"), after=3)
+    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.order(ev.FindCoordinator)
+    talk.tell(ev.CoordinatorFound())
+    talk.join(talk.order(ev.SendJoin), generation=2)
+    until = 0.0
+    while talk.now < first_at + 290:
+        talk.heartbeat()
+        until = talk.order(ev.BeCertain).until
+    assert until == first_at + 300, "the generation may have begun with the first join"
+
+
+def test_the_plan_that_came_ends_the_wait_that_began_with_a_join_whose_answer_was_lost() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "closed"), after=200)
+    talk.tell(ev.Tick(), after=1)
+    talk.tell(ev.CoordinatorFound())
+    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
+    talk.heartbeat(REBALANCING)
+    joined_at = talk.now
+    talk.join(talk.order(ev.SendJoin), generation=3)
+    until = 0.0
+    while talk.now < joined_at + 290:
+        talk.heartbeat()
+        until = talk.order(ev.BeCertain).until
+    assert until == joined_at + 300
+
+
+def _with_a_join_whose_answer_was_lost(instance_id: str | None = None) -> Conversation:
+    """A member that asks again in a moment. The coordinator it finds is still loading."""
+    talk = Conversation(instance_id=instance_id)
+    talk.settle(0)
+    talk.heartbeat(REBALANCING)
+    talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "closed"))
+    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.tell(ev.CoordinatorFound())
+    talk.tell(ev.Joined(talk.order(ev.SendJoin), JoinAnswer(LOADING)))
+    assert (talk.member.state, talk.kinds()) == (State.UNJOINED, ["SendHeartbeat"])
+    return talk
+
+
+def test_a_group_that_went_on_with_a_join_whose_answer_was_lost_costs_nothing() -> None:
+    talk = _with_a_join_whose_answer_was_lost()
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert "Lose" not in talk.kinds()
+    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    assert talk.order(ev.SendJoin).owned == tps(0)
+
+
+def test_a_static_member_that_asks_again_loses_all_once_its_place_is_not_certain() -> None:
+    talk = _with_a_join_whose_answer_was_lost("pod-1")
+    talk.now += 60
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert talk.order(ev.Lose).partitions == tps(0)
+
+
+def test_a_group_that_went_on_before_we_asked_to_join_has_given_away_what_we_owned() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.heartbeat(NOT_COORDINATOR)
+    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.tell(ev.CoordinatorFound())
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert talk.order(ev.Lose).partitions == tps(0)
+
+
 def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_never_came() -> None:
     talk = Conversation()
     talk.settle(0)
