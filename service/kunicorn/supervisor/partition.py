@@ -21,6 +21,8 @@ class Partition:
         self.state = PartitionState.RESOLVING
         self.since = clock.now()
         self.reason: str | None = None
+        self.starts = 0
+        """How many it was given: a look-up from before the newest one has nothing to say any more."""
         self.position: Position | None = None
         """Consumed up to here; while a worker holds the partition, as of the last look into its ledger."""
         self.committed: int | None = None
@@ -35,8 +37,7 @@ class Partition:
         self.fresh = False
         """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed. Taken back
         then, as what is committed from there on is the new topic's."""
-        self.grant = 0
-        self.slot = -1
+        self.grant, self.slot = 0, -1
         self.worker: WorkerProcess | None = None
         self.last_worker: int | None = None
         self.blame = Suspicions()
@@ -114,6 +115,7 @@ class Partition:
         """The position was looked up, or chosen. What was known to be done beyond another one is forgotten: it may be
         other records by now, or is to be handled again. Suspects stay: where workers commit, each death leads here."""
         self.position = start._replace(done="")
+        self.starts += 1
         self.fresh = False
         self.done = marks.read(start.offset, start.done)
         if (began_with := marks.partitions(start.done)) is not None:

@@ -19,6 +19,8 @@ from kunicorn.topics import NO_OFFSET, Position, TopicPartition
 log = logs.get("kunicorn.starts")
 
 _T = TypeVar("_T")
+_Asked = dict[Partition, int]
+"""Those of one look-up, and how many starts each had been given when it began."""
 
 _PAUSE, _PAUSE_MAX = 0.1, 2.0
 _COMMIT_PATIENCE = 1.0
@@ -49,7 +51,7 @@ class Resolver:
 
     def resolve(self, partitions: Collection[Partition]) -> None:
         """Start looking; returns at once."""
-        task = asyncio.create_task(self._resolve(list(partitions)))
+        task = asyncio.create_task(self._resolve({partition: partition.starts for partition in partitions}))
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -63,12 +65,12 @@ class Resolver:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
-    async def _resolve(self, partitions: list[Partition]) -> None:
+    async def _resolve(self, partitions: _Asked) -> None:
         pause = _PAUSE
         chosen: dict[TopicPartition, Position] = {}
         """Kept until they are committed: the log's end of a later time would skip what was written since."""
-        while left := [p for p in partitions if self._waits(p)]:
-            asked = [p for p in left if p.tp not in chosen]
+        while left := {p: number for p, number in partitions.items() if self._waits(p, number)}:
+            asked = {p: number for p, number in left.items() if p.tp not in chosen}
             try:
                 starts = await self._ask(asked) if asked else Starts()
             except PeerError as error:
@@ -76,22 +78,24 @@ class Resolver:
                 starts = Starts()
             kept = {tp for tp in starts.open if self._fetchers.table.kept_elsewhere(tp.topic)}
             self._fetchers.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
-            await self._halt(starts.refused | starts.open, {p.tp: p for p in left})
-            self._fetchers.deny({p: starts.denied[p.tp] for p in left if p.tp in starts.denied and self._waits(p)})
+            await self._halt(starts.refused | starts.open, left)
+            denied = self._of_those_waiting(starts.denied, left)
+            self._fetchers.deny({p: denied[p.tp] for p in left if p.tp in denied})
             self._fetchers.resolved(starts.given, {})
             self._fetchers.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             chosen |= starts.chosen
             await self._choose(chosen, left)
-            if any(self._waits(p) for p in partitions):
+            if any(self._waits(p, number) for p, number in partitions.items()):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
 
-    async def _halt(self, reasons: Mapping[TopicPartition, str], left: Mapping[TopicPartition, Partition]) -> None:
+    async def _halt(self, reasons: Mapping[TopicPartition, str], left: _Asked) -> None:
+        asked = {p.tp: p for p in left}
         async for tp, reason in in_stretches(reasons.items()):
-            if tp in left and self._waits(left[tp]):
+            if tp in asked and self._waits(asked[tp], left[asked[tp]]):
                 self._fetchers.halt(tp, reason)
 
-    async def _choose(self, chosen: dict[TopicPartition, Position], left: list[Partition]) -> None:
+    async def _choose(self, chosen: dict[TopicPartition, Position], left: _Asked) -> None:
         """Commit what was chosen, and hand out each as it is taken: one that is refused holds up no other."""
         commits, waiting = self._source.commits, {p.tp: p for p in left}
         ours = self._of_those_waiting(chosen, left)
@@ -104,9 +108,9 @@ class Resolver:
             self._fetchers.resolved(ours, {})
         else:
             deadline = clock.now() + _COMMIT_PATIENCE
-            await commits.starts(ours, lambda tp: self._waits(waiting[tp]), deadline, settled)
+            await commits.starts(ours, lambda tp: self._waits(waiting[tp], left[waiting[tp]]), deadline, settled)
 
-    async def _ask(self, left: list[Partition]) -> Starts:
+    async def _ask(self, left: _Asked) -> Starts:
         lost = {p.tp: p.position for p in left if p.position is not None}
         fresh = [p.tp for p in left if p.fresh and p.position is None]
         if fresh:
@@ -121,13 +125,14 @@ class Resolver:
         starts.open = self._of_those_waiting(starts.open, left)
         return starts
 
-    def _of_those_waiting(
-        self, found: dict[TopicPartition, _T], asked: Collection[Partition]
-    ) -> dict[TopicPartition, _T]:
+    def _of_those_waiting(self, found: dict[TopicPartition, _T], asked: _Asked) -> dict[TopicPartition, _T]:
         """Not those of a partition that left us since it was asked for, even if it came back: the start of that time
         was not committed, or others have committed since. It has a look-up of its own."""
-        waiting = {p.tp for p in asked if self._waits(p)}
+        waiting = {p.tp for p, number in asked.items() if self._waits(p, number)}
         return {tp: each for tp, each in found.items() if tp in waiting}
 
-    def _waits(self, partition: Partition) -> bool:
-        return self._fetchers.table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
+    def _waits(self, partition: Partition, starts: int) -> bool:
+        """For a look-up that began when it had been given so many. One that began and has its position looked up again
+        waits for a newer one: the older one may go on for others, and what it chose is behind what is committed."""
+        ours = self._fetchers.table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
+        return ours and partition.starts == starts
