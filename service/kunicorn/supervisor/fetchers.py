@@ -59,6 +59,8 @@ class Fetchers:
         self.distribution = Distribution(self.table, self._grants, metrics)
         self._changed = asyncio.Event()
         self._wanted_again: set[TopicPartition] = set()
+        self._elsewhere: set[TopicPartition] = set()
+        """In the table, and another member's since, as far as we can tell, even if they came back."""
         self._failed: list[Partition] = []
         """Reported, and not settled yet."""
         self._settle_at = float("-inf")
@@ -101,6 +103,7 @@ class Fetchers:
         What a worker still has in hand is waited for like a revoke's: until then the partition cannot be ours again.
         """
         self._wanted_again -= set(partitions)
+        self._elsewhere.update(tp for tp in partitions if tp in self.table)
         await self._drop(partitions, deadline, give_up)
 
     async def _drop(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
@@ -146,12 +149,15 @@ class Fetchers:
             partition = self.table.get(tp)
             if partition is not None and partition.state is PartitionState.STUCK:
                 partition.lost = True
+                self._elsewhere.add(tp)
             if partition is None or partition.state is not PartitionState.RELEASED:
                 continue
             del self.table[tp]
+            ours_throughout = tp not in self._elsewhere
+            self._elsewhere.discard(tp)
             if tp in self._wanted_again:
                 self._wanted_again.discard(tp)
-                again.append(self.table.enter_again(partition))
+                again.append(self.table.enter_again(partition, ours_throughout=ours_throughout))
         if again:
             self._take_up(again)
 

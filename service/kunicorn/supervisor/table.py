@@ -28,10 +28,13 @@ class PartitionTable(dict[TopicPartition, Partition]):
         partition.topic_id = self.topic_id(tp.topic)
         return partition
 
-    def enter_again(self, released: Partition) -> Partition:
-        """It came back while it was let go of. One of another topic of the same name starts at its beginning."""
+    def enter_again(self, released: Partition, *, ours_throughout: bool) -> Partition:
+        """It came back while it was let go of. One of another topic of the same name starts at its beginning, unless
+        another member may have begun with that: then where it is committed by now. So does one that had not begun here:
+        it may have come to us when others knew the new topic already."""
         again = self.enter(released.tp)
-        again.fresh = _other(released.topic_id, again.topic_id)
+        begun = released.fresh or released.position is not None
+        again.fresh = ours_throughout and begun and _other(released.topic_id, again.topic_id)
         return again
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from uuid import UUID
 
 import pytest
 
@@ -417,3 +418,80 @@ async def test_a_partition_that_leaves_while_its_topic_is_created_anew_is_not_ta
     stage.stopped(start, 105)
     await asyncio.gather(leaving, renewing)
     assert stage.state(0) is None, "it is another member's"
+
+
+async def test_a_partition_that_was_lost_and_came_back_goes_on_where_its_topic_was_committed_by_others(
+    stage: Stage,
+) -> None:
+    """Its topic was created anew before, and a worker still had a record of the old one in hand."""
+    topic_id = UUID(int=1)
+    stage.fetchers.table.topic_id = lambda _: topic_id
+    stage.give(0)
+    start = stage.start_of(0)
+    topic_id = UUID(int=2)
+    renewing = asyncio.ensure_future(stage.fetchers.renew(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    losing = asyncio.ensure_future(stage.fetchers.lose(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    stage.fetchers.assign(tps(0))
+    stage.stopped(start, 105)
+    await asyncio.gather(renewing, losing)
+    assert stage.state(0) is PartitionState.RESOLVING
+    assert not stage.resolving[-1].fresh, "it does not begin with the topic: another member may have"
+
+
+async def test_what_a_worker_clung_to_goes_on_where_others_committed_when_it_comes_back(stage: Stage) -> None:
+    topic_id = UUID(int=1)
+    stage.fetchers.table.topic_id = lambda _: topic_id
+    stage.give(0)
+    topic_id = UUID(int=2)
+    await stage.fetchers.renew(tps(0), clock.now(), clock.now())
+    assert stage.state(0) is PartitionState.STUCK
+    await stage.fetchers.revoke(tps(0), clock.now(), clock.now())
+    stage.fetchers.forget(tps(0))
+    stage.fetchers.assign(tps(0))
+    stage.die()
+    assert stage.state(0) is PartitionState.RESOLVING
+    assert not stage.resolving[-1].fresh
+
+
+async def test_one_whose_topic_was_created_anew_while_it_stayed_ours_begins_with_the_topic(stage: Stage) -> None:
+    topic_id = UUID(int=1)
+    stage.fetchers.table.topic_id = lambda _: topic_id
+    stage.give(0)
+    start = stage.start_of(0)
+    topic_id = UUID(int=2)
+    renewing = asyncio.ensure_future(stage.fetchers.renew(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    stage.stopped(start, 105)
+    await renewing
+    assert stage.resolving[-1].fresh
+
+
+async def test_one_that_had_not_begun_when_its_topic_was_created_anew_goes_on_where_it_is_committed(
+    stage: Stage,
+) -> None:
+    """Our metadata was behind that of the others: it was a partition of the new topic when it came to us."""
+    topic_id = UUID(int=1)
+    stage.fetchers.table.topic_id = lambda _: topic_id
+    stage.fetchers.assign(tps(0))
+    topic_id = UUID(int=2)
+    await stage.fetchers.renew(tps(0), clock.now() + 60, clock.now() + 60)
+    assert (stage.state(0), stage.resolving[-1].fresh) == (PartitionState.RESOLVING, False)
+
+
+async def test_one_that_is_to_begin_with_its_topic_does_so_though_the_topic_is_created_anew_once_more(
+    stage: Stage,
+) -> None:
+    topic_id = UUID(int=1)
+    stage.fetchers.table.topic_id = lambda _: topic_id
+    stage.give(0)
+    start = stage.start_of(0)
+    topic_id = UUID(int=2)
+    renewing = asyncio.ensure_future(stage.fetchers.renew(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    stage.stopped(start, 105)
+    await renewing
+    topic_id = UUID(int=3)
+    await stage.fetchers.renew(tps(0), clock.now() + 60, clock.now() + 60)
+    assert stage.resolving[-1].fresh
