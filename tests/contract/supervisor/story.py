@@ -386,6 +386,8 @@ class Story:
 
     def _rests(self) -> bool:
         for seat in self.seats:
+            # A drain of the last rebalances may end with its worker killed, as any other.
+            seat.revive()
             seat.actions.resume([])
         if not all(seat.rests for seat in self.seats) or any(not task.done() for task in self._leaving):
             return False
