@@ -9,7 +9,7 @@ JoinGroup and SyncGroup are answered by calling `reply`, at once or when the gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
@@ -39,6 +39,11 @@ class ClassicGroup:
     def __post_init__(self) -> None:
         self._ids = count(1)
         self._logged = copy(self)
+
+    @property
+    def members(self) -> Collection[str]:
+        """The ids of those that are in."""
+        return self.seats.keys()
 
     # -- requests --------------------------------------------------------------------------------------------------
 

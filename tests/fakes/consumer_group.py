@@ -7,7 +7,7 @@ for whom JoinGroup, SyncGroup and Heartbeat are translated. One topic, to which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -74,6 +74,11 @@ class ConsumerGroup:
 
     def __post_init__(self) -> None:
         self._ids = count(1)
+
+    @property
+    def members(self) -> Collection[str]:
+        """The ids of those that are in."""
+        return self.places.keys()
 
     # -- members with the consumer protocol ------------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ class Seat:
             self._employ(at)
         self.leaving = False
         self._lost = self._unfinished = self._lease = 0
+        self._out = False
+        """The coordinator had expelled it when it was last looked at."""
 
     def __str__(self) -> str:
         return f"member {self.number}"
@@ -121,17 +123,31 @@ class Seat:
         driver = self.driver
         if driver.fatal:
             raise driver.fatal[0]
+        out, self._out = self._out, self._expelled
+        if self._out and not out:
+            if self.certain():
+                raise Violation(f"{self} is expelled while its membership is certain")
+            self._part()
         if driver.lost > self._lost:
             self._lost = driver.lost
             if clock.now_ns() < self._lease:
                 raise Violation(f"{self} lost partitions while its membership was certain")
-            for worker in self.workers.values():
-                worker.stray()
-            self.story.excuse()
+            self._part()
         if driver.source.unfinished > self._unfinished:
             self.story.excuse()
         self._unfinished = driver.source.unfinished
         self._lease = driver.leases[-1] if driver.leases else 0
+
+    @property
+    def _expelled(self) -> bool:
+        """Whether the coordinator gives its partitions to others. A member that reaches no broker hears of it later."""
+        return bool(self.driver.owned) and self.driver.member.member_id not in self.story.cloud.group.members
+
+    def _part(self) -> None:
+        """Others may handle what it had."""
+        for worker in self.workers.values():
+            worker.stray()
+        self.story.excuse()
 
     @property
     def rests(self) -> bool:

@@ -52,7 +52,7 @@ class Log:
         for other, at in self.in_hand.items():
             if other not in self.strays and other.certain():
                 raise Violation(f"invariant 4: {self.tp}@{offset} is begun while another worker has {at} in hand")
-            self.repeatable[at] += 1
+            self.stray(other)
         self.in_hand[worker] = offset
 
     def finish_record(self, worker: Hand) -> None:
@@ -65,12 +65,17 @@ class Log:
             self.repeatable[offset] -= 1
         self.handled[offset] += 1
 
+    def stray(self, worker: Hand) -> None:
+        """Its member has lost the partition: another one may handle what it has in hand, before it is done or after."""
+        if worker in self.in_hand and worker not in self.strays:
+            self.strays.add(worker)
+            self.repeatable[self.in_hand[worker]] += 1
+
     def drop(self, worker: Hand) -> None:
         """That worker is dead, or does not count any more: what it had in hand may be handled by somebody else."""
-        offset = self.in_hand.pop(worker, None)
+        self.stray(worker)
+        self.in_hand.pop(worker, None)
         self.strays.discard(worker)
-        if offset is not None:
-            self.repeatable[offset] += 1
 
     def excuse(self) -> None:
         """What was handled and is not committed may be handled again."""

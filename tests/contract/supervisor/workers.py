@@ -88,8 +88,8 @@ class StoryWorker(PlayedWorker):
     def stray(self) -> None:
         """Its member has lost what it had: another may handle it."""
         for held in self.held.values():
-            if held.log is not None and self in held.log.in_hand:
-                held.log.strays.add(self)
+            if held.log is not None:
+                held.log.stray(self)
 
     def _begin(self, held: Held, log: Log) -> None:
         if not held.opened:
