@@ -317,8 +317,8 @@ def test_several_handlers_each_have_their_own_order_and_hands(processes: Rig, ka
     ]
     worker = processes.worker("by_key", kafka.bootstrap, names, handlers=orders)
     worker.tell(StartFetcher([FetcherStart(n, n, name, 0, 0, -1) for n, name in enumerate(names, start=1)]))
-    wait_until(lambda: worker.ping().in_flight == 6, "two keys, three of any, and one")
-    assert sorted(told(processes.directory, "begin")) == [0, 0, 0, 1, 1, 2]
+    wait_until(lambda: len(told(processes.directory, "begin")) == 6, "two keys, three of any, and one")
+    assert (sorted(told(processes.directory, "begin")), worker.ping().in_flight) == ([0, 0, 0, 1, 1, 2], 6)
     (processes.directory / "go").touch()
     for grant in (1, 2, 3):
         worker.consumed(grant, 6)
