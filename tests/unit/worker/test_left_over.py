@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from kunicorn.topics import TopicPartition
 from kunicorn.worker.batches import Run
@@ -127,6 +127,14 @@ def test_an_error_comes_behind_what_is_left_of_its_partition(turns: Turns) -> No
     assert turns.left_over.ending() == [P0], "though something is left of the other one"
     assert turns.left_over.take_error(P0) is ERROR
     assert not turns.left_over.errors
+
+
+def test_of_several_errors_behind_one_another_the_first_one_says_what_is_wrong(turns: Turns) -> None:
+    turns.turn([run(P0, 0, 1)], 1)
+    turns.left_over.end(P0, ERROR)
+    turns.left_over.end(P0, Message(topic="t", partition=0, error=KafkaError(KafkaError._NOT_IMPLEMENTED)))
+    turns.turn([], 2)
+    assert turns.left_over.take_error(P0) is ERROR
 
 
 @pytest.mark.parametrize("given_anew", ["to the client", "by the supervisor"])
