@@ -124,8 +124,8 @@ class LeftOver:
         return bool(self._ends)
 
     def end(self, tp: TopicPartition, error: Message) -> None:
-        """The client gave that out behind what is left of the partition. The first one counts: librdkafka reads on within
-        a damaged batch, and what it says of that names nothing that is there."""
+        """The client gave that out, behind what is left of the partition. The first one counts: librdkafka reads on
+        within a damaged batch, and what it says of that names nothing that is there."""
         if (grant := self._fetcher.fetching(tp)) is not None and not self.ends(tp):
             self._ends[tp] = _End(grant, grant.assignments, error)
 
