@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.quick_handlers import WAIT_SECONDS
-from kunicorn.records import Record
+from kunicorn import Record
 
 ROOT = Path(__file__).parents[1]
 _BACKLOG = 512

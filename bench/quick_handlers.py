@@ -6,8 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from kunicorn.producing import Send
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record, Send
 
 WAIT_SECONDS = 0.005
 delays: list[int] = []

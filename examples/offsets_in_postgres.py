@@ -13,9 +13,7 @@ from typing import Any
 
 import psycopg
 
-from kunicorn.lifecycle import Worker
-from kunicorn.records import Record
-from kunicorn.topics import TopicPartition
+from kunicorn import Record, TopicPartition, Worker
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS kept_offsets (

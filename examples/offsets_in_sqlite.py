@@ -15,9 +15,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kunicorn.lifecycle import Worker
-from kunicorn.records import Record
-from kunicorn.topics import TopicPartition
+from kunicorn import Record, TopicPartition, Worker
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS kept_offsets (

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kunicorn
 from kunicorn.decoding.models import takes_model_and_record
 from kunicorn.errors import HandlerLoadError
 from kunicorn.lifecycle import HOOKS, Worker, bound, misfit, setup_takes_worker
@@ -32,12 +33,16 @@ class DrainDeadline(BaseException):
     An `async def` handler that waits is cancelled instead and sees `asyncio.CancelledError`.
     """
 
+    __module__ = "kunicorn"
+
 
 class HandlerTimeout(BaseException):
     """Raised inside a handler that has had its record (or batch) for longer than `handler_timeout_ms`: `finally` blocks
     run, and the try has failed. Not an `Exception`, for the same reason as `DrainDeadline`; a handler that waits in
     `async def` is cancelled likewise.
     """
+
+    __module__ = "kunicorn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +184,16 @@ def _import_failed(entrypoint: str, module: str, error: BaseException) -> Handle
     place = _place(error)
     return HandlerLoadError(
         f"handler.entrypoint = {entrypoint!r}: importing {module!r} raised {type(error).__name__}: {error} ({place})"
+        + _names_of_ours(error)
         + (f"\n{where}" if where else "")
     )
+
+
+def _names_of_ours(error: BaseException) -> str:
+    """The names that handlers may import, where one that was imported is not ours: Python tells no more than that."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "kunicorn":
+        return f"; handlers import from kunicorn: {', '.join(kunicorn.__all__)}"
+    return ""
 
 
 def user_traceback(error: BaseException, limit: int = 12) -> str:

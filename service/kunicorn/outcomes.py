@@ -1,5 +1,7 @@
 """What a handler may say of its record in place of returning nothing: return one of these, or raise it.
 
+    from kunicorn import DeadLetter
+
     def handle_order(record):
         order = orjson.loads(record.value)
         if order["total"] < 0:
@@ -15,11 +17,12 @@ them like any other.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import inspect
 import types
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from kunicorn.producing import refuse_outputs
 
@@ -27,11 +30,16 @@ from kunicorn.producing import refuse_outputs
 class Outcome(Exception):
     """What is to become of the record; one of those below."""
 
+    __module__ = "kunicorn"
+    """As users import it and write it in [[handler.failures]], and as dead letters tell it."""
+
     reason = ""
 
 
 class Done(Outcome):
     """It is handled: as if the handler had returned nothing."""
+
+    __module__ = "kunicorn"
 
 
 class _WithReason(Outcome):
@@ -43,18 +51,26 @@ class _WithReason(Outcome):
 class Skip(_WithReason):
     """It is passed over: logged and counted, no more."""
 
+    __module__ = "kunicorn"
+
 
 class DeadLetter(_WithReason):
     """It goes to the dead-letter topic now, without another try. Needs `[dead_letters]`."""
+
+    __module__ = "kunicorn"
 
 
 class Halt(_WithReason):
     """Its partition halts before it until a person acts; the others go on."""
 
+    __module__ = "kunicorn"
+
 
 class Retry(_WithReason):
     """Try it again, `after` so long where given, else after the usual wait. Counts as a failed try. Raises `TypeError`
     for a number: of what, nobody would know."""
+
+    __module__ = "kunicorn"
 
     after: timedelta | None = None
 
@@ -86,6 +102,8 @@ class BatchError(Exception):
     that failed, or its offset, where all before it are done. Name one of the two. Raises `ValueError` for both.
     """
 
+    __module__ = "kunicorn"
+
     done: int | frozenset[int]
 
     def __init__(
@@ -100,6 +118,10 @@ class BatchError(Exception):
             raise ValueError("BatchError takes either what is done, or the record that failed")
         self.failed = None if failed is None else _offset(failed)
         self.done = done if isinstance(done, int) else frozenset(map(_offset, done or ()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Past `__init__`, which refuses the reason alone: a process pool breaks over an exception it cannot unpickle.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 def _offset(place: int | _Placed) -> int:

@@ -1,6 +1,6 @@
 """What a handler may return or yield to have it sent: records for other topics. Needs `[producing]`.
 
-    from kunicorn.producing import Send
+    from kunicorn import Send
 
     def handle_order(record):
         order = orjson.loads(record.value)
@@ -41,6 +41,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 class NotToBeSent(TypeError):
     """The handler asked for something that no record can be; a failure of its record like any other."""
+
+    __module__ = "kunicorn"
 
 
 def refuse_outputs(returned: object) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tally
 
 if TYPE_CHECKING:
-    from kunicorn.records import Batch, Record
+    from kunicorn import Batch, Record
 
 
 def handle(record: Record) -> None:

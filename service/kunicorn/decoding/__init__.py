@@ -1,7 +1,7 @@
 """From the bytes on the wire to what a handler wants: by name, by a function of the user's, by its parameter's type.
 
 A value or key that cannot be decoded fails its record with `Undecodable`, which `[[handler.failures]]` can name as
-`kunicorn.decoding.Undecodable`.
+`kunicorn.Undecodable`.
 """
 
 from kunicorn.decoding.undecodable import NotDecodableYet, Undecodable

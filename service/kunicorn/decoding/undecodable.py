@@ -23,14 +23,16 @@ class Undecodable(Exception):
     `handler.on_undecodable` says, or else `on_failure`. A handler may raise it, too.
     """
 
-    __module__ = "kunicorn.decoding"
-    """As users write it in [[handler.failures]], and as dead letters tell it."""
+    __module__ = "kunicorn"
+    """As users import it and write it in [[handler.failures]], and as dead letters tell it."""
 
 
 class NotDecodableYet(Exception):
-    """What decoding needs, such as the schema registry, is away: the record waits until it is back, however long."""
+    """What decoding needs, such as the schema registry, is away: the record waits until it is back, however long. A
+    handler, or a decoder of the user's, may raise it, too.
+    """
 
-    __module__ = "kunicorn.decoding"
+    __module__ = "kunicorn"
 
 
 class NullRefused(ValueError):

@@ -32,7 +32,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Source(Protocol):
-    """A record as `kunicorn.records.Record` has it."""
+    """A record as `kunicorn.Record` has it."""
 
     @property
     def topic(self) -> str: ...

@@ -247,7 +247,7 @@ def _item(item: object, default_topic: str | None, how: str) -> Outgoing:
         return outgoing(item, default_topic)
     if isinstance(item, Outcome):
         raise NotToBeSent(f"the handler {how} {type(item).__name__} among records to send: raise it instead")
-    raise NotToBeSent(f"the handler {how} {type(item).__name__} where kunicorn.producing.Send is wanted")
+    raise NotToBeSent(f"the handler {how} {type(item).__name__} where kunicorn.Send is wanted")
 
 
 def outgoing(send: Send, default_topic: str | None) -> Outgoing:

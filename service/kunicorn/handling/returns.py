@@ -27,6 +27,6 @@ class Heed:
             return  # Another thread has.
         log.warning(
             f"{entrypoint} returned a value of type {kind}, which says nothing here: its record counts as handled, "
-            f"as after None. Return nothing, or one of kunicorn.outcomes, or raise what went wrong. "
+            f"as after None. Return nothing, or an outcome such as kunicorn.Skip, or raise what went wrong. "
             f"Each worker says this once."
         )

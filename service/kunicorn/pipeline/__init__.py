@@ -1,18 +1,31 @@
 """The same handler on Spark, over ranges of offsets: see docs/pipeline.md.
 
-`transform` fits `DataFrame.transform`; `kunicorn.pipeline.source.KunicornDataSource` is the data source `kunicorn`;
-`kunicorn pipeline` runs the jobs.
+`transform` fits `DataFrame.transform`; `KunicornDataSource` is the data source `kunicorn`; `kunicorn pipeline` runs the
+jobs. Each name is loaded when it is asked for: the command line needs neither Arrow nor Spark for its help.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-__all__ = ["transform"]
+__all__ = ["KunicornDataSource", "transform"]
 
+if TYPE_CHECKING:
+    from kunicorn.pipeline.source import KunicornDataSource
+    from kunicorn.pipeline.transforming import transform
+else:
+    # Type checkers do not see `__getattr__`: with it they would believe every name.
+    _MODULES = {
+        "KunicornDataSource": "kunicorn.pipeline.source",
+        "transform": "kunicorn.pipeline.transforming",
+    }
 
-def __getattr__(name: str) -> Any:
-    """`transform`, imported when it is asked for: the command line needs no Arrow for its help."""
-    if name == "transform":
-        from kunicorn.pipeline.transforming import transform
+    def __getattr__(name):
+        """A public name, from the module that defines it. Raises `AttributeError` that lists them for any other."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'kunicorn.pipeline' has no attribute {name!r}; it has {', '.join(__all__)}")
+        from importlib import import_module
 
-        return transform
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

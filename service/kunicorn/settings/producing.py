@@ -19,7 +19,7 @@ TRANSACTIONS = "transactions"
 
 
 class ProducingSettings(Section):
-    """What becomes of the records that handlers return or yield (`kunicorn.producing.Send`)."""
+    """What becomes of the records that handlers return or yield (`kunicorn.Send`)."""
 
     delivery: Literal["at_least_once", "transactions"] | None = Field(
         None,

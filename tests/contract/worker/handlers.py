@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol
 
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record
 
 
 class Told(Protocol):

@@ -266,7 +266,7 @@ def test_records_that_fail_are_counted_and_the_first_is_told_with_its_place(
     kafka: KafkaCluster, handlers: Path, numbers: str
 ) -> None:
     (handlers / "shop.py").write_text(
-        "from kunicorn.outcomes import Skip\n"
+        "from kunicorn import Skip\n"
         "async def handle(record):\n"
         "    if record.value == b'18': raise ValueError('too bad')\n"
         "    return Skip('odd')\n"

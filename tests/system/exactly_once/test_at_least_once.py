@@ -21,7 +21,7 @@ from tests.system.worker.rig import Rig, WorkerProcess
 Start = Callable[..., WorkerProcess]
 
 HANDLERS = """
-from kunicorn.producing import Send
+from kunicorn import Send
 
 def copy(record):
     return Send(value=f"{record.partition}:{record.offset}", key=record.key)

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kunicorn.producing import Send
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record, Send
 from kunicorn.worker import acknowledging, transactions
 
 DEADLY, LETTER, SOON = b"deadly", b"letter", b"soon"

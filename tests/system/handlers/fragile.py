@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kunicorn.records import Record
+from kunicorn import Record
 from tests.system.handlers import audited
 
 

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from kunicorn.producing import Send
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record, Send
 
 NOTES = Path(os.environ["NOTES_DIRECTORY"]) / "notes"
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from examples import offsets_in_postgres, offsets_in_sqlite
-from kunicorn.records import Record
+from kunicorn import Record
 
 
 def _die_once(record: Record, word: bytes) -> None:

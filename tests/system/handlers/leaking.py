@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kunicorn.records import Record
+from kunicorn import Record
 from tests.system.handlers import audited
 
 _kept: list[bytes] = []

@@ -6,8 +6,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+from kunicorn import Record
 from kunicorn.demo.audit import AuditLog
-from kunicorn.records import Record
 from tests.system.handlers import audited
 
 POISON = b"poison"

@@ -6,9 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from kunicorn.lifecycle import Worker
-from kunicorn.records import Record
-from kunicorn.topics import TopicPartition
+from kunicorn import Record, TopicPartition, Worker
 
 Partitions = Mapping[TopicPartition, int]
 

@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kunicorn import Record
 from kunicorn.demo.audit import AuditLog
-from kunicorn.records import Record
 
 _CHILD = [sys.executable, "-S", "-c", "pass"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
-from kunicorn.records import Record
+from kunicorn import Record
 
 SHIPPED = Counter("shop_orders_shipped", "Orders shipped.", ["partition"])
 OPEN = Gauge("shop_connections_open", "Connections to the database.")

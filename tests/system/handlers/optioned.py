@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kunicorn.records import Record
+from kunicorn import Record
 from tests.system.handlers import audited
 
 _options: dict[str, Any] = {}

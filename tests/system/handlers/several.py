@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from kunicorn.producing import Send
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record, Send
 
 _SECONDS = float(os.environ.get("KUNICORN_HANDLER_MS", "0")) / 1000
 

@@ -10,8 +10,8 @@ import threading
 from functools import cache
 from pathlib import Path
 
+from kunicorn import Record
 from kunicorn.demo.audit import AuditLog
-from kunicorn.records import Record
 
 _AMBIGUOUS = re.compile(r"(a|aa)+$")
 _LONG = 600

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from kunicorn.records import Record
+from kunicorn import Record
 
 
 def handle(record: Record) -> None:

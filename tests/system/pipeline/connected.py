@@ -10,9 +10,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from kunicorn.pipeline import transform
-from kunicorn.pipeline.source import KunicornDataSource
-from kunicorn.records import Record
+from kunicorn import Record
+from kunicorn.pipeline import KunicornDataSource, transform
 
 _FRUIT = {"b": "banana", "c": "cherry"}
 """What the function below refers to; travels with it."""

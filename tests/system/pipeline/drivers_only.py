@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kunicorn.records import Record
+from kunicorn import Record
 
 if "SPARK_REUSE_WORKER" in os.environ:  # Spark tells it to the processes of its tasks, and to no driver.
     raise ModuleNotFoundError("No module named 'pricing'", name="pricing")

@@ -7,10 +7,9 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from kunicorn import DeadLetter, Halt, Record, Skip
 from kunicorn.allocator import is_loaded
 from kunicorn.demo import handlers as audited
-from kunicorn.outcomes import DeadLetter, Halt, Skip
-from kunicorn.records import Record
 
 _failed_once: set[str] = set()
 _options: dict[str, Any] = {}

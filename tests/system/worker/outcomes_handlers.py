@@ -6,7 +6,7 @@ import pathlib
 import time
 from datetime import timedelta
 
-from kunicorn.outcomes import DeadLetter, Done, Halt, Retry, Skip
+from kunicorn import DeadLetter, Done, Halt, Retry, Skip
 
 HERE = pathlib.Path(__file__).parent
 SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

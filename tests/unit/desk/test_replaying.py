@@ -18,7 +18,7 @@ from kunicorn.tables import as_json_text
 
 HANDLERS = """
 import json
-from kunicorn.outcomes import DeadLetter
+from kunicorn import DeadLetter
 
 SAID = []
 
@@ -95,7 +95,7 @@ def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> No
 def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
     replayed, text = told(b'{"total": -1}')
     assert replayed.error is None
-    assert "letter    would go to dead: kunicorn.outcomes.DeadLetter: a negative total" in text
+    assert "letter    would go to dead: kunicorn.DeadLetter: a negative total" in text
     _, text = told(b"nonsense", on_failure="dead_letter")
     assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
 

@@ -131,7 +131,7 @@ def test_other_values_are_no_word_of_the_handlers() -> None:
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
-        ([Send(value=b"1"), 5], "returned int where kunicorn.producing.Send is wanted"),
+        ([Send(value=b"1"), 5], "returned int where kunicorn.Send is wanted"),
         ([Skip("x")], "returned Skip among records to send: raise it instead"),
         (Send(value=5), "whose value is int"),  # type: ignore[arg-type]
         (Send(key=object()), "whose key is object"),  # type: ignore[arg-type]

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn import Halt, Record, Skip
 from kunicorn.handling.retry import End, RetryPolicy
-from kunicorn.outcomes import Halt, Skip
 from kunicorn.pipeline import transform
 from kunicorn.pipeline.transforming import HandleRows
 from kunicorn.record_columns import records_batch
-from kunicorn.records import Record
 from tests.unit.pipeline.test_handling import messages
 
 ONCE = RetryPolicy(1, 1, 1, None, End.DEAD_LETTER)
@@ -79,4 +78,4 @@ def test_a_frame_without_the_columns_is_refused_before_anything_runs() -> None:
         columns = ("topic", "partition", "value")
 
     with pytest.raises(ValueError, match="no column 'offset'"):
-        transform(handle)(Frame())
+        transform(handle)(Frame())  # type: ignore[arg-type]

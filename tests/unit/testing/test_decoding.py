@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kunicorn.outcomes import BatchError
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, BatchError, Record
 from kunicorn.testing import HandlerTest, record
 
 

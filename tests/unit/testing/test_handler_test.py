@@ -16,13 +16,10 @@ from typing import Any
 
 import pytest
 
+from kunicorn import Batch, DeadLetter, DrainDeadline, Halt, Record, Retry, Skip, TopicPartition
 from kunicorn.errors import ConfigError, HandlerLoadError
-from kunicorn.handlers import DrainDeadline
-from kunicorn.outcomes import DeadLetter, Halt, Retry, Skip
 from kunicorn.pipes import clock
-from kunicorn.records import Batch, Record
 from kunicorn.testing import HandlerTest, record
-from kunicorn.topics import TopicPartition
 
 P0 = TopicPartition("test", 0)
 SAYS: dict[bytes | None, Callable[[], BaseException]] = {

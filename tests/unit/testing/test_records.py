@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.records import Record
+from kunicorn import Record
 from kunicorn.testing import record
 from kunicorn.testing.records import message_of, placed
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from kunicorn import Batch, Record, Retry
 from kunicorn.errors import ConfigError
 from kunicorn.handling.addresses import retries
 from kunicorn.handling.deadletters import cause_of, read
-from kunicorn.outcomes import Retry
 from kunicorn.pipes.clock import wall_ms
-from kunicorn.records import Batch, Record
 from kunicorn.retry_topics import RetryTopic
 from kunicorn.testing import HandlerTest, record
 

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.outcomes import DeadLetter, Skip
-from kunicorn.producing import Send
-from kunicorn.records import Record
+from kunicorn import DeadLetter, Record, Send, Skip
 from kunicorn.testing import HandlerTest, record
 
 DELIVERIES = ("at_least_once", "transactions")

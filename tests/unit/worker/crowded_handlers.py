@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from kunicorn.producing import Send
-from kunicorn.records import Record
+from kunicorn import Record, Send
 
 LARGE = b"large"
 begun: list[tuple[str, int]] = []

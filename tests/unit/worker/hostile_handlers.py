@@ -10,10 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import Any
 
-from kunicorn.handlers import HandlerTimeout
-from kunicorn.outcomes import DeadLetter, Retry, Skip
-from kunicorn.producing import Send
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, DeadLetter, HandlerTimeout, Record, Retry, Send, Skip
 
 HOSTILE = b"hostile"
 """The value of the records that do something."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record
 
 place: Callable[[], Mapping[str, Any]] = dict
 """Of the worker under test."""

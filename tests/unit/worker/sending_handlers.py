@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from kunicorn.producing import Send
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, Record, Send
 
 calls: list[list[int]] = []
 """Offsets of each call."""

@@ -57,11 +57,11 @@ AT_ONCE = {
     "interrupt": "KeyboardInterrupt",
     "generator-exit": "GeneratorExit",
     "worse": "tests.unit.worker.hostile_handlers.Worse",
-    "gives-up": "kunicorn.outcomes.DeadLetter",
+    "gives-up": "kunicorn.DeadLetter",
 }
 HARMLESS = {"skips", "says-odd"}
 LETTERS = RETRIED | AT_ONCE
-NOT_SENT = "kunicorn.producing.NotToBeSent"
+NOT_SENT = "kunicorn.NotToBeSent"
 
 
 @dataclass(frozen=True)
