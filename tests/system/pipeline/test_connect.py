@@ -72,7 +72,7 @@ def test_a_client_without_a_java_reads_handles_and_streams(
     assert told["records"] == [[0, 0, "b"], [0, 1, "poison"], [0, 2, "c"], [1, 0, "skip"]]
     assert told["outcomes"] == [
         [0, 0, 1, "done", None], [0, 1, 2, "dead_letter", "ValueError"], [0, 2, 3, "done", None],
-        [1, 0, 1, "skip", "kunicorn.outcomes.Skip"],
+        [1, 0, 1, "skip", "kunicorn.Skip"],
     ]  # fmt: skip
     assert told["ours"] == [
         [0, 0, 1, "done", None], [0, 1, 2, "dead_letter", "LookupError"], [0, 2, 3, "done", None],

@@ -88,7 +88,7 @@ def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(de
     desk = desk_of(2)
     send(desk.kafka.bootstrap, desk.topic, {0: ["x", "halt", "x"], 1: ["x"] * 3})
     said = desk.said("backfill", "--master", MASTER, "--run", "stuck", code=6)
-    assert f"halted        {desk.topic}-0 at 1: {desk.topic}-0@1: kunicorn.outcomes.Halt: a person has to look" in said
+    assert f"halted        {desk.topic}-0 at 1: {desk.topic}-0@1: kunicorn.Halt: a person has to look" in said
     assert "--resume stuck" in said
     assert desk.manifest("stuck")["positions"] == {desk.topic: {"0": 1, "1": 3}}
     rows = [row for row in desk.outcomes("stuck") if row["partition"] == 0]

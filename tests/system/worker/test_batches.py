@@ -23,8 +23,7 @@ import dataclasses
 import os
 import pathlib
 
-from kunicorn.outcomes import BatchError
-from kunicorn.records import Batch, Record
+from kunicorn import Batch, BatchError, Record
 
 HERE = pathlib.Path(__file__).parent
 SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -142,7 +141,7 @@ def test_what_cannot_be_decoded_becomes_a_dead_letter_at_once_and_the_rest_of_it
     assert sorted(",".join(seen(processes.directory)).split(",")) == [f"{n}={n}" for n in range(8) if n != 3]
     (letter,) = letters(kafka, topic, 1)
     told = read(headers_of(letter))
-    assert (letter.value(), told.cause.type, told.cause.attempts) == (b"secret", "kunicorn.decoding.Undecodable", 1)
+    assert (letter.value(), told.cause.type, told.cause.attempts) == (b"secret", "kunicorn.Undecodable", 1)
     assert told.cause.message.startswith(f"{topic}-0@3: its value is no JSON of Order: ")
     assert "secret" not in told.cause.message
 

@@ -94,8 +94,8 @@ def test_what_handlers_say_and_rules_by_exception_decide_in_order_within_the_par
     assert [int(line.split("@")[1].split("=")[0]) for line in seen(processes.directory)] == tried
     causes = [read(headers_of(letter)).cause for letter in letters(kafka, topic, 3)]
     assert [(cause.type, cause.message) for cause in causes] == [
-        ("kunicorn.outcomes.DeadLetter", "a negative total"),
-        ("kunicorn.outcomes.DeadLetter", "a negative total"),
+        ("kunicorn.DeadLetter", "a negative total"),
+        ("kunicorn.DeadLetter", "a negative total"),
         ("handlers_under_test.Gone", "it is gone"),
     ]
     (deltas,) = worker.ping().deltas
@@ -176,7 +176,7 @@ def test_each_way_into_the_dead_letter_topic_is_counted_by_its_reason(
     kafka.create_topic(topic, 1)
     kafka.create_topic(letters_topic(topic), 1)
     produce(kafka.bootstrap, topic, ["killed", "letter", "fail", "exit", "later", "wait"])
-    rule = FailureRule(["kunicorn.outcomes.Retry"], 5, 20, 100, 1000, "dead_letter")
+    rule = FailureRule(["kunicorn.Retry"], 5, 20, 100, 1000, "dead_letter")
     worker = start(0, retry_attempts=1, on_failure="dead_letter", failures=[rule])
     worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2)]))
     wait_until(lambda: "0@5=wait" in seen(processes.directory), "the last record to be in hand")
