@@ -113,8 +113,9 @@ class Timeouts:
 
     def _overdue(self, process: WorkerProcess, before: Mapping[int, tuple[InHand, float]], now: float) -> list[Overdue]:
         """All of a worker's calls that take too long, the oldest first. `before`: what was seen the last time."""
-        idle = process.pong is not None and process.pong.in_hand is None
-        if process.pong is None or (idle and process.unanswered < _ANSWERS_LATE):
+        # One that has never answered may be held up by its first record.
+        idle = process.pong is None or process.pong.in_hand is None
+        if idle and process.unanswered < _ANSWERS_LATE:
             return []
         found = []
         for partition, limit in self._limited(process):

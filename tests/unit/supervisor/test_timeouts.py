@@ -148,3 +148,11 @@ async def test_a_worker_that_has_to_die_for_one_of_two_overdue_records_dies_for_
         await eventually(lambda: watched.worker.blamed == {watched.tps[1]}, "the one that is left")
     finally:
         task.cancel()
+
+
+async def test_a_worker_that_is_held_up_by_its_first_record_before_it_ever_answered_is_interrupted() -> None:
+    """In C code that holds the GIL no thread of it answers: nothing but its ledger tells what it has in hand."""
+    watched = Watched({"orders": 700})
+    watched.holds("orders", 20)
+    watched.worker.pong, watched.worker.unanswered = None, 4
+    await watch_until(watched, {"orders"})
