@@ -93,7 +93,7 @@ chromium:  ## installs Chromium where it is missing, on Debian as root
 # What they come to is shown on docs/conformance.md; a defect found there becomes a test of its own.
 conformance-long: venv  ## a hundred thousand spoilt answers per API, stories of groups and workers; in about an hour
 	KUNICORN_RECORD_RUNS=tests/contract/conformance/endurance.json $(PYTEST) -m long -n 2 --dist worksteal \
-	  tests/unit/wire/test_malformed_answers.py tests/contract/conformance/coordinator tests/contract/worker \
+	  tests/unit/kafka/test_malformed_answers.py tests/contract/conformance/coordinator tests/contract/worker \
 	  tests/contract/supervisor
 	$(BIN)/python -m tests.contract.conformance
 

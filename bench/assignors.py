@@ -16,8 +16,8 @@ from dataclasses import replace
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.assignors.racks import PartitionRacks
 from kunicorn.group.protocol import Member, Plan, Subscription
-from kunicorn.group.sharing import share
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
+from kunicorn.supervisor.partitions.balance import share
 
 SIZES = ((10, 1_000), (50, 5_000), (200, 20_000))
 RACKS = ("a", "b", "c")

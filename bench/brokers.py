@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench.contestants import PARTITIONS, Contestant, Entry
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import longest_waits, repeats
 from tests.kafka import Broker, KafkaCluster
 from tests.waiting import wait_until

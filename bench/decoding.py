@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.pages import write_section
-from kunicorn.handlers import Handler
-from kunicorn.handling.calls import calls_of
-from kunicorn.pipes.orders import Decoding
-from kunicorn.records import Batch, Record
+from kunicorn.handler.call import calls_of
+from kunicorn.handler.config import Decoding
+from kunicorn.handler.load import Handler
+from kunicorn.handler.record import Batch, Record
 
 RECORDS = 1000
 TURNS = 30

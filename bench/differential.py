@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 from bench.contestants import CONTESTANTS, PARTITIONS, Contestant, Entry
 from bench.faults import HURTS, Hurt, Links, Protocol, pause
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import Call, longest_waits, repeats
 from tests.contract.conformance.side_by_side import MEASURED, Row, medians, merged, read, worse, write
 from tests.kafka import KafkaCluster, ProxiedCluster

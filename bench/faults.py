@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kunicorn.group.error_codes import ErrorCode, name_of
-from kunicorn.wire.versions import Api
+from kunicorn.group.errors import ErrorCode, name_of
+from kunicorn.kafka.versions import Api
 from tests.kafka import ProxiedCluster
 from tests.kafka.proxied import Direction
 from tests.kafka.scripted import Fault, Kind

@@ -24,22 +24,18 @@ from rich.table import Table
 from bench.decoding import RECORDS, messages, plain
 from bench.pages import write_section
 from bench.quick_handlers import copy
-from kunicorn.handlers import Handler
-from kunicorn.handling.calls import Calls, calls_of
-from kunicorn.handling.partial import OfOne
-from kunicorn.outcomes import BatchError
-from kunicorn.pipes.orders import Decoding, HandlerOrder, Tracing
-from kunicorn.records import Batch, Record
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.acknowledging import parcels_of, put
-from kunicorn.worker.batches import runs
-from kunicorn.worker.delays import Delays
-from kunicorn.worker.flight import Track
-from kunicorn.worker.grants import Grant
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.lanes import Lanes
-from kunicorn.worker.outbox import Entry, Limits, Outbox
-from kunicorn.worker.producing import Outputs
+from kunicorn.handler.call import Calls, OfOne, calls_of
+from kunicorn.handler.config import Decoding, HandlerOrder, Tracing
+from kunicorn.handler.load import Handler
+from kunicorn.handler.outcome import BatchError
+from kunicorn.handler.record import Batch, Record
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.buffering import Delays
+from kunicorn.worker.fetch import runs
+from kunicorn.worker.produce.outbox import Entry, Limits, Outbox
+from kunicorn.worker.produce.sender import Outputs, parcels_of, put
+from kunicorn.worker.progress import Grant, Hands, Track
+from kunicorn.worker.scheduler import Lanes
 
 TURNS = 10
 KEYS = 100

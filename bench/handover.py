@@ -34,7 +34,7 @@ import kunicorn
 from bench import brokers
 from bench.contestants import CONTESTANTS, HANDLER_MS, PARTITIONS, RATE, WORKERS, Contestant, Entry, Member
 from bench.pages import write_section
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import Call, longest_waits, repeats
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import VERSION

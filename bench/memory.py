@@ -26,8 +26,8 @@ from confluent_kafka.admin import AdminClient
 from bench.pages import write_section
 from bench.quick import start_worker
 from bench.topics import create
-from kunicorn.pipes.client import client_properties
-from kunicorn.pipes.messages import Configure
+from kunicorn.ipc.messages import Configure
+from kunicorn.librdkafka.properties import client_properties
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import VERSION
 from tests.system.worker.rig import WorkerProcess, configuration

@@ -29,12 +29,11 @@ from bench.bare import drain, tune_collector
 from bench.pages import write_section
 from bench.processors import cpu_ns_of_family
 from bench.quick import PARTITIONS, ROOT, fill
-from kunicorn.clients import consumer_properties
+from kunicorn.clients.config import consumer_properties
 from kunicorn.pipeline.executors import settings_file
-from kunicorn.pipeline.jobs import Job
-from kunicorn.pipeline.ranges import OffsetRange, total
-from kunicorn.pipeline.session import open_session
+from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings, load
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster

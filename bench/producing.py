@@ -24,9 +24,9 @@ from rich.table import Table
 from bench.pages import write_section
 from bench.processors import cpu_ns_of_family
 from bench.quick import PARTITIONS, cpu_ns, create, fill, handled, start_worker
-from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, Configure
-from kunicorn.pipes.orders import ProducingTarget
-from kunicorn.pipes.producer import producer_properties
+from kunicorn.handler.config import ProducingTarget
+from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, Configure
+from kunicorn.librdkafka.properties import producer_properties
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import WorkerProcess, configuration
 

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from kunicorn.pipes.messages import Configure, Drain
+from kunicorn.ipc.messages import Configure, Drain
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import TemplateProcess, WorkerProcess, configuration

@@ -27,7 +27,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from kunicorn.demo.audit import AuditLog
+from kunicorn.commands.demo.audit import AuditLog
 
 COMMIT_SECONDS = 1.0
 ASSIGNORS = {"roundrobin": RoundRobinPartitionAssignor, "sticky": StickyPartitionAssignor}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kunicorn.demo.scenario import run_demo
+from kunicorn.commands.demo.scenario import run_demo
 
 _FONTS_FROM_ELSEWHERE = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 

@@ -28,35 +28,33 @@ __all__ = [
 
 TYPE_CHECKING = False  # Type checkers take it for true by its name; importing `typing` for it would cost every start.
 if TYPE_CHECKING:
-    from kunicorn.decoding import NotDecodableYet, Undecodable
-    from kunicorn.handlers import DrainDeadline, HandlerTimeout
-    from kunicorn.lifecycle import Worker
-    from kunicorn.origins import Origin
-    from kunicorn.outcomes import BatchError, DeadLetter, Done, Halt, Outcome, Retry, Skip
-    from kunicorn.producing import NotToBeSent, Send
-    from kunicorn.records import Batch, Record
-    from kunicorn.topics import TopicPartition
+    from kunicorn.handler.decode import NotDecodableYet, Undecodable
+    from kunicorn.handler.lifecycle import Worker
+    from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+    from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, NotToBeSent, Outcome, Retry, Send, Skip
+    from kunicorn.handler.record import Batch, Origin, Record
+    from kunicorn.positions import TopicPartition
 else:
     # Type checkers do not see `__getattr__`: with it they would believe every name.
     _MODULES = {
-        "Batch": "kunicorn.records",
-        "BatchError": "kunicorn.outcomes",
-        "DeadLetter": "kunicorn.outcomes",
-        "Done": "kunicorn.outcomes",
-        "DrainDeadline": "kunicorn.handlers",
-        "Halt": "kunicorn.outcomes",
-        "HandlerTimeout": "kunicorn.handlers",
-        "NotDecodableYet": "kunicorn.decoding",
-        "NotToBeSent": "kunicorn.producing",
-        "Origin": "kunicorn.origins",
-        "Outcome": "kunicorn.outcomes",
-        "Record": "kunicorn.records",
-        "Retry": "kunicorn.outcomes",
-        "Send": "kunicorn.producing",
-        "Skip": "kunicorn.outcomes",
-        "TopicPartition": "kunicorn.topics",
-        "Undecodable": "kunicorn.decoding",
-        "Worker": "kunicorn.lifecycle",
+        "Batch": "kunicorn.handler.record",
+        "BatchError": "kunicorn.handler.outcome",
+        "DeadLetter": "kunicorn.handler.outcome",
+        "Done": "kunicorn.handler.outcome",
+        "DrainDeadline": "kunicorn.handler.load",
+        "Halt": "kunicorn.handler.outcome",
+        "HandlerTimeout": "kunicorn.handler.load",
+        "NotDecodableYet": "kunicorn.handler.decode",
+        "NotToBeSent": "kunicorn.handler.outcome",
+        "Origin": "kunicorn.handler.record",
+        "Outcome": "kunicorn.handler.outcome",
+        "Record": "kunicorn.handler.record",
+        "Retry": "kunicorn.handler.outcome",
+        "Send": "kunicorn.handler.outcome",
+        "Skip": "kunicorn.handler.outcome",
+        "TopicPartition": "kunicorn.positions",
+        "Undecodable": "kunicorn.handler.decode",
+        "Worker": "kunicorn.handler.lifecycle",
     }
 
     def __getattr__(name):

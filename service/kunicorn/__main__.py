@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kunicorn.cli import main
+from kunicorn.commands.cli import main
 
 main()

@@ -1,4 +1,5 @@
-"""Which memory allocator the processes have that fetch: jemalloc, where it is installed.
+"""Which memory allocator the processes have that fetch: jemalloc, where it is installed. Light: part of
+every start.
 
 librdkafka allocates an object for each message in one thread, and the thread that handles the message frees it. For
 each of the two glibc takes the lock of the same arena, and the threads wait for one another; and every response that

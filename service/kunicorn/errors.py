@@ -1,13 +1,22 @@
-"""The three families of failure, and the exit code each ends in.
+"""How things fail and end, and how long to wait before the next try. Light: part of every start.
+
+The three families of failure, and the exit code each ends in.
 
 `ServiceError` and its kinds end the process with their own exit code and a message without a traceback;
 `PeerError` means that another process or a broker misbehaved and the caller tries again;
 anything else is a bug and propagates.
+
+How a process ended, in the words that logs, `/status`, metrics' labels and commands share. Pure.
+
+Exponential backoff with jitter; pure, the caller waits.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from enum import IntEnum
+from random import Random
 
 
 class ExitCode(IntEnum):
@@ -62,3 +71,37 @@ class WorkersDyingError(ServiceError):
 
 class PeerError(Exception):
     """The other side is gone, late or talks nonsense; trying again, perhaps elsewhere, may help."""
+
+
+def how_it_ended(code: int) -> str:
+    """`exit 3`, `SIGKILL`, `signal 40` for one without a name; `code` as subprocess has it, negative for a signal."""
+    if code >= 0:
+        return f"exit {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+_FACTOR = 2.0
+_JITTER = 0.2
+"""Kafka's own (KIP-144, KIP-580): without it, everybody that lost the same broker comes back at the same instant."""
+
+
+class Backoff:
+    """Delays in seconds: `initial`, doubled each time up to `maximum`, each ±20 %."""
+
+    def __init__(self, initial: float, maximum: float, rng: Random) -> None:
+        self._initial = initial
+        self._maximum = maximum
+        self._rng = rng
+        self._delay = initial
+
+    def next(self) -> float:
+        """The seconds to wait before the next try."""
+        delay = self._delay
+        self._delay = min(delay * _FACTOR, self._maximum)
+        return delay * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+
+    def reset(self) -> None:
+        """Something worked: the next failure starts over with the initial delay."""
+        self._delay = self._initial

@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from kunicorn.demo.audit import read_audit
-from kunicorn.demo.check import calls_in
+from kunicorn.commands.demo.audit import read_audit
+from kunicorn.commands.demo.judge import calls_in
 
 
 class Call(NamedTuple):
-    """One handler call with one record; nanoseconds of `kunicorn.pipes.clock`. Sorts by its begin."""
+    """One handler call with one record; nanoseconds of `kunicorn.ipc.clock`. Sorts by its begin."""
 
     begin: int
     partition: int

@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kunicorn.demo.audit import read_audit
-from kunicorn.demo.check import calls_in
+from kunicorn.commands.demo.audit import read_audit
+from kunicorn.commands.demo.judge import calls_in
 from tests.chaos.calls import Call
 
 IN_HAND = 4

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunicorn.handling.deadletters import read
-from kunicorn.pipes import clock
+from kunicorn.handler.dead_letters import read
+from kunicorn.ipc import clock
 from tests.chaos.calls import read_calls
 from tests.chaos.crowds import CROWDS, ONE, Crowd
 from tests.chaos.load import Load

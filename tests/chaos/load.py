@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.system.handlers.lethal import POISON
 
 
@@ -31,7 +31,7 @@ class Load:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.appended: defaultdict[int, list[int]] = defaultdict(list)
-        """By partition and offset: when it was confirmed, in nanoseconds of `kunicorn.pipes.clock`."""
+        """By partition and offset: when it was confirmed, in nanoseconds of `kunicorn.ipc.clock`."""
         self.poison: set[tuple[int, int]] = set()
         """Partition and offset of every record that kills whoever handles it."""
         self._poisoned_keys: deque[bytes] = deque()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kunicorn.demo.check import Audit, Report
+from kunicorn.commands.demo.judge import Audit, Report
 from tests.chaos.calls import read_calls
 from tests.chaos.crowds import CROWDS, disorder
 from tests.chaos.faults import FAULTS, Hurt

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.calls import Overlap, Partitions, Repeat, longest_waits, overlaps, repeats
 from tests.chaos.faults import FAULTS, Hurt, Repeats
 from tests.chaos.group import COMMIT_INTERVAL, DEATHS, WORKERS

@@ -15,11 +15,10 @@ from typing import Any, Self
 
 from kio.serial import entity_reader
 
-from kunicorn.wire.auth import Address, Security
-from kunicorn.wire.cluster import Cluster
-from kunicorn.wire.connection import Connection
-from kunicorn.wire.schemas import REQUESTS, RESPONSES
-from kunicorn.wire.versions import OURS, Api
+from kunicorn.kafka.auth import Address, Security
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.versions import OURS, REQUESTS, RESPONSES, Api
 from tests.fakes.messages import blank, blank_response, nested, response_frame
 
 

@@ -13,9 +13,9 @@ from enum import Enum
 from itertools import count
 from uuid import UUID
 
-from kunicorn.group.error_codes import ErrorCode as E
+from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.fakes.requests import Beat, Join, Leaver, Sync
 
 Numbers = frozenset[int]

@@ -7,17 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from kunicorn.group.error_codes import ErrorCode as E
+from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import JoinAnswer, SyncAnswer, TopicPartitions
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.consumer_protocol import (
+from kunicorn.kafka.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from kunicorn.wire.schemas import RESPONSES
-from kunicorn.wire.versions import OURS, Api
+from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.positions import TopicPartition
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup

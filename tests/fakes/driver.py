@@ -11,17 +11,16 @@ from random import Random
 from typing import Any
 
 from kunicorn.group.states import State
+from kunicorn.kafka.auth import Sasl, Security
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.brokers import Brokers
-from kunicorn.supervisor.grouped import GroupAssignment
-from kunicorn.supervisor.resolver import Resolver
+from kunicorn.supervisor.membership.driver import GroupAssignment
+from kunicorn.supervisor.membership.source import Resolver
+from kunicorn.supervisor.offsets.start_offsets import Brokers
 from kunicorn.supervisor.topics import Topics
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.auth import Security
-from kunicorn.wire.cluster import Cluster
-from kunicorn.wire.coordinator import Coordinator
-from kunicorn.wire.sasl import Sasl
 from tests.fakes.coordinator_broker import CoordinatorBroker
 from tests.fakes.obedient_worker import ObedientWorker
 from tests.fakes.stage import Stage

@@ -15,10 +15,10 @@ from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
-from kunicorn.group.error_codes import ErrorCode as E
+from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Subscription, SyncAnswer
 from kunicorn.group.states import OVER
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.requests import Beat, Join, Leaver, Sync
 from tests.fakes.simulation import TIMINGS, TOPIC, TOPIC_ID, Simulation

@@ -12,9 +12,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kunicorn.wire.codec import encode
-from kunicorn.wire.schemas import RESPONSES, Schema, field_type
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.codec import encode
+from kunicorn.kafka.versions import RESPONSES, Api, Schema, field_type
 
 _BLANK: dict[str, Any] = {
     "string": "",

@@ -9,8 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from kunicorn.wire.schemas import RESPONSES
-from kunicorn.wire.versions import OURS, Api
+from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from tests.fakes.messages import response_frame, sample
 
 _TELLING = (0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF)

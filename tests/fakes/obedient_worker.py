@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from kunicorn.pipes.ledger import CONSUMED, HAND_OFFSET
-from kunicorn.pipes.messages import (
+from kunicorn.ipc.ledger import CONSUMED, HAND_OFFSET
+from kunicorn.ipc.messages import (
     Failed,
     FailureKind,
     FetcherStart,
@@ -15,8 +15,8 @@ from kunicorn.pipes.messages import (
     Stopped,
     ToWorker,
 )
-from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.partitions.assignment import Fetchers
 from tests.fakes.played_workers import PlayedWorker
 
 

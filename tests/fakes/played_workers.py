@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kunicorn.pipes import clock
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, Ledger
-from kunicorn.pipes.messages import FetcherStart, StartFetcher, StopFetcher, ToWorker
-from kunicorn.supervisor.worker import WorkerProcess, WorkerState
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, Ledger
+from kunicorn.ipc.messages import FetcherStart, StartFetcher, StopFetcher, ToWorker
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.workers.process import WorkerProcess, WorkerState
 
 
 class PlayedWorker(WorkerProcess):

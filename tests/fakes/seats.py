@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kunicorn.group.protocol import JoinAnswer, Subscription, SyncAnswer
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 Joined = Callable[[JoinAnswer], None]
 Synced = Callable[[SyncAnswer], None]

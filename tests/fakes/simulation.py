@@ -18,9 +18,9 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kunicorn.group.member import Timings
 from kunicorn.group.states import State
-from kunicorn.group.timing import Timings
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 

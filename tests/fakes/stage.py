@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kunicorn.group.partitions import PartitionState
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, Stopped
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes.messages import FetcherStart, FetcherStopped, Stopped
-from kunicorn.supervisor.deaths import TopicHandling
-from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.worker import WorkerState
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.partitions.assignment import Fetchers, TopicHandling
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.process import WorkerState
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 
 

@@ -6,14 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from kunicorn.pipes.messages import CommitAs, CommitOver, CommitWanted, FromWorker
-from kunicorn.worker import transactions
-from kunicorn.worker.identities import Identities
-from kunicorn.worker.outbox import Outbox
-from kunicorn.worker.shipment import Shipment, Succession
-from kunicorn.worker.steps import ENDS, Step
-from kunicorn.worker.tally import Tally
-from kunicorn.worker.transactions import Shared, Table, Transactions
+from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, FromWorker
+from kunicorn.worker.produce import transactions
+from kunicorn.worker.produce.outbox import ENDS, Outbox, Shipment, Step, Succession
+from kunicorn.worker.produce.sender import Tally
+from kunicorn.worker.produce.transactions import Identities, Shared, Table, Transactions
 from tests.fakes.transactional_brokers import TransactionalBrokers, TransactionalProducer
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from unittest import mock
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.fakes.memory_streams import MemoryNetwork
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class MemoryLoop(TurnedLoop):
 
 
 def turned(story: Callable[[], Coroutine[Any, Any, T]], *, sockets: bool = True) -> T:
-    """Run a test's coroutine to its end; `kunicorn.pipes.clock` tells the loop's time meanwhile."""
+    """Run a test's coroutine to its end; `kunicorn.ipc.clock` tells the loop's time meanwhile."""
     with asyncio.Runner(loop_factory=TurnedLoop if sockets else MemoryLoop) as runner:
         now = runner.get_loop().time
         with (

@@ -12,16 +12,16 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from kunicorn.pipes import clock
-from kunicorn.pipes.client import Property
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
-from kunicorn.pipes.orders import DeadLetterTarget, HandlerOrder, ProducingTarget
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.topics import NO_EPOCH
+from kunicorn.handler.config import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.librdkafka.properties import Property
+from kunicorn.positions import NO_EPOCH
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog
 from kunicorn.worker.main import Makers, assemble
-from kunicorn.worker.outbox import Outbox
-from kunicorn.worker.producing import Carrier
+from kunicorn.worker.produce.outbox import Outbox
+from kunicorn.worker.produce.sender import Carrier
 from tests.waiting import wait_until
 
 TOPIC, LETTERS = "in", "letters"

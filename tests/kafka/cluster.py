@@ -17,7 +17,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kunicorn.demo.processes import start_child
+from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked
 from tests.kafka.broker import SMALL, Broker, java_command
 from tests.kafka.properties import plan_nodes, server_properties

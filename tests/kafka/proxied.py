@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kunicorn.demo.processes import python_module, python_path, start_child
-from kunicorn.wire.versions import Api
+from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.kafka.versions import Api
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.properties import Node, free_ports
 from tests.kafka.scripted import Fault

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from kunicorn.wire.schemas import Schema
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.versions import Api, Schema
 from tests.fakes.messages import blank, nested, response_frame
 
 _LENGTH = 4

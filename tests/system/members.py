@@ -239,7 +239,7 @@ def group_settings(
     bootstrap: str,
     topics: Sequence[str],
     group: str,
-    entrypoint: str = "kunicorn.demo.handlers:handle",
+    entrypoint: str = "kunicorn.commands.demo.audit:handle",
     workers: int = 2,
 ) -> dict[str, dict[str, Any]]:
     """The least that a member needs."""

@@ -9,8 +9,8 @@ from types import TracebackType
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.records import Record
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.record import Record
+from kunicorn.positions import TopicPartition
 
 
 def producer(bootstrap: str, **more: str | int) -> Producer:

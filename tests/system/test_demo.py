@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kunicorn.demo import scenario
-from kunicorn.demo.scenario import run_demo
+from kunicorn.commands.demo import scenario
+from kunicorn.commands.demo.scenario import run_demo
 from tests.kafka import KafkaCluster
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kunicorn.exits import how_it_ended
+from kunicorn.errors import how_it_ended
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ entrypoint = "json:loads"
 [http]
 port = 0
 """
-NEVER = {"confluent_kafka", "rich", "structlog", "pygments", "kunicorn.records", "kunicorn.worker"}
+NEVER = {"confluent_kafka", "rich", "structlog", "pygments", "kunicorn.handler.record", "kunicorn.worker"}
 """The supervisor neither fetches nor handles, and prints no tables."""
-LATER = {"kunicorn.supervisor.app", "prometheus_client", "uvloop", "kio.serial", "aiohttp"}
+LATER = {"kunicorn.supervisor.service", "prometheus_client", "uvloop", "kio.serial", "aiohttp"}
 """What the supervisor loads while the template is at work."""
 BESIDE = {"aiohttp"}
 """What nobody waits for before the group is joined."""
@@ -52,7 +52,7 @@ def loaded(*arguments: str | Path, code: int = 0) -> set[str]:
 @pytest.mark.parametrize("arguments", ["--help", "--version", "run --help"])
 def test_help_loads_no_settings_and_nothing_that_talks_to_kafka(arguments: str) -> None:
     names = loaded(*arguments.split())
-    assert "kunicorn.cli" in names
+    assert "kunicorn.commands.cli" in names
     assert not names & (NEVER | LATER | {"asyncio", "kunicorn.settings", "msgspec", "ssl"})
 
 
@@ -65,7 +65,7 @@ def test_what_is_refused_is_refused_before_any_process_is_started(
     config.write_text(SETTINGS.replace("[handler]", setting + "[handler]"))
     names = loaded("run", "--config", config, *options, code=2)
     assert "kunicorn.settings" in names
-    assert "kunicorn.supervisor.spawning" not in names
+    assert "kunicorn.supervisor.workers.spawn" not in names
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_stop_while_the_service_still_loads_is_one_in_order(tmp_path: Path) ->
 
 
 def test_the_template_is_started_before_what_only_the_supervisor_needs(of_run: list[str]) -> None:
-    before = set(of_run[: of_run.index("kunicorn.supervisor.spawning")])
+    before = set(of_run[: of_run.index("kunicorn.supervisor.workers.spawn")])
     assert "kunicorn.settings" in before, "settings that are wrong are told before any process is started"
     assert not before & LATER
 
@@ -110,6 +110,6 @@ def test_the_supervisor_never_loads_what_workers_and_tables_need(of_run: list[st
 
 
 def test_nobody_waits_for_the_http_server_to_be_loaded(of_run: list[str]) -> None:
-    before = set(of_run[: of_run.index("kunicorn.supervisor.app")])
+    before = set(of_run[: of_run.index("kunicorn.supervisor.service")])
     assert not before & BESIDE
     assert "aiohttp.web" in of_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.observe.served import every
+from kunicorn.observe.catalogue import every
 from tests.chaos.faults import FAULTS
 
 ROOT = Path(__file__).parents[2]

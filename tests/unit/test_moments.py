@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.moments import moment, span
+from kunicorn.text import moment, span
 
 NOW = 1_700_000_000_000
 

@@ -17,17 +17,15 @@ import pytest
 import kunicorn
 import kunicorn.pipeline
 import kunicorn.testing
-from kunicorn.decoding.undecodable import NotDecodableYet, Undecodable
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handlers import DrainDeadline, HandlerTimeout, load
-from kunicorn.handling.deadletters import cause_of
-from kunicorn.handling.exceptions import find
-from kunicorn.lifecycle import Worker
-from kunicorn.origins import Origin
-from kunicorn.outcomes import BatchError, DeadLetter, Done, Halt, Outcome, Retry, Skip
-from kunicorn.producing import NotToBeSent, Send
-from kunicorn.records import Batch, Record
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.dead_letters import cause_of
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.lifecycle import Worker
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout, load
+from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, NotToBeSent, Outcome, Retry, Send, Skip
+from kunicorn.handler.record import Batch, Origin, Record
+from kunicorn.handler.retry import find
+from kunicorn.positions import TopicPartition
 
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "service"
@@ -99,7 +97,7 @@ def test_an_outcome_loads_no_client() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=SERVICE, capture_output=True, text=True, check=True, timeout=60
     )
-    assert not {"confluent_kafka", "pydantic", "kunicorn.records"} & set(done.stdout.split())
+    assert not {"confluent_kafka", "pydantic", "kunicorn.handler.record"} & set(done.stdout.split())
 
 
 def test_an_unknown_name_says_which_there_are() -> None:
@@ -125,9 +123,9 @@ def test_a_handler_that_imports_what_is_not_there_is_told_what_is(
 
 
 def test_modules_inside_are_still_found_beside_the_names() -> None:
-    from kunicorn import origins
+    from kunicorn.handler import record
 
-    assert origins.Origin is kunicorn.Origin
+    assert record.Origin is kunicorn.Origin
 
 
 @pytest.mark.parametrize("name", EXCEPTIONS)
@@ -177,7 +175,7 @@ def test_nothing_that_users_read_shows_a_private_path(path: Path) -> None:
     for module, names in imported(text):
         assert module in PACKAGES, f"{path} imports {module}"
         assert set(names) <= set(vars(PACKAGES[module])["__all__"]), path
-    # `kunicorn.outcomes.Skip` in prose, or as an exception in a rule.
+    # `kunicorn.handler.outcome.Skip` in prose, or as an exception in a rule.
     for module, name in re.findall(r"\b(kunicorn(?:\.[a-z_]+)*)\.([A-Z]\w*[a-z]\w*)\b", text):
         assert module in PACKAGES, f"{path} names {module}.{name}"
         assert name in vars(PACKAGES[module])["__all__"], path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.tables import duration, printable, table
+from kunicorn.text import duration, printable, table
 
 
 def test_numbers_stand_to_the_right_and_what_is_not_known_is_a_dash() -> None:

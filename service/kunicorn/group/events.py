@@ -14,7 +14,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Member, Plan, SyncAnswer, TopicPartitions
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 # -- commands: carried out by the driver, in order -----------------------------------------------------------
 

@@ -1,16 +1,17 @@
 """What members and the coordinator say to one another, in our own terms and whatever the version on the wire.
 
-`wire` translates between these and Kafka's messages. Error codes stay plain integers (Kafka's `Errors.java`):
+`kafka` translates between these and Kafka's messages. Error codes stay plain integers (Kafka's `Errors.java`):
 a newer broker may send one that this code has never heard of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
-from kunicorn.topics import NO_EPOCH, NO_OFFSET, TopicPartition
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, TopicPartition
 
 NO_GENERATION = -1
 """Not a member of any generation."""
@@ -126,3 +127,26 @@ class ConsumerHeartbeatAnswer:
 
 Plan = Mapping[str, Sequence[TopicPartition]]
 """What an assignor decides: partitions by member id; every member has an entry."""
+
+
+EARLIEST, LATEST = -2, -1
+"""ListOffsets' special timestamps."""
+
+
+class Offsets(Protocol):
+    """What is asked of the brokers; every call may raise `PeerError`."""
+
+    async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
+        """OffsetFetch with `require_stable` (KIP-447)."""
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        """ListOffsets, by partition and timestamp."""
+
+    async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        """OffsetForLeaderEpoch."""
+
+    def created_anew(self, topic: str) -> bool:
+        """Whether another topic had this name when the service began to consume it."""
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        """All partitions of these topics, as known now."""

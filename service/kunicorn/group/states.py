@@ -1,4 +1,12 @@
-"""The states of a group's member: one flat table for each protocol; tests walk them, the docs draw them."""
+"""States, of a group's member and of an assigned partition: flat tables.
+
+The states of a group's member: one flat table for each protocol; tests walk them, the docs draw them.
+
+The states of one assigned partition: one flat table; tests walk it, the docs draw it.
+
+A partition is in the hands of at most one worker (invariant 4), and always in a state that says why it is or is not
+being fetched (invariant 7).
+"""
 
 from __future__ import annotations
 
@@ -142,3 +150,114 @@ def take(table: Table, state: State, step: Step) -> State:
         return table[state, step]
     except KeyError:
         raise IllegalStep(f"a member that is {state.value} cannot meet “{step.value}”") from None
+
+
+class PartitionState(Enum):
+    """Where an assigned partition stands."""
+
+    # Each member is the only one of its kind. Enum's own hash is written in Python, and was half of what a report costs
+    # in a table of a thousand partitions.
+    __hash__ = object.__hash__
+
+    #: Its start offset is being looked up.
+    RESOLVING = "resolving"
+    #: The start offset is known; a worker has been asked to fetch it, or will be as soon as one is ready.
+    STARTING = "starting"
+    #: A worker fetches and handles it.
+    RUNNING = "running"
+    #: A person has paused it, or it is handled up to where it is to end.
+    PAUSED = "paused"
+    #: It drains in one worker to go on in another one of ours.
+    MOVING = "moving"
+    #: It drains because it leaves us.
+    STOPPING = "stopping"
+    #: A record cannot be handled; nothing is fetched until a person acts.
+    HALTED = "halted"
+    #: Its worker does not let go: killed, but not yet seen dead.
+    STUCK = "stuck"
+    #: In nobody's hands here; the consumed offset is final.
+    RELEASED = "released"
+
+
+class PartitionEvent(Enum):
+    """What happens to a partition."""
+
+    RESOLVED = "resolved"
+    #: The ledger shows that the worker has opened its slot.
+    FETCHED = "fetched"
+    PAUSE = "pause"
+    RESUME = "resume"
+    MOVE = "move"
+    #: The partition leaves us: revoked or lost.
+    STOP = "stop"
+    #: The worker reported `FetcherStopped`, or is dead and its ledger has been read.
+    LET_GO = "let go"
+    #: The start offset is not in the log any more.
+    OUT_OF_RANGE = "out of range"
+    #: Its worker died, and only the brokers know how far its last transaction has come.
+    LET_GO_UNSURE = "let go, unsure how far"
+    #: A record failed on every try, or was in hand at too many deaths.
+    HALT = "halt"
+    #: A person has it resumed that was halted, or whose worker died while it was paused, before its start was known.
+    LOOK_UP = "look up"
+    #: The worker outlives SIGKILL.
+    CLING = "cling"
+
+
+_P, _PE = PartitionState, PartitionEvent
+
+TRANSITIONS: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
+    (_P.RESOLVING, _PE.RESOLVED): _P.STARTING,
+    (_P.RESOLVING, _PE.STOP): _P.RELEASED,
+    (_P.RESOLVING, _PE.HALT): _P.HALTED,
+    (_P.STARTING, _PE.FETCHED): _P.RUNNING,
+    (_P.STARTING, _PE.LET_GO): _P.STARTING,
+    (_P.STARTING, _PE.LET_GO_UNSURE): _P.RESOLVING,
+    (_P.STARTING, _PE.MOVE): _P.MOVING,
+    (_P.STARTING, _PE.PAUSE): _P.PAUSED,
+    (_P.STARTING, _PE.STOP): _P.STOPPING,
+    (_P.STARTING, _PE.HALT): _P.HALTED,
+    (_P.STARTING, _PE.OUT_OF_RANGE): _P.RESOLVING,
+    (_P.RUNNING, _PE.LET_GO): _P.STARTING,
+    (_P.RUNNING, _PE.LET_GO_UNSURE): _P.RESOLVING,
+    (_P.RUNNING, _PE.MOVE): _P.MOVING,
+    (_P.RUNNING, _PE.PAUSE): _P.PAUSED,
+    (_P.RUNNING, _PE.STOP): _P.STOPPING,
+    (_P.RUNNING, _PE.HALT): _P.HALTED,
+    (_P.RUNNING, _PE.OUT_OF_RANGE): _P.RESOLVING,
+    (_P.PAUSED, _PE.LET_GO): _P.PAUSED,
+    (_P.PAUSED, _PE.LET_GO_UNSURE): _P.PAUSED,
+    (_P.PAUSED, _PE.LOOK_UP): _P.RESOLVING,
+    (_P.PAUSED, _PE.RESUME): _P.STARTING,
+    (_P.PAUSED, _PE.STOP): _P.STOPPING,
+    (_P.PAUSED, _PE.HALT): _P.HALTED,
+    (_P.MOVING, _PE.LET_GO): _P.STARTING,
+    (_P.MOVING, _PE.LET_GO_UNSURE): _P.RESOLVING,
+    (_P.MOVING, _PE.STOP): _P.STOPPING,
+    (_P.MOVING, _PE.HALT): _P.HALTED,
+    (_P.MOVING, _PE.OUT_OF_RANGE): _P.RESOLVING,
+    (_P.STOPPING, _PE.LET_GO): _P.RELEASED,
+    (_P.STOPPING, _PE.LET_GO_UNSURE): _P.RELEASED,
+    (_P.STOPPING, _PE.HALT): _P.RELEASED,
+    (_P.STOPPING, _PE.OUT_OF_RANGE): _P.RELEASED,
+    (_P.STOPPING, _PE.STOP): _P.STOPPING,
+    (_P.STOPPING, _PE.CLING): _P.STUCK,
+    (_P.STUCK, _PE.LET_GO): _P.RELEASED,
+    (_P.STUCK, _PE.LET_GO_UNSURE): _P.RELEASED,
+    (_P.STUCK, _PE.STOP): _P.STUCK,
+    (_P.HALTED, _PE.RESUME): _P.STARTING,
+    (_P.HALTED, _PE.LOOK_UP): _P.RESOLVING,
+    (_P.HALTED, _PE.STOP): _P.RELEASED,
+}
+
+
+class IllegalTransition(Exception):
+    """The event cannot happen in that state: a bug in the caller; nothing was changed."""
+
+
+def advance(state: PartitionState, event: PartitionEvent) -> PartitionState:
+    """The state after `event`. Raises `IllegalTransition`."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransition(f"a partition that is {state.value} cannot meet “{event.value}”") from None

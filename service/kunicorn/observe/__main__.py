@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kunicorn.observe.dashboard import dashboard
-from kunicorn.observe.diagrams import states_page
-from kunicorn.observe.pages import metrics_page
+from kunicorn.observe.generate import dashboard, metrics_page, states_page
 
 FILES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,

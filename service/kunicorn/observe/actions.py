@@ -1,6 +1,6 @@
 """The few things that can be done over HTTP: who may, what is asked, and how it is answered.
 
-1. Without `[http] token` there are none, but for the service's own user on its machine (`kunicorn.local`).
+1. Without `[http] token` there are none, but for the service's own user on its machine (`kunicorn.observe.requests`).
 2. The token comes in a header that a browser never adds by itself and that no other site's page may set without our
    consent (no CORS answer is ever given): a person who is logged in elsewhere cannot be made to act here.
 3. It is compared in constant time, and a wrong one is answered late: guessing is slow, and says nothing.
@@ -20,10 +20,10 @@ from aiohttp import web
 
 from kunicorn.errors import ConfigError
 from kunicorn.observe import logs
-from kunicorn.observe.asked import Done, Goal
 from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings import HttpSettings
-from kunicorn.tables import printable
+from kunicorn.text import printable
 
 log = logs.get("kunicorn.http")
 

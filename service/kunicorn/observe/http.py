@@ -6,34 +6,179 @@ On that loop on purpose: `/livez` must not answer for a loop that does not run.
 2. Connections are bounded. The one beyond the bound takes the place of the longest open one, so that idle or slow
    clients can neither use up descriptors that brokers and workers need nor shut out the kubelet.
 3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot; so is what `/events` sends.
-4. What acts asks for a token (`actions`), but on the socket of our own user (`kunicorn.local`); every other page only
-   reads.
-5. Pages that show records' places and settings are not shown under another's name (`hosts`).
+4. What acts asks for a token (`actions`), but on the socket of our own user (`kunicorn.observe.requests`); every other
+   page only reads.
+5. Pages that show records' places and settings are not shown under another's name.
+
+The status as a stream for the page: server-sent events (WHATWG HTML, 9.2), one snapshot for all who listen.
+
+The status page's own files, read once: it works without a network, so nothing of it comes from elsewhere.
+
+Under which names the pages are shown: not under those that somebody else may have pointed here.
+
+A page of evil.example whose name resolves, at the second look, to 127.0.0.1 or to a pod's address may read whatever
+answers there (DNS rebinding): its browser believes that it is evil.example's own. Only the Host header tells. Pure.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
+from importlib import resources
 
 import orjson
 from aiohttp import web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from kunicorn import local
-from kunicorn.observe import assets, health, hosts, logs
+from kunicorn.observe import health, logs, requests
 from kunicorn.observe.actions import PREFIX, Actions, Desk
-from kunicorn.observe.events import Events
 from kunicorn.observe.health import Verdict
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings
+
+INTERVAL = 1.0
+"""Seconds between two events."""
+_PARTITIONS_A_SECOND = 1000
+"""With more partitions events come less often: a snapshot looks at each of them, on the event loop."""
+MOST_LISTENERS = 32
+_STALLED_SECONDS = 20.0
+"""A listener that reads nothing for so long is let go."""
+_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class Events:
+    """Renders while somebody listens, and for nobody else. Caller: the HTTP server, on the loop."""
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+        self._listeners = 0
+        self._latest = b""
+        self._changed = asyncio.Event()
+        self._rendering: asyncio.Task[None] | None = None
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Stream until the client goes, or reads nothing."""
+        if self._listeners >= MOST_LISTENERS:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{MOST_LISTENERS} pages listen already\n")
+        stream = web.StreamResponse(headers=_HEADERS)
+        await stream.prepare(request)
+        if request.method == "HEAD":
+            return stream
+        self._listeners += 1
+        if self._rendering is None or self._rendering.done():
+            self._rendering = asyncio.ensure_future(self._render())
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await self._send(stream)
+        finally:
+            self._listeners -= 1
+        return stream
+
+    def stop(self) -> None:
+        """Nothing is rendered any more; the server closes the connections."""
+        if self._rendering is not None:
+            self._rendering.cancel()
+
+    async def _send(self, stream: web.StreamResponse) -> None:
+        """Every event that it has time for: what it was too slow to read is left out, not kept for it."""
+        seen = None
+        while True:
+            if self._latest and self._latest is not seen:
+                seen = self._latest
+                async with asyncio.timeout(_STALLED_SECONDS):
+                    await stream.write(seen)
+            else:
+                await self._changed.wait()
+
+    async def _render(self) -> None:
+        """While there are listeners."""
+        while self._listeners:
+            status = self._status()
+            self._latest = await asyncio.to_thread(_event, status)
+            self._changed.set()
+            self._changed = asyncio.Event()
+            await asyncio.sleep(max(INTERVAL, len(status.partitions) / _PARTITIONS_A_SECOND))
+        self._latest = b""
+
+
+def _event(status: Status) -> bytes:
+    return b"data: " + orjson.dumps(status, default=str) + b"\n\n"
+
+
+_PAGE_HEADERS = {
+    # Nothing but our own files; no inline script, so that no text in a status can ever become one.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file."""
+
+    body: bytes
+    content_type: str
+    etag: str
+
+    def answer(self, request: web.BaseRequest) -> web.Response:
+        """The file, or that it has not changed."""
+        headers = {**_PAGE_HEADERS, "ETag": self.etag}
+        if request.headers.get("If-None-Match") == self.etag:
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return web.Response(body=self.body, content_type=self.content_type, charset="utf-8", headers=headers)
+
+
+def load() -> dict[str, Asset]:
+    """The files by path. Blocks on the disk; called before anything is served."""
+    return {path: _asset(name) for path, name in _PATHS.items()}
+
+
+_PATHS = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+
+
+def _asset(name: str) -> Asset:
+    body = resources.files("kunicorn.observe").joinpath(name).read_bytes()
+    return Asset(body, _TYPES[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+
+
+_NOBODYS = (".localhost", ".local", ".internal", ".svc", ".arpa", ".test")
+"""Ends of names that the public DNS does not have, and in which nobody registers anything."""
+
+
+def is_ours(host: str | None, allowed: Collection[str] = ()) -> bool:
+    """Whether this is a name for us that no stranger can have made: an address, a name without a dot, one that only a
+    network's own resolver knows, this machine's name, or one of `allowed`; browsers always send a name."""
+    if host is None:
+        return True
+    name = host.strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    if "." not in name and ":" not in name:
+        return name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+    return _is_address(name) or name.endswith(_NOBODYS) or name == socket.gethostname().lower() or name in allowed
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
 
 log = logs.get("kunicorn.http")
 
@@ -73,7 +218,7 @@ class Server:
         self._local_connections: _Connections | None = None
         self._events = Events(status)
         self._desk = Desk(settings, actions, metrics)
-        self._assets = assets.load()
+        self._assets = load()
         self._pages: Mapping[str, Page] = {
             "/livez": self._livez,
             "/readyz": self._readyz,
@@ -98,7 +243,7 @@ class Server:
     async def _take_orders_here(self) -> None:
         self._local_connections = _OwnConnections(self._answer_here)
         try:
-            sock = local.listen(self.port)
+            sock = requests.listen(self.port)
             self._local = await asyncio.get_running_loop().create_unix_server(self._local_connections, sock=sock)
         except OSError as error:
             log.warning(f"commands on this machine need http.token: the socket for them cannot be had: {error}")
@@ -119,9 +264,7 @@ class Server:
         return _text(HTTPStatus.NOT_FOUND, f"only orders are taken here; pages are at port {self.port}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.path not in _FOR_ALL and not hosts.is_ours(
-            request.headers.get("Host"), self._settings.allowed_hosts
-        ):
+        if request.path not in _FOR_ALL and not is_ours(request.headers.get("Host"), self._settings.allowed_hosts):
             return _text(
                 HTTPStatus.FORBIDDEN, "not a name of this service: ask by its address, or see http.allowed_hosts"
             )
@@ -216,7 +359,7 @@ class _OwnConnections(_Connections):
         super().connection_made(handler, transport)
         # The loop's own socket object does not take questions.
         with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock:
-            if not local.may_deal_with_us(sock):
+            if not requests.may_deal_with_us(sock):
                 transport.abort()
 
 

@@ -1,9 +1,23 @@
 """Structured logs: an event in plain words and its fields, one line an event, as JSON or as text.
 
-Every process configures its own writer (`kunicorn.observe.writer`); what the libraries log by the standard library's
+Every process configures a writer of its own; what the libraries log by the standard library's
 `logging`, and Python's warnings, go the same way. logging's global settings, and those of structlog where the handler
 uses it, belong to the handler's author: our loggers depend on neither, so that nobody can silence the other. What a
 package for structured logs would do beyond this file costs every process 0.1 s of imports (tracebacks in colour).
+
+How a log event looks as a line. Pure, but for the clock and the pid.
+
+A JSON event is always one line. A text event is one line unless its message or an exception has several: those that
+follow are indented, so that nothing a record contains can pass for an event of its own.
+
+The thread that writes a process's log lines, so that nobody else ever waits for whoever reads them.
+
+A pipe whose reader has stopped blocks its writers once it is full; a supervisor that blocks misses heartbeats and
+loses its partitions because of a log line.
+
+1. `put` never blocks and may be called from a signal handler: `SimpleQueue` is reentrant, `Queue` would deadlock.
+2. What does not fit is dropped and counted; the count is written as soon as something can be written again.
+3. The thread is a daemon: blocked in write(2) it holds neither the GIL nor the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -11,12 +25,167 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
+import select
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from kunicorn.observe.lines import as_json, as_text
-from kunicorn.observe.writer import LogWriter, write_directly
+import orjson
+
+_LONGEST = 16_000
+"""Characters of one field: a handler may raise with a whole record in its message."""
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_NEEDS_QUOTES = re.compile(r"[\s\"=]|^$")
+_MULTILINE = ("exception", "stack")
+
+
+def as_json(level: str, logger: str, process: str, event: Mapping[str, Any]) -> str:
+    """One JSON object: time, level, process, pid, logger, event, then the event's own fields."""
+    line = {
+        "time": _now(),
+        "level": level,
+        "process": process,
+        "pid": os.getpid(),
+        "logger": logger,
+        "event": _short(str(event.get("event", ""))),
+    }
+    for name, value in event.items():
+        if name != "event":
+            # Nobody's field replaces one of ours: whoever filters by level or process relies on them.
+            line[name if name not in line else f"{name}_"] = _short(value) if isinstance(value, str) else value
+    try:
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError):
+        # Numbers beyond 64 bits, lone surrogates, cycles: shown as Python shows them.
+        return orjson.dumps({name: _plain(value) for name, value in line.items()}).decode()
+
+
+def as_text(level: str, logger: str, process: str, event: Mapping[str, Any]) -> str:
+    """`time LEVEL process[pid] message  name=value …`, an exception below it."""
+    head = f"{_now()} {level.upper():<7} {process}[{os.getpid()}] "
+    fields = [
+        f"{name}={_quoted(str(value))}" for name, value in event.items() if name != "event" and name not in _MULTILINE
+    ]
+    first, *rest = _short(str(event.get("event", "")).rstrip("\n")).split("\n")
+    below = [*rest, *(line for name in _MULTILINE for line in _short(str(event.get(name, ""))).splitlines())]
+    text = head + first + ("  " + " ".join(fields) if fields else "")
+    return "\n    ".join(_harmless(line) for line in (text, *below))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _short(text: str) -> str:
+    left_out = len(text) - _LONGEST
+    return text if left_out <= 0 else f"{text[:_LONGEST]} … ({left_out} more characters)"
+
+
+def _printable(value: object) -> str:
+    return str(value).encode(errors="backslashreplace").decode()
+
+
+def _plain(value: object) -> object:
+    fits = isinstance(value, int) and abs(value) < 2**63
+    return value if fits or isinstance(value, float | None) else _printable(value)
+
+
+def _quoted(text: str) -> str:
+    text = _short(text)
+    return orjson.dumps(_printable(text)).decode() if _NEEDS_QUOTES.search(text) else text
+
+
+def _harmless(line: str) -> str:
+    # Escape sequences in a record's data must not drive the terminal of whoever reads the log.
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), line)
+
+
+_MOST_LINES = 10_000
+_LINES_A_WRITE = 256
+
+
+class LogWriter:
+    """One process's way out for log lines. `fd` may be in non-blocking mode; it stays open."""
+
+    def __init__(self, fd: int, lost: Callable[[int], str], capacity: int = _MOST_LINES) -> None:
+        """Start the thread. `lost(n)` words the line that says that n lines were dropped."""
+        self._fd = fd
+        self._lost = lost
+        self._capacity = capacity
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._dropped = 0
+        self._told = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were not written, since the start."""
+        return self._dropped
+
+    def put(self, line: str) -> None:
+        """Queue one line, which ends without a newline. Never blocks."""
+        if self._lines.qsize() >= self._capacity or self._closing.is_set():
+            self._dropped += 1
+        else:
+            self._lines.put(line)
+
+    def close(self, timeout: float) -> None:
+        """Write what is queued and end the thread; gives up after `timeout` seconds. Later lines are dropped."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._lines.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        open_for_more = True
+        while open_for_more:
+            lines = [self._lines.get()]
+            try:
+                while len(lines) < _LINES_A_WRITE:
+                    lines.append(self._lines.get_nowait())
+            except Empty:
+                pass
+            open_for_more = None not in lines
+            self._write([line for line in lines if line is not None])
+
+    def _write(self, lines: list[str]) -> None:
+        if (dropped := self._dropped) > self._told:
+            lines.append(self._lost(dropped - self._told))
+            self._told = dropped
+        data = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
+        try:
+            self._write_all(memoryview(data))
+        except OSError:
+            # Whoever read is gone (EPIPE, EIO on a closed terminal). Nobody is left to tell; the service goes on.
+            self._dropped += len(lines)
+
+    def _write_all(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                # Somebody who shares the terminal or pipe has made it non-blocking, for all of us.
+                self._wait_until_writable()
+
+    def _wait_until_writable(self) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        poll.poll()
+
+
+def write_directly(fd: int, line: str) -> None:
+    """One line without a thread, for the moments before there is one. May block; says nothing of failure."""
+    try:
+        os.write(fd, f"{line}\n".encode(errors="backslashreplace"))
+    except OSError:
+        return
+
 
 _STDOUT, _STDERR = 1, 2
 _FLUSH_AT_EXIT = 1.0

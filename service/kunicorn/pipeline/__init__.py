@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 __all__ = ["KunicornDataSource", "transform"]
 
 if TYPE_CHECKING:
+    from kunicorn.pipeline.dataframe import transform
     from kunicorn.pipeline.source import KunicornDataSource
-    from kunicorn.pipeline.transforming import transform
 else:
     # Type checkers do not see `__getattr__`: with it they would believe every name.
     _MODULES = {
         "KunicornDataSource": "kunicorn.pipeline.source",
-        "transform": "kunicorn.pipeline.transforming",
+        "transform": "kunicorn.pipeline.dataframe",
     }
 
     def __getattr__(name):

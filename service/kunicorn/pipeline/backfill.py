@@ -6,25 +6,28 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kunicorn.clients.access import Access
+from kunicorn.clients.questions import Log
+from kunicorn.clients.range_reader import Window
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.bounds import Bound, Bounds, ByOffset, ByTime, Everywhere, pairs_in
-from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
-from kunicorn.pipeline.finished import FinishedRun
-from kunicorn.pipeline.jobs import Job
-from kunicorn.pipeline.letters import send_letters
-from kunicorn.pipeline.log import Log
-from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.planning import Plan, check_same_topics, gone_text, plan
-from kunicorn.pipeline.progress import Say
-from kunicorn.pipeline.reading import Window
-from kunicorn.pipeline.rounds import Steps, run_rounds, timed
-from kunicorn.pipeline.runs import Run, Runs, advanced
-from kunicorn.pipeline.session import check_installed, open_session
-from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.stopping import stopping
-from kunicorn.pipeline.tasks import Summary
+from kunicorn.pipeline.plan import (
+    Bound,
+    Bounds,
+    ByOffset,
+    ByTime,
+    Everywhere,
+    Plan,
+    check_same_topics,
+    gone_text,
+    pairs_in,
+    plan,
+)
+from kunicorn.pipeline.report import DryRun, Exposed, FinishedRun, Say
+from kunicorn.pipeline.rounds import Steps, run_rounds, send_letters, stopping, timed
+from kunicorn.pipeline.spark import Job, check_installed, open_session
+from kunicorn.pipeline.state import Run, Runs, RunState, advanced
+from kunicorn.pipeline.task import Summary
 from kunicorn.settings import Settings
 
 JOB = "backfill"

@@ -11,27 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kunicorn.clients.access import Access
+from kunicorn.clients.questions import Committed, Edges, GroupOffsets, Log, group_members, wait_until_empty
 from kunicorn.errors import ConfigError, FatalGroupError
-from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.dry_run import DryRun
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
-from kunicorn.pipeline.finished import FinishedRun
-from kunicorn.pipeline.group import Committed, GroupOffsets, group_members, wait_until_empty
-from kunicorn.pipeline.jobs import Job
-from kunicorn.pipeline.letters import send_letters
-from kunicorn.pipeline.log import Edges, Log
-from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.planning import check_same_topics
-from kunicorn.pipeline.progress import Say
-from kunicorn.pipeline.ranges import OffsetRange, Offsets, between
-from kunicorn.pipeline.rounds import Steps, run_rounds, timed
-from kunicorn.pipeline.runs import Run, Runs, advanced
-from kunicorn.pipeline.session import check_installed, open_session
-from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.stopping import stopping
-from kunicorn.pipeline.tasks import Summary
+from kunicorn.pipeline.plan import check_same_topics
+from kunicorn.pipeline.report import DryRun, Exposed, FinishedRun, Say
+from kunicorn.pipeline.rounds import Steps, run_rounds, send_letters, stopping, timed
+from kunicorn.pipeline.spark import Job, check_installed, open_session
+from kunicorn.pipeline.state import Run, Runs, RunState, advanced
+from kunicorn.pipeline.task import Summary
+from kunicorn.positions import OffsetRange, Offsets, TopicPartition, between
 from kunicorn.settings import Settings
-from kunicorn.topics import TopicPartition
 
 JOB = "catch-up"
 

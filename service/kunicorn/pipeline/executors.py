@@ -3,6 +3,8 @@
 Spark's tasks are told the path of the settings' file and a fingerprint, nothing else: each process reads that file and
 its own environment, as the driver did, and refuses to work if the two have read different things. So no secret is ever
 in a closure, a partition, Spark's settings or its event log.
+
+What is looked at in every executor before the first record is handled.
 """
 
 from __future__ import annotations
@@ -11,21 +13,25 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kunicorn import collector
-from kunicorn.clients import orders_of_jobs
-from kunicorn.errors import ConfigError
-from kunicorn.handlers import find, handler_of
-from kunicorn.handling.calls import Calls, arguments_of, calls_for
-from kunicorn.handling.handlings import Handlings, check_options
-from kunicorn.lifecycle import Worker
-from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.reading import RangeReader
+import pyarrow as pa
+
+from kunicorn.clients.access import Access
+from kunicorn.clients.config import orders_of_jobs
+from kunicorn.clients.range_reader import RangeReader
+from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.handler import load
+from kunicorn.handler.call import Calls, arguments_of, calls_for
+from kunicorn.handler.lifecycle import Worker
+from kunicorn.handler.load import find, handler_of
+from kunicorn.handler.registry import Handlings, check_options
+from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
-from kunicorn.settings.loading import shown
+from kunicorn.settings.load import shown
 
 _SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
@@ -67,7 +73,7 @@ class SettingsFile:
         """
         access = Access(self.settings())
         if (known := _readers.get(self)) is None:
-            collector.settle()
+            load.settle()
             known = _readers[self] = RangeReader(access.consumer())
         access.log_in(known.consumer)
         return known
@@ -127,3 +133,46 @@ def tear_down(handlings: Handlings[Calls]) -> None:
     """Before a task ends well, so that what a handler holds back is written before its offsets count."""
     for handling in handlings.every:
         handling.tear_down()
+
+
+CHECKED = "problem string, handler boolean"
+_SCHEMA = pa.schema([("problem", pa.string()), ("handler", pa.bool_())])
+
+
+@dataclass(frozen=True, slots=True)
+class CheckExecutor:
+    """A task that gives back a row for a problem, none for none."""
+
+    file: SettingsFile
+    directory: Directory
+    probe: str
+    """A file that the driver has put there."""
+    handler: bool
+    """Whether the handler is needed."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called by Spark in an executor's Python process."""
+        for _ in batches:
+            pass
+        problem, is_handlers = self._problem()
+        if problem is not None:
+            yield pa.RecordBatch.from_pylist([{"problem": problem, "handler": is_handlers}], schema=_SCHEMA)
+
+    def _problem(self) -> tuple[str | None, bool]:
+        try:
+            settings = self.file.settings()
+            if self.directory.read(self.probe) is None:
+                return self._not_shared(), False
+            if self.handler:
+                check_handlers(settings)
+        except ConfigError as error:
+            return str(error), False
+        except HandlerLoadError as error:
+            return f"on {socket.gethostname()}, where Spark runs a task: {error}", True
+        return None, False
+
+    def _not_shared(self) -> str:
+        return (
+            f"{socket.gethostname()}, where Spark runs tasks, does not see {self.directory.url} as the driver does: "
+            f"set pipeline.directory to a volume that all of them have, or to a URL such as s3://bucket/runs"
+        )

@@ -4,49 +4,280 @@
    in the target's manifest before the round, so that one that was cut off is repeated under the same names.
 2. The manifest belongs to the target, not to a run: each export brings the target up to now, from where the last one
    ended. Of two exports at once the one that moves it on second ends.
+
+The columns of a lake: as Spark's own Kafka source has them, but for values and keys, which decoders make.
+
+A column's type follows from its decoder's name alone, never from the records: schemas change from one record to the
+next, and a table whose columns follow them cannot be appended to. So what is no text is kept as JSON, which every
+engine can look into.
+
+1. `bytes`: binary, as in the topic.
+2. `text`: string.
+3. `json`: string, the record's own characters once they have been found to be JSON: parsed and written again, numbers
+   would lose digits.
+4. Any other (`avro`, `jsonschema`, `protobuf:…`, a function): string, what it makes of the record, as JSON.
+
+A Delta table as the target of an export: tasks write files, the driver commits a round of them in one transaction.
+
+1. A file counts once the table's log names it. Each attempt of a task has names of its own, so that a late one never
+   replaces what is committed; what no transaction names is rubbish for VACUUM.
+2. The transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is accepted
+   by the format, so the number is looked up before: a round whose commit went through before a crash is not repeated.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Message
 
-from kunicorn.clients import decoding_of
-from kunicorn.errors import ConfigError
-from kunicorn.handling.calls import following_offsets
-from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.bounds import Bounds, Everywhere
-from kunicorn.pipeline.delta import NO_DATE, DeltaLake, LakeFile
-from kunicorn.pipeline.dry_run import DryRun
+from kunicorn.clients.access import Access
+from kunicorn.clients.config import decoding_of
+from kunicorn.clients.questions import Log
+from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.handler.call import following_offsets
+from kunicorn.handler.columns import SCHEMA, records_batch
+from kunicorn.handler.config import Decoding
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.decode.decoders import Decoder, Part
+from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
+from kunicorn.handler.record import milliseconds_of
 from kunicorn.pipeline.executors import SettingsFile
-from kunicorn.pipeline.finished import FinishedRun
-from kunicorn.pipeline.hands import NEXT, take_up
-from kunicorn.pipeline.jobs import Job
-from kunicorn.pipeline.lake_columns import Form, LakeColumns
-from kunicorn.pipeline.log import Log
-from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.planning import check_same_topics, created_anew, plan, resumed
-from kunicorn.pipeline.progress import Say
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.rounds import Steps, run_rounds
-from kunicorn.pipeline.session import open_session
+from kunicorn.pipeline.in_hand_file import NEXT, take_up
+from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, check_same_topics, created_anew, plan, resumed
+from kunicorn.pipeline.report import DryRun, Exposed, FinishedRun, Say
+from kunicorn.pipeline.rounds import Steps, run_rounds, stopping
+from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.stopping import stopping
 from kunicorn.pipeline.storage import Directory, Manifest
-from kunicorn.pipeline.tasks import Batches, Summary, summary_batch
-from kunicorn.records import milliseconds_of
+from kunicorn.pipeline.task import Batches, Summary, summary_batch
+from kunicorn.positions import OffsetRange, Offsets
 from kunicorn.settings import Settings
+
+_REMEDY = (
+    "handler.value and handler.key say how records are decoded; --value bytes and --key bytes take them as they are"
+)
+_PAUSE_SECONDS = 1.0
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+
+
+class NotExportable(ServiceError):
+    """A record does not fit the lake's columns; none is left out silently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the lake has its records; travels to the tasks, and stands in the lake's manifest."""
+
+    delta: bool = False
+    value: str = BYTES
+    """A decoder's name, as in `handler.value`."""
+    key: str = BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The files' columns."""
+        schema = SCHEMA
+        for part in self.decoded:
+            at = schema.get_field_index(part.value)
+            schema = schema.set(at, pa.field(part.value, pa.string()))
+        return schema
+
+    def columns(self, decoding: Decoding) -> LakeColumns:
+        """What makes them, in the process that calls this. Raises `HandlerLoadError`."""
+        decoders = (decoder_of(self.value, Part.VALUE, decoding), decoder_of(self.key, Part.KEY, decoding))
+        return LakeColumns(self.schema, *decoders, self.decoded)
+
+    @property
+    def decoded(self) -> Mapping[Part, str]:
+        """The columns that are not bytes, with their decoders' names."""
+        return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
+
+
+LAKES = ("parquet", "delta")
+_NAMED = ("bytes", "text", "json")
+"""What the command line names; other decoders have more to say than fits there."""
+
+
+def form_asked(settings: Settings, to: str, value: str | None, key: str | None) -> Form:
+    """The form that the command line wants, its gaps filled from the settings. Pure. Raises `ConfigError`."""
+    if to not in LAKES:
+        raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
+    return Form(to == "delta", _decoder(settings, Part.VALUE, value), _decoder(settings, Part.KEY, key))
+
+
+def _decoder(settings: Settings, part: Part, asked: str | None) -> str:
+    name = part.value
+    if asked is not None:
+        if asked not in _NAMED:
+            raise ConfigError(f"--{name} {asked!r} is none of bytes, text and json; handler.{name} names any decoder")
+        return asked
+    found = sorted({str(getattr(each, name)) for each in settings.every_handler})
+    if len(found) > 1:
+        raise ConfigError(
+            f"the [[handlers]] decode {name}s in different ways ({', '.join(found)}), and an export has one form of "
+            f"columns: say --{name}, or export each topic with settings of its own"
+        )
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumns:
+    """Makes columns of records."""
+
+    schema: pa.Schema
+    value: Decoder
+    key: Decoder
+    decoded: Mapping[Part, str]
+    """As `Form.decoded`."""
+    patience: float = 60.0
+    """Seconds to wait for a schema registry that does not answer."""
+
+    def batch(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        """The messages as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
+        plain = records_batch(messages)
+        if not self.decoded:
+            return plain
+        (values, keys), failure = self._decoded(messages)
+        if failure is not None:
+            raise NotExportable(f"{failure}; {_REMEDY}")
+        found = {Part.VALUE: values, Part.KEY: keys}
+        columns = plain.columns
+        for part, name in self.decoded.items():
+            texts = pa.array(map(_text_of(name, part), messages, found[part]), pa.string())
+            columns[self.schema.get_field_index(part.value)] = texts
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _decoded(self, messages: Sequence[Message]) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
+        """As `decoded_columns`. Without waiting, Spark's four tries of a task would be over within a second."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return decoded_columns(messages, self.value, self.key)
+            except NotDecodableYet as away:
+                if time.monotonic() >= deadline:
+                    raise NotExportable(
+                        f"{away}, for {self.patience:g} s; see [schema_registry] and whether it serves, then export "
+                        f"again: it goes on where it ended"
+                    ) from away
+            time.sleep(min(_PAUSE_SECONDS, self.patience))
+
+
+def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:
+    """From a message and what its part was decoded to."""
+    if name == "text":
+        return lambda message, text: text
+    if name == "json":
+        return lambda message, _: None if (raw := part.of(message)) is None else raw.decode()
+    return lambda message, decoded: None if decoded is None else _json(message, part, decoded)
+
+
+def _json(message: Message, part: Part, decoded: Any) -> str:
+    try:
+        return orjson.dumps(decoded, _plain, _OPTIONS).decode()
+    except orjson.JSONEncodeError as error:
+        place = f"{message.topic()}-{message.partition()}@{message.offset()}"
+        raise NotExportable(f"{place}: its {part.value} cannot be written as JSON: {error}; {_REMEDY}") from error
+
+
+def _plain(found: Any) -> Any:
+    """What JSON has no word for: bytes as base64 and decimals as text, as Protobuf's JSON has them."""
+    if isinstance(found, bytes | bytearray | memoryview):
+        return base64.b64encode(found).decode()
+    if isinstance(found, Decimal):
+        return str(found)
+    if hasattr(found, "DESCRIPTOR"):
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(found, preserving_proto_field_name=True)
+    raise TypeError
+
+
+APP_ID = "kunicorn-export"
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+
+
+class LakeFile(NamedTuple):
+    """A file that a task has written, below the target."""
+
+    path: str
+    size: int
+    records: int
+
+
+class DeltaLake:
+    """One table. Every method blocks. Raises `ConfigError` where it is none, or deltalake is not installed."""
+
+    def __init__(self, target: Directory, schema: pa.Schema) -> None:
+        """`schema`: of the files; the table has `date` besides."""
+        try:
+            import deltalake
+        except ImportError as error:
+            raise ConfigError("deltalake is not installed: pip install 'kunicorn[pipeline,delta]'") from error
+        self._deltalake: Any = deltalake
+        self._uri = target.url
+        self._schema = schema.append(pa.field("date", pa.string()))
+        self._table: Any = None
+
+    def open(self) -> None:
+        """Open the table, or make it, partitioned by date."""
+        errors = self._deltalake.exceptions
+        try:
+            if self._deltalake.DeltaTable.is_deltatable(self._uri):
+                self._table = self._deltalake.DeltaTable(self._uri)
+            else:
+                self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=["date"])
+        except (errors.DeltaError, OSError) as error:
+            raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
+        found = set(pa.schema(self._table.schema().to_arrow()).names)
+        if missing := [name for name in self._schema.names if name not in found]:
+            raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+
+    def rounds(self) -> int:
+        """The last round that is committed; 0 before the first."""
+        self._table.update_incremental()
+        return int(self._table.transaction_version(APP_ID) or 0)
+
+    def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
+        """Add a round's files, unless that has happened already."""
+        if self.rounds() >= number:
+            return
+        transaction = self._deltalake.transaction
+        self._table.create_write_transaction(
+            [self._added(each) for each in files],
+            mode="append",
+            schema=self._schema,
+            partition_by=["date"],
+            commit_properties=self._deltalake.CommitProperties(
+                custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
+                app_transactions=[transaction.Transaction(APP_ID, number)],
+            ),
+        )
+
+    def _added(self, file: LakeFile) -> Any:
+        day = file.path.partition("/")[0].removeprefix("date=")
+        return self._deltalake.transaction.AddAction(
+            path=file.path,
+            size=file.size,
+            partition_values={"date": None if day == NO_DATE else day},
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=True,
+            stats=json.dumps({"numRecords": file.records}),
+        )
+
 
 JOB = "export"
 OWN = "_kunicorn"

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kunicorn.clients.access import Access
+from kunicorn.clients.questions import Log
 from kunicorn.errors import ConfigError, ExitCode
-from kunicorn.handling.retry import End
-from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.log import Log
-from kunicorn.pipeline.progress import Say
-from kunicorn.pipeline.ranges import OffsetRange, between, total
+from kunicorn.handler.retry import End
+from kunicorn.pipeline.report import Say
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange, TopicPartition, between, total
 from kunicorn.settings import Settings
-from kunicorn.topics import TopicPartition
 
 _COLUMNS = ("topic", "partition", "offset")
 _SHOWN = 20

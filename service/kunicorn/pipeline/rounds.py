@@ -3,22 +3,158 @@
 1. A round counts only once its dead letters are acknowledged; then comes what the job does about it (write a manifest,
    commit offsets), and only then the next.
 2. Whatever is killed in between repeats that round and nothing else.
+
+Outcome rows become dead letters: the driver sends them once their round has ended, before its offsets count.
+
+In the live service's form, so that `kunicorn dlq` reads them. Tasks that Spark tries again send nothing twice; a run
+that is killed between the topic's acknowledgement and its own manifest (or commit) sends that round's letters again.
+
+SIGINT and SIGTERM: the first ends a job after the round it is in, the second at once.
 """
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
-from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.progress import Bar, Say
-from kunicorn.pipeline.ranges import OffsetRange, total
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kunicorn.clients.access import Access
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
+from kunicorn.handler.retry import End
+from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.stopping import Stop
-from kunicorn.pipeline.tasks import Summary
-from kunicorn.pipeline.underway import Tasks, watched
-from kunicorn.settings import PipelineSettings
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task import Summary
+from kunicorn.positions import OffsetRange, total
+from kunicorn.settings import PipelineSettings, Settings
+
+
+class LettersRefused(ServiceError):
+    """The dead-letter topic does not take a letter; the round does not count."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Summary]) -> int:
+    """Send a letter for each record of these ranges that is to have one, and wait until all are acknowledged.
+
+    How many. Blocks as long as the topic does not answer, up to `dead_letters.delivery_timeout_ms` each. Raises
+    `LettersRefused`, `ConfigError`.
+    """
+    files = [each.file for each in summaries if each.dead_letters]
+    topic = settings.dead_letter_topic
+    if not files or settings.pipeline.dead_letters == "outcomes":
+        return 0
+    if topic is None:
+        raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
+    post = _Post(Access(settings).letters(topic), topic)
+    for file in files:
+        for letter in letters_in(outcomes, file, settings.group.id):
+            post.send(letter)
+    return post.flush()
+
+
+def letters_in(outcomes: Directory, file: str, group: str) -> Iterator[Letter]:
+    """The dead letters of one file of outcome rows."""
+    for row in outcomes.table(file).to_pylist():
+        if row["status"] == End.DEAD_LETTER:
+            cause = Cause(row["error_type"], row["error_message"], row["error_stack"], row["attempts"])
+            yield letter_of(_record(row), group, cause, _milliseconds(row["time"]) or 0)
+
+
+def _record(row: dict[str, Any]) -> SourceRecord:
+    headers = [(pair["key"], pair["value"]) for pair in row["headers"] or ()]
+    at = _milliseconds(row["timestamp"])
+    return SourceRecord(row["topic"], row["partition"], row["offset"], at, row["key"], row["value"], headers)
+
+
+def _milliseconds(time: Any) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)
+
+
+class _Post:
+    """Letters on their way; the first that is refused ends it."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._sent = 0
+        self._error: KafkaError | None = None
+
+    def send(self, letter: Letter) -> None:
+        more: dict[str, Any] = {} if letter.timestamp is None else {"timestamp": letter.timestamp}
+        while True:
+            try:
+                headers: list[tuple[str, str | bytes | None]] = [*letter.headers]
+                self._producer.produce(
+                    self._topic, letter.value, letter.key, headers=headers, on_delivery=self._told, **more
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise self._refused(error.args[0]) from error
+        self._sent += 1
+        self._producer.poll(0)
+        self._check()
+
+    def flush(self) -> int:
+        while self._producer.flush(1.0):
+            self._check()
+        self._check()
+        return self._sent
+
+    def _told(self, error: KafkaError | None, message: Message) -> None:
+        self._error = self._error or error
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._refused(self._error)
+
+    def _refused(self, error: KafkaError) -> LettersRefused:
+        return LettersRefused(
+            f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}. The round does not count "
+            f"and its records are handled again: see that the topic exists, that its max.message.bytes fits the "
+            f"largest records and that this user may write to it, then resume the run"
+        )
+
+
+class StoppedAtOnce(ServiceError):
+    """The second signal: the round underway does not count."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+class Stop:
+    """Whether somebody asked for it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """The signals' handler."""
+        if self.asked:
+            raise StoppedAtOnce("stopped at once: the round underway does not count, its records are handled again")
+        self.asked = True
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Signals ask for a stop while the block runs. Caller: the driver's main thread."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

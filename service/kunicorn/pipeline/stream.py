@@ -14,21 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kunicorn.clients.access import Access
+from kunicorn.clients.questions import GroupOffsets
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.pipeline.access import Access
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
-from kunicorn.pipeline.finished import FinishedStream
-from kunicorn.pipeline.group import GroupOffsets
-from kunicorn.pipeline.jobs import Job, JobFailed, in_hand_text, said_by_task
-from kunicorn.pipeline.letters import send_letters
-from kunicorn.pipeline.metrics import Exposed
-from kunicorn.pipeline.progress import Say
-from kunicorn.pipeline.runs import Runs, check_id
-from kunicorn.pipeline.session import check_installed, open_session
-from kunicorn.pipeline.state import Counts
-from kunicorn.pipeline.stopping import Stop, stopping
+from kunicorn.pipeline.report import Exposed, FinishedStream, Say
+from kunicorn.pipeline.rounds import Stop, send_letters, stopping
+from kunicorn.pipeline.spark import Job, JobFailed, check_installed, in_hand_text, open_session, said_by_task
+from kunicorn.pipeline.state import Counts, Runs, check_id
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks import SUMMARY, FromSource, HandleRanges, Summary, summaries
+from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, Summary, summaries
 from kunicorn.settings import Settings
 
 if TYPE_CHECKING:

@@ -4,18 +4,12 @@
 """
 
 from kunicorn.settings.assign import AssignSettings
-from kunicorn.settings.handling import DeadLetterSettings, FailureRule, HandlerSettings
-from kunicorn.settings.http import HttpSettings
-from kunicorn.settings.loading import at_a_desk, load, shown
+from kunicorn.settings.handler import DeadLetterSettings, FailureRule, HandlerSettings
+from kunicorn.settings.load import at_a_desk, load, shown
 from kunicorn.settings.pipeline import PipelineSettings
 from kunicorn.settings.producing import ProducingSettings
 from kunicorn.settings.schema_registry import SchemaRegistrySettings
-from kunicorn.settings.sections import (
-    GroupSettings,
-    KafkaSettings,
-    LogSettings,
-    Settings,
-)
+from kunicorn.settings.sections import GroupSettings, HttpSettings, KafkaSettings, LogSettings, Settings
 from kunicorn.settings.workers import WorkerSettings
 
 __all__ = [

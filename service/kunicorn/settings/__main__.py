@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kunicorn.settings.chart import settings_defaults, values_schema
-from kunicorn.settings.render import example, page
+from kunicorn.settings.generate.chart import settings_defaults, values_schema
+from kunicorn.settings.generate.pages import example, page
 
 FILES: Mapping[str, Callable[[], str]] = {
     "config.example.toml": example,

@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, Strict, model_validator
 
-from kunicorn.settings.checks import is_kafka_name
+from kunicorn.positions import TopicPartition
+from kunicorn.settings.checks import Section, is_kafka_name
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
-from kunicorn.settings.section import Section
-from kunicorn.topics import TopicPartition
 
 CLIENTS_GROUP = "kunicorn-assign"
 """`group.id` where [assign] is used and none is given. librdkafka's clients must carry one; nobody joins it."""

@@ -1,19 +1,21 @@
-"""Rules for single values. Each raises `ValueError` with what is wrong and what would be right. Pure."""
+"""Rules for single values. Each raises `ValueError` with what is wrong and what would be right. Pure.
+
+What every section of the settings is.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipes.client import OWNED_PROPERTIES
-from kunicorn.pipes.orders import REGISTERED
-from kunicorn.pipes.producer import OWNED_BY_PRODUCING
-from kunicorn.wire.seeds import parse_seeds
+from kunicorn.handler.config import REGISTERED
+from kunicorn.kafka.auth import parse_seeds
+from kunicorn.librdkafka.properties import OWNED_BY_PRODUCING, OWNED_PROPERTIES
 
 T = TypeVar("T")
 
@@ -190,3 +192,17 @@ def is_decoder(name: str) -> str:
 def needs_registry(decoder: str) -> bool:
     """Whether it asks a schema registry."""
     return decoder.partition(":")[0] in REGISTERED
+
+
+MOST_MILLISECONDS = 2**31 - 1
+"""Kafka's messages carry times as int32."""
+
+Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
+
+
+class Section(BaseModel):
+    """One table of the file. Strict: a port is a number, not a text that looks like one."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, hide_input_in_errors=True
+    )

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kunicorn.settings.checks import is_group_id
+from kunicorn.settings.checks import Section, is_group_id
 from kunicorn.settings.rules import Rule, check
-from kunicorn.settings.section import Section
 
 OWNED_SPARK_SETTINGS: Mapping[str, str] = {
     "spark.master": "use --master",

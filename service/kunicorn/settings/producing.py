@@ -11,9 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from kunicorn.settings.checks import is_kafka_name, is_transactional_id, producer_librdkafka_properties
+from kunicorn.settings.checks import (
+    Milliseconds,
+    Section,
+    is_kafka_name,
+    is_transactional_id,
+    producer_librdkafka_properties,
+)
 from kunicorn.settings.rules import Rule
-from kunicorn.settings.section import Milliseconds, Section
 
 TRANSACTIONS = "transactions"
 

@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import needs_registry
+from kunicorn.settings.checks import Milliseconds, Section, needs_registry
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
-from kunicorn.settings.section import Milliseconds, Section
 from kunicorn.settings.security import Secret, Text, file_content
 
 

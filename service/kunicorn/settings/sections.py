@@ -2,6 +2,8 @@
 generated from here.
 
 A setting that Kafka has keeps Kafka's name (`ConsumerConfig.java`), dots turned into underscores, and Kafka's unit.
+
+[http]: who is answered, and who may act. Reads the token's file.
 """
 
 from __future__ import annotations
@@ -9,40 +11,113 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from kunicorn.retry_topics import RetryTopic
-from kunicorn.routing import route
+from kunicorn.errors import ConfigError
+from kunicorn.handler.config import RetryTopic, route
 from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
+    Milliseconds,
+    Section,
     assignors_differ,
     is_broker_address,
     is_group_id,
     is_kafka_name,
+    is_long_secret,
     is_topic_or_pattern,
     librdkafka_properties,
 )
-from kunicorn.settings.handlers import handlers_problems
-from kunicorn.settings.handling import (
+from kunicorn.settings.handler import (
     DEAD_LETTER_RULES,
     DeadLetterSettings,
     HandlerSettings,
     OneOfHandlers,
     default_topic,
+    handlers_problems,
+    named,
+    retry_topic_problems,
+    taken_topics,
     topics_of,
     without_topics,
 )
-from kunicorn.settings.http import HttpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
-from kunicorn.settings.problems import Contradictions
+from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
-from kunicorn.settings.retry_topics import named, retry_topic_problems, taken_topics
-from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, check
+from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, Rule, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
-from kunicorn.settings.section import Milliseconds, Section
-from kunicorn.settings.security import SecuritySettings
+from kunicorn.settings.security import SecuritySettings, file_content
 from kunicorn.settings.workers import WorkerSettings
+
+_RULES = (
+    Rule(
+        "token_file",
+        lambda s: s.token is None or s.token_file is None,
+        "token is set, too; remove one of them",
+    ),
+)
+
+
+class HttpSettings(Section):
+    """Probes, metrics and the status page; read-only unless there is a token."""
+
+    enabled: bool = Field(True, description="Serve the status page at /, and /livez, /readyz, /metrics and /status.")
+    host: str = Field(
+        "0.0.0.0",  # noqa: S104 - a pod is scraped from outside
+        min_length=1,
+        description="Address to listen on; 127.0.0.1 keeps it to this machine. With `kunicorn run --reload`, which is "
+        "for a desk, that is the default.",
+    )
+    port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
+    allowed_hosts: Annotated[tuple[Annotated[str, AfterValidator(str.lower)], ...], Strict(False)] = Field(
+        (),
+        examples=[["orders.example.com"]],
+        description="Further names under which the pages are shown. Addresses, names without a dot, this machine's "
+        "name, and those that end in .svc, .local, .internal or .localhost always are. Others are refused on all but "
+        "/livez, /readyz and /metrics: whoever owns a name may point it here, and read by the browser of a visitor.",
+    )
+    partition_metrics_max: int = Field(
+        2000, ge=0, description="With more assigned partitions than this, /metrics leaves out the series per partition."
+    )
+    token: Annotated[SecretStr, AfterValidator(is_long_secret)] | None = Field(
+        None,
+        examples=["a-long-and-random-text"],
+        description="Permits whoever sends it to pause, resume and seek partitions, recycle workers and drain the "
+        "service over HTTP. Not set: nothing can be done over HTTP.",
+    )
+    token_file: str | None = Field(
+        None,
+        min_length=1,
+        examples=["/run/secrets/http_token"],
+        description="A file that holds the token; in place of token.",
+    )
+
+    @property
+    def acts(self) -> bool:
+        """Whether anybody may act over HTTP."""
+        return self.token is not None or self.token_file is not None
+
+    def secret_token(self) -> str:
+        """The token; its file is read at every call, as it may be rotated. Raises `ConfigError`. Blocks on the disk."""
+        if self.token_file is None:
+            assert self.token is not None
+            return self.token.get_secret_value()
+        try:
+            return is_long_secret(file_content(self.token_file)).get_secret_value()
+        except ValueError as error:
+            raise ConfigError(f"http.token_file = {self.token_file!r} {error}") from error
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        check(self, "http", _RULES)
+        if self.token_file is not None:
+            try:
+                self.secret_token()
+            except ConfigError as error:
+                why = str(error).partition(" = ")[2].partition(" ")[2]
+                raise Contradictions([Problem("http.token_file", self.token_file, why)]) from error
+        return self
+
 
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
 # about the array only: its items stay strict).

@@ -13,10 +13,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import is_entrypoint, is_extensions, is_http_url, is_not_empty
+from kunicorn.settings.checks import Section, is_entrypoint, is_extensions, is_http_url, is_not_empty
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import SECURITY_RULES, Rule, broken
-from kunicorn.settings.section import Section
 from kunicorn.settings.sources import variable_of
 
 Text = Annotated[str, Field(min_length=1)]

@@ -1,15 +1,97 @@
-"""[workers]: the processes that fetch and handle."""
+"""[workers]: the processes that fetch and handle, and what the machine has for them.
+
+[workers]: the processes that fetch and handle.
+
+How many CPUs this process may really use: the smallest of machine, affinity and cgroup quota.
+
+`os.cpu_count()` names the machine's; in a container limited to two CPUs of 64 it would start 64 workers that
+throttle one another until heartbeats are late.
+
+How much memory this container may use, and whether the workers' plan fits in it.
+
+What the kernel's control groups say of this process. Files that are missing or say nonsense say nothing.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from kunicorn.allocator import AUTO
-from kunicorn.settings.cpus import available_cpus
+from kunicorn.settings.checks import Section
 from kunicorn.settings.rules import WORKER_RULES, check
-from kunicorn.settings.section import Section
+
+UNLIMITED = "max"
+
+
+def ancestry(mount: Path, name: str) -> Iterator[Path]:
+    """The folders of the cgroup `name` and of those above it, up to the mount."""
+    # In a cgroup namespace of its own a container sees "/"; without one, a path of the host that is not mounted
+    # here: then only the mount itself exists, and it is the container's own group.
+    own = PurePosixPath(name.strip().lstrip("/"))
+    if ".." not in own.parts:
+        for step in (own, *own.parents):
+            yield mount / step
+
+
+def lines(file: Path) -> list[str]:
+    """The file's lines; none where it cannot be read."""
+    try:
+        return file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def available_cpus(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPUs worth a worker each, at least 1. A quota counts rounded up: 1.5 CPUs feed two workers.
+
+    Files that are missing or say nonsense count as no limit. Reads a few small files; does not block.
+    """
+    limits = [float(len(os.sched_getaffinity(0))), *_quotas(proc / "self" / "cgroup", cgroups)]
+    return max(1, math.ceil(min(limits)))
+
+
+def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
+    """The quota of every cgroup from ours up to the root, in CPUs: a parent's limit binds its children."""
+    for line in lines(membership):
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        if hierarchy == "0":
+            for folder in ancestry(cgroups, name):
+                yield from _quota_v2(folder / "cpu.max")
+        elif "cpu" in controllers.split(","):
+            for mount in (cgroups / controllers, cgroups / "cpu"):
+                for folder in ancestry(mount, name):
+                    yield from _quota_v1(folder)
+
+
+def _quota_v2(file: Path) -> Iterator[float]:
+    """`cpu.max`: quota (or "max") and period in microseconds."""
+    for line in lines(file):
+        quota, _, period = line.partition(" ")
+        if quota != UNLIMITED:
+            yield from _ratio(quota, period)
+
+
+def _quota_v1(folder: Path) -> Iterator[float]:
+    """`cpu.cfs_quota_us` (−1: no limit) and `cpu.cfs_period_us`."""
+    for quota in lines(folder / "cpu.cfs_quota_us"):
+        for period in lines(folder / "cpu.cfs_period_us"):
+            yield from _ratio(quota, period)
+
+
+def _ratio(quota: str, period: str) -> Iterator[float]:
+    try:
+        cpus = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return
+    if cpus > 0:
+        yield cpus
 
 
 class WorkerSettings(Section):
@@ -92,3 +174,46 @@ class WorkerSettings(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         return check(self, "workers", WORKER_RULES)
+
+
+_MB = 1024 * 1024
+_NO_LIMIT_V1 = 1 << 60
+"""cgroup v1 writes "no limit" as the largest multiple of a page: nearly 2^63."""
+
+
+def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes of the tightest limit from our cgroup up to the root; None without one. Reads a few small files."""
+    return min(_limits(proc / "self" / "cgroup", cgroups), default=None)
+
+
+def _limits(membership: Path, cgroups: Path) -> Iterator[int]:
+    for line in lines(membership):
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        if hierarchy == "0":
+            for folder in ancestry(cgroups, name):
+                yield from _limit(folder / "memory.max")
+        elif "memory" in controllers.split(","):
+            for folder in ancestry(cgroups / "memory", name):
+                yield from _limit(folder / "memory.limit_in_bytes")
+
+
+def _limit(file: Path) -> Iterator[int]:
+    for line in lines(file):
+        if line != UNLIMITED and line.isdigit() and int(line) < _NO_LIMIT_V1:
+            yield int(line)
+
+
+def overcommitted(workers: WorkerSettings, limit: int | None) -> str | None:
+    """What to say where all workers together would be killed by the kernel; None where they fit. Pure.
+
+    While a worker is replaced there is one more; that, and the supervisor, has to fit in what the plan leaves over.
+    """
+    planned = workers.count * workers.memory_per_worker_mb
+    if limit is None or planned * _MB <= limit:
+        return None
+    return (
+        f"{workers.count} workers of memory_per_worker_mb = {workers.memory_per_worker_mb} may take {planned} MB, but "
+        f"this container's memory limit is {limit // _MB} MB: the kernel kills workers at that; lower workers.count or "
+        f"workers.memory_per_worker_mb, or raise the limit"
+    )

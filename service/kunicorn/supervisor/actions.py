@@ -6,15 +6,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
-from kunicorn.group.partitions import PartitionEvent, PartitionState
+from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.observe import logs
-from kunicorn.observe.asked import Done, Goal
+from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings.assign import partitions_named
-from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.pool import Pool
-from kunicorn.supervisor.replacing import ReplacementFailed, Replacer
-from kunicorn.supervisor.seeking import Seeker
+from kunicorn.supervisor.offsets.seek import Seeker
+from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.pool import Pool
+from kunicorn.supervisor.workers.rolling import ReplacementFailed, Replacer
 
 log = logs.get("kunicorn.actions")
 

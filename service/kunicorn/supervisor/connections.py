@@ -7,22 +7,20 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from kunicorn.clients import security_of, token_request
-from kunicorn.errors import ConfigError, PeerError
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.clients.config import security_of, token_request
+from kunicorn.errors import Backoff, ConfigError, PeerError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.ipc.messages import Password, Token
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.codec import describe
+from kunicorn.kafka.coordinator import Coordinator
+from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.kafka.metadata import TopicInfo
 from kunicorn.observe import logs
-from kunicorn.pipes.logins import Password, Token
 from kunicorn.settings import Settings
-from kunicorn.supervisor.brokers import Brokers
-from kunicorn.supervisor.passwords import watch_password
-from kunicorn.supervisor.tokens import Tokens
+from kunicorn.supervisor.credentials import Tokens, watch_password
+from kunicorn.supervisor.offsets.start_offsets import Brokers
 from kunicorn.supervisor.topics import Topics
-from kunicorn.wire.backoff import Backoff
-from kunicorn.wire.cluster import Cluster
-from kunicorn.wire.coordinator import Coordinator
-from kunicorn.wire.error_codes import describe
-from kunicorn.wire.errors import AuthenticationFailed
-from kunicorn.wire.metadata import TopicInfo
 
 log = logs.get("kunicorn")
 

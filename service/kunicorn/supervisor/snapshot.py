@@ -7,14 +7,14 @@ import time
 from collections.abc import Collection, Mapping
 
 from kunicorn import __version__
+from kunicorn.handler.config import RetryTopic
+from kunicorn.ipc import clock
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
-from kunicorn.pipes import clock
-from kunicorn.retry_topics import RetryTopic
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.place import Place
-from kunicorn.supervisor.source import Source, commit_status
+from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP
+from kunicorn.supervisor.membership.source import Source, commit_status
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.pool import Place
 from kunicorn.supervisor.workforce import Workforce
-from kunicorn.topics import NO_OFFSET, NO_TIMESTAMP
 
 
 class Snapshot:

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Configure, Password, Token
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes import clock
-from kunicorn.pipes.logins import Password, Token
-from kunicorn.pipes.messages import Configure
 from kunicorn.settings import Settings, shown
-from kunicorn.supervisor.balancing import Balancer
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.deaths import TopicHandling
-from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.supervisor.outfitting import configure
-from kunicorn.supervisor.pool import Blueprint, Pool
-from kunicorn.supervisor.recycling import Recycler
-from kunicorn.supervisor.reload import Reloader
-from kunicorn.supervisor.replacing import Replacer
-from kunicorn.supervisor.spawning import Spawned, preload
-from kunicorn.supervisor.templates import Templates
-from kunicorn.supervisor.timeouts import Timeouts
-from kunicorn.supervisor.transactional import TransactionalIds
+from kunicorn.supervisor.partitions.assignment import Fetchers, TopicHandling
+from kunicorn.supervisor.partitions.balancer import Balancer
+from kunicorn.supervisor.partitions.watchdog import Timeouts
+from kunicorn.supervisor.workers.config import TransactionalIds, configure
+from kunicorn.supervisor.workers.pool import Blueprint, Pool
+from kunicorn.supervisor.workers.rolling import Recycler, Reloader, Replacer
+from kunicorn.supervisor.workers.spawn import Spawned, preload
+from kunicorn.supervisor.workers.template import Templates
 
 
 class Workforce:

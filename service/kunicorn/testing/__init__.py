@@ -10,8 +10,7 @@ docs/testing.md has the rest. pytest is imported by `kunicorn.testing.plugin` al
 """
 
 from kunicorn.testing.handler_test import HandlerTest
+from kunicorn.testing.memory import GivenRecord, SentRecord, record
 from kunicorn.testing.outcome import Handled, Outcome, Run
-from kunicorn.testing.producer import SentRecord
-from kunicorn.testing.records import GivenRecord, record
 
 __all__ = ["GivenRecord", "Handled", "HandlerTest", "Outcome", "Run", "SentRecord", "record"]

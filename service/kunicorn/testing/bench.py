@@ -2,45 +2,309 @@
 
 What the supervisor and the control thread would say is said from inside the runner's own thread: at the moment that a
 test stages, or when the client has nothing more to give.
+
+What happens around a call of the handler: it is counted, timed, and what the test has staged takes place.
+
+What a test has happen while one of its records is in the handler's hands. Pure.
+
+Time that nobody waits for: the worker's clock stands still while the handler works, and is turned on for a retry.
+
+The worker's own parts, with somebody looking on: what became of a record that the handler did not simply handle.
+
+Outputs delivered by the runner's own thread, at moments that are the same in every run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import wraps
+from itertools import cycle
+from typing import Any, TypeVar
 
 import msgspec
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
-from kunicorn.handlers import Handler
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
-from kunicorn.records import Batch
+from kunicorn.handler.load import Handler
+from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.retry import End
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.outfitting import configure
-from kunicorn.testing.carried import Carried
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.notes import Fate, Notes
-from kunicorn.testing.outcome import Run, outcome_of
-from kunicorn.testing.producer import MemoryProducer, SentRecord
-from kunicorn.testing.records import GivenRecord, message_of
-from kunicorn.testing.stages import Stage
-from kunicorn.testing.staging import Staging
-from kunicorn.testing.turned_clock import TurnedClock
-from kunicorn.testing.watching import watched_failures, watched_fetcher
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.assembled import Assembled
-from kunicorn.worker.fetcher import Fetcher
+from kunicorn.supervisor.workers.config import configure
+from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
+from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of, then_killed
+from kunicorn.worker.assembly import Assembled
+from kunicorn.worker.delivery import SettlingFetcher
+from kunicorn.worker.failures import Failures
+from kunicorn.worker.hooks import Lifecycle
+from kunicorn.worker.loop import ConcurrentRunner, Runner
 from kunicorn.worker.main import CannotServe, Makers, assemble
-from kunicorn.worker.outbox import Outbox
-from kunicorn.worker.producing import Carrier
-from kunicorn.worker.settling import SettlingFetcher
+from kunicorn.worker.partitions import Fetcher, GrantTable
+from kunicorn.worker.produce.outbox import Outbox
+from kunicorn.worker.produce.sender import Carrier
+from kunicorn.worker.progress import Attempt, Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The record's partition is taken away, in order: drained, committed, given to another member."""
+
+    at: int
+    """Index of the record among those given."""
+    drain_timeout_ms: int | None = None
+    """After so long (real time) the handler is interrupted by `DrainDeadline`; None: it may take its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoseSession:
+    """The member was fenced: its lease is over, other members have its partitions, nothing is committed."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to the worker when its handler is through with the record, and its offset does not count yet."""
+
+    at: int
+
+
+Stage = Revoke | LoseSession | Kill
+
+
+def stage_of(
+    count: int, revoke_at: int | None, drain_timeout_ms: int | None, lose_session_at: int | None, kill_at: int | None
+) -> Stage | None:
+    """The one that the arguments of `HandlerTest.run` ask for. Raises `ValueError`."""
+    found: list[Stage] = []
+    if revoke_at is not None:
+        found.append(Revoke(revoke_at, drain_timeout_ms))
+    elif drain_timeout_ms is not None:
+        raise ValueError("drain_timeout_ms belongs to revoke_at: say at which record the partition is taken away")
+    if lose_session_at is not None:
+        found.append(LoseSession(lose_session_at))
+    if kill_at is not None:
+        found.append(Kill(kill_at))
+    if len(found) > 1:
+        raise ValueError("a run has one of revoke_at, lose_session_at and kill_at: what comes after one is another run")
+    if found and not 0 <= found[0].at < count:
+        raise ValueError(f"there is no record {found[0].at}: {count} are given, counted from 0")
+    return found[0] if found else None
+
+
+class Staging:
+    """Caller: the runner's thread, which is the test's."""
+
+    def __init__(
+        self,
+        stage: Stage | None,
+        index: Callable[[TopicPartition, int], int],
+        called: Callable[[Sequence[int]], None],
+        in_hand: Callable[[int], tuple[int, int]],
+        lose: Callable[[], None],
+        handler_timeout_ms: int | None,
+    ) -> None:
+        """`index`: of the record at a place; `called` is told of every call; `lose` ends the session.
+
+        `in_hand`: grant and offset that the ledger has in hand, in the partition of the record with that index.
+        """
+        self.fetcher: GrantTable
+        self.lifecycle: Lifecycle
+        self.runner: Runner | ConcurrentRunner
+        self.needs_signals = handler_timeout_ms is not None or isinstance(stage, Revoke)
+        self._stage = stage
+        self._index = index
+        self._called = called
+        self._in_hand = in_hand
+        self._lose = lose
+        self._handler_timeout_ms = handler_timeout_ms
+        self._timer: threading.Timer | None = None
+
+    def around(self, handler: Handler) -> Handler:
+        """The handler, with this around it."""
+        call = handler.call
+
+        @wraps(call)  # Its annotations say what it is to be called with.
+        def staged(*arguments: Any) -> Any:
+            if not self._before(self.indices(arguments[-1])):
+                return call(*arguments)
+            # The worst of moments: the record's effects are there, and its offset does not count yet.
+            return then_killed(call(*arguments))
+
+        return replace(handler, call=staged)
+
+    def indices(self, argument: Any) -> list[int]:
+        """Of the records that the handler gets; where it gets models, those that the ledger has in hand."""
+        if isinstance(argument, Record):
+            argument = [argument]
+        if isinstance(argument, Batch) or (isinstance(argument, list) and isinstance(argument[0], Record)):
+            return [self._index(TopicPartition(each.topic, each.partition), each.offset) for each in argument]
+        held = self.fetcher.in_hand(0)
+        if held is None:
+            return []
+        count = len(argument) if isinstance(argument, list) else 1
+        return self._following(TopicPartition(held.topic, held.partition), held.offset, count)
+
+    def _following(self, tp: TopicPartition, offset: int, count: int) -> list[int]:
+        """Of so many records from this offset on, whatever the gaps between them."""
+        found: list[int] = []
+        while len(found) < count:
+            with contextlib.suppress(KeyError):
+                found.append(self._index(tp, offset))
+            offset += 1
+        return found
+
+    def quiet(self) -> None:
+        """No timer runs any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+            self._timer = None
+
+    def _before(self, indices: Sequence[int]) -> bool:
+        """Whether the worker is to be killed when this call returns."""
+        self.quiet()
+        self._called(indices)
+        if not indices:
+            return False
+        grant, offset = self._in_hand(indices[0])
+        if self._handler_timeout_ms is not None:
+            self._later(self._handler_timeout_ms, lambda: self.runner.time_out(grant, offset))
+        stage = self._stage
+        if stage is None or stage.at not in indices:
+            return False
+        self._stage = None
+        match stage:
+            case Kill():
+                return True
+            case LoseSession():
+                self._lose()
+                self.fetcher.drain()
+            case Revoke(drain_timeout_ms=limit):
+                self.lifecycle.stop([grant])
+                if limit is not None:
+                    thread = threading.get_ident()
+                    self._later(limit, lambda: signal.pthread_kill(thread, signal.SIGUSR1))
+        return False
+
+    def _later(self, milliseconds: int, act: Callable[[], None]) -> None:
+        self.quiet()
+        self._timer = threading.Timer(milliseconds / 1000, act)
+        self._timer.daemon = True
+        self._timer.start()
+
+
+_START = 1_000_000 * clock.NANOSECONDS
+_OVERSHOOT = 0.01
+
+
+class TurnedClock:
+    """Stands in for the module `time` inside `kunicorn.ipc.clock`. The handler's own clocks go on as they do."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
+
+    def __init__(self) -> None:
+        self._now = _START
+        self._began_ns = time.time_ns()
+        self._idle_since = _START
+
+    def clock_gettime_ns(self, number: int) -> int:
+        """As of `time`."""
+        return self._now
+
+    def clock_gettime(self, number: int) -> float:
+        """As of `time`."""
+        return self._now / clock.NANOSECONDS
+
+    def time_ns(self) -> int:
+        """As of `time`."""
+        return self._began_ns + self._now - _START
+
+    def busy(self) -> None:
+        """Something was handled."""
+        self._idle_since = self._now
+
+    def pass_idle(self, seconds: float) -> None:
+        """Nobody has anything to do for so long, or a little longer the longer nobody had: a wait of a day is a few
+        hundred turns of the loop, and ends at most one in a hundred late."""
+        idle = self._now - self._idle_since
+        self._now += max(int(seconds * clock.NANOSECONDS), int(idle * _OVERSHOOT), 1)
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """What asks `kunicorn.ipc.clock` gets this time, in the whole process."""
+        place: Any = clock
+        place.time, before = self, place.time
+        try:
+            yield
+        finally:
+            place.time = before
+
+
+F = TypeVar("F", bound=Fetcher)
+
+_FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER, End.RETRY_TOPIC: Fate.RETRY_TOPIC}
+
+
+def watched_fetcher(kind: type[F], ended: Callable[[Sequence[Message], Fate], None]) -> type[F]:
+    """A fetcher of that kind that tells of records passed over or given up."""
+
+    class WatchedFetcher(kind):  # type: ignore[misc, valid-type]
+        def pass_over(self, attempt: Attempt[Grant], end: End, label: str | None) -> bool:
+            if end in _FATES:
+                ended(attempt.records, _FATES[end])
+            return bool(super().pass_over(attempt, end, label))
+
+        def give_up(self, attempt: Attempt[Grant], error: str) -> None:
+            ended(attempt.records, Fate.GIVEN_UP)
+            super().give_up(attempt, error)
+
+    return WatchedFetcher
+
+
+def watched_failures(raised: Callable[[Sequence[Message], BaseException], None]) -> type[Failures[Grant]]:
+    """Failures that are told on."""
+
+    class WatchedFailures(Failures[Grant]):
+        def meet(self, attempt: Attempt[Grant], error: BaseException, now: int) -> bool:
+            raised(attempt.records, error)
+            return super().meet(attempt, error, now)
+
+    return WatchedFailures
+
+
+class Carried:
+    """Takes the senders' place, whose threads would outlive a test and decide by the clock."""
+
+    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier]) -> None:
+        self._outbox = outbox
+        self._turns = cycle(enumerate(carriers))
+
+    def start(self) -> None:
+        """Nothing goes by itself: see `deliver`."""
+
+    def deliver(self) -> bool:
+        """Deliver what waits; False if there is nothing."""
+        if not self._outbox.waits:
+            return False
+        self._outbox.hurry()
+        turn, carrier = next(self._turns)
+        shipment = self._outbox.take(turn)
+        assert shipment is not None
+        carrier.deliver(shipment)
+        self._outbox.done(shipment)
+        return True
+
 
 _FOR_EVER = _EVERYTHING = 2**63 - 1
 _PATIENCE = 30.0

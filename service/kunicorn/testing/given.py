@@ -1,4 +1,5 @@
-"""Handlers that a test gives as objects, under names that an entry point can say: `kunicorn.testing.given:<name>`."""
+"""Handlers that a test gives as objects, under names that an entry point can say: `kunicorn.testing.given:<name>`.
+A module of its own, as these names are its attributes."""
 
 from __future__ import annotations
 

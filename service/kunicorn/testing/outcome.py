@@ -1,15 +1,78 @@
-"""What became of the records of a run."""
+"""What became of the records of a run, and how it is noted beyond a killed worker.
+
+What became of the records of a run.
+
+What is noted of each record while it is handled: in shared memory, so that a killed worker's notes are not lost.
+
+A worker that is killed needs a process of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import mmap
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from typing import Any
 
-from kunicorn.testing.notes import Fate, Notes
-from kunicorn.testing.producer import SentRecord
-from kunicorn.testing.records import GivenRecord
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
+from kunicorn.testing.memory import GivenRecord, SentRecord
+
+_WORD = 4
+
+
+class Fate(IntEnum):
+    """How a record ended other than by the handler's return."""
+
+    NONE = 0
+    SKIPPED = 1
+    DEAD_LETTER = 2
+    GIVEN_UP = 3
+    RETRY_TOPIC = 4
+
+
+class Notes:
+    """Attempts and fate of `count` records, by their index; errors are this process's own."""
+
+    def __init__(self, count: int) -> None:
+        self._map = mmap.mmap(-1, max(1, 2 * count) * _WORD)
+        self._cells = memoryview(self._map).cast("i")
+        self._count = count
+        self.errors: dict[int, list[BaseException]] = {}
+
+    def called(self, indices: Iterable[int]) -> None:
+        """The handler is called with these."""
+        for index in indices:
+            self._cells[index] += 1
+
+    def raised(self, indices: Iterable[int], error: BaseException) -> None:
+        """The handler raised over these."""
+        for index in indices:
+            self.errors.setdefault(index, []).append(error)
+
+    def ended(self, indices: Iterable[int], fate: Fate) -> None:
+        """These are done with."""
+        for index in indices:
+            self._cells[self._count + index] = fate
+
+    def attempts(self, index: int) -> int:
+        """How often the handler was called with it."""
+        return self._cells[index]
+
+    def fate(self, index: int) -> Fate:
+        """How it ended, if not by the handler's return."""
+        return Fate(self._cells[self._count + index])
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._cells.release()
+        self._map.close()
 
 
 class Outcome(StrEnum):
@@ -115,3 +178,55 @@ def outcome_of(
         for index, each in enumerate(records)
     ]
     return Run(handled, committed, sent, halted)
+
+
+def then_killed(returned: Any) -> Any:
+    """SIGKILL to this process once the handler is through: at once, or when what it returned has been gone through.
+
+    As the kernel's out-of-memory killer does: nothing more of this process runs.
+    """
+    if inspect.isawaitable(returned):
+        return _awaited(returned)
+    if inspect.isgenerator(returned):
+        return _exhausted(returned)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return returned
+
+
+async def _awaited(returned: Awaitable[Any]) -> Any:
+    return then_killed(await returned)
+
+
+def _exhausted(returned: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    yield from returned
+    then_killed(None)
+
+
+def until_killed(work: Callable[[], None]) -> None:
+    """Do `work` in a forked child, which is killed in the middle of it.
+
+    Raises `RuntimeError` if the child ended otherwise. What the child changed in memory is gone with it, as with a
+    worker; files and databases keep it. Blocks.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # From Python 3.12 on a fork beside other threads warns; the child touches nothing of theirs and ends by _exit.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+        raise RuntimeError("the record at which the worker was to be killed never came to the handler")
+    raise RuntimeError(f"the worker ended by itself, before it was to be killed (wait status {status}); see its stderr")

@@ -1,6 +1,6 @@
 """The processes that run user code: the template, and the workers forked from it.
 
 `template` imports the handler once and forks; `main` is a worker's birth and death; `control` serves its pipe in a
-thread of its own; `runner` fetches, handles and stores in the main thread; `fetcher` is the table of grants between
+thread of its own; `loop` fetches, handles and stores in the main thread; `partitions` is the table of grants between
 the two. Nothing here talks to the group or commits.
 """

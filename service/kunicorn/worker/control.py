@@ -13,27 +13,28 @@ from collections.abc import Callable
 from typing import NoReturn, assert_never
 
 from kunicorn.errors import ExitCode, PeerError
-from kunicorn.pipes.clock import NANOSECONDS, now_ns
-from kunicorn.pipes.families import Family
-from kunicorn.pipes.framing import FrameError
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.logins import Password, Token
-from kunicorn.pipes.messages import (
+from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import (
     CommitAs,
     Configure,
     Drain,
+    Family,
+    FrameError,
+    Password,
     Ping,
     Pong,
     StartFetcher,
     StopFetcher,
     TimedOut,
+    Token,
     ToWorker,
 )
-from kunicorn.worker.assembled import Assembled
-from kunicorn.worker.channel import Channel, SupervisorGone
-from kunicorn.worker.collecting import Collecting
+from kunicorn.worker.assembly import Assembled
 from kunicorn.worker.linux import ResidentMemory
-from kunicorn.worker.tally import NOTHING_SENT
+from kunicorn.worker.produce.sender import NOTHING_SENT
+from kunicorn.worker.stats import Collecting
 
 _LEASE_RECHECK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 5.0
@@ -47,7 +48,7 @@ class Control(threading.Thread):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: BlockingChannel,
         ledger: Ledger,
         worker: Assembled,
         logs_dropped: Callable[[], int],

@@ -19,16 +19,12 @@ from typing import Generic, Protocol
 
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.handling.addresses import Address, retries
-from kunicorn.handling.calls import following_offsets
-from kunicorn.handling.deadletters import WORKER_DIED, Cause, cause_of
-from kunicorn.handling.reasons import Reason, reason_of
-from kunicorn.handling.retry import End, Policies, TryAgain, describe
-from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.worker.grants import Attempt, F
-from kunicorn.worker.letters import Delivery
-from kunicorn.worker.producing import Letters
-from kunicorn.worker.refusals import LetterRefused
+from kunicorn.handler.call import following_offsets
+from kunicorn.handler.dead_letters import WORKER_DIED, Address, Cause, cause_of, retries
+from kunicorn.handler.retry import End, Policies, Reason, TryAgain, describe, reason_of
+from kunicorn.ipc.clock import NANOSECONDS
+from kunicorn.worker.produce.sender import Delivery, LetterRefused, Letters
+from kunicorn.worker.progress import Attempt, F
 
 log = logging.getLogger("kunicorn.worker")
 

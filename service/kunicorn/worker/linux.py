@@ -1,4 +1,5 @@
-"""What template and workers ask of Linux: to die with the supervisor, and what a process holds besides its memory."""
+"""What template and workers ask of Linux: to die with the supervisor, and what a process holds besides its memory.
+Light: part of every start."""
 
 from __future__ import annotations
 

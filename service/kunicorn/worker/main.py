@@ -19,47 +19,42 @@ from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from kunicorn import collector
-from kunicorn.complaints import librdkafka, log_client_error
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
-from kunicorn.handlers import Handler
-from kunicorn.handling.handlings import Handling, Handlings
-from kunicorn.handling.retry import describe
-from kunicorn.lifecycle import Worker
+from kunicorn.handler import load
+from kunicorn.handler.lifecycle import Worker
+from kunicorn.handler.load import Handler
+from kunicorn.handler.registry import Handling, Handlings
+from kunicorn.handler.retry import describe
+from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import Configure, FrameError, FromWorker, Ready, WorkerFailed
+from kunicorn.librdkafka.errors import librdkafka, log_client_error
 from kunicorn.observe import logs
-from kunicorn.observe.writer import LogWriter
-from kunicorn.pipes.framing import FrameError
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, FromWorker, Ready, WorkerFailed
-from kunicorn.worker.assembled import Assembled
-from kunicorn.worker.channel import Channel, SupervisorGone
-from kunicorn.worker.collecting import Collecting
-from kunicorn.worker.committing import CommittingFlights
-from kunicorn.worker.concurrent import ConcurrentRunner
+from kunicorn.observe.logs import LogWriter
+from kunicorn.worker.assembly import Assembled, Sending, concurrency, form_in_worker, refused_by_producing
+from kunicorn.worker.buffering import delays_of
+from kunicorn.worker.client import ClientStatistics, KnownTopics, Login
 from kunicorn.worker.control import Control
-from kunicorn.worker.delays import delays_of
-from kunicorn.worker.delivering import DeliveringFlights
+from kunicorn.worker.delivery import CommittingFlights, DeliveringFlights, SettlingFetcher
+from kunicorn.worker.executors import Tasks, Threads
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.flights import Flights
-from kunicorn.worker.forms import concurrency, form_in_worker
-from kunicorn.worker.grants import Grant
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.letters import LetterProducer
-from kunicorn.worker.lifecycle import Lifecycle
+from kunicorn.worker.hooks import Lifecycle
+from kunicorn.worker.in_flight import Flights
 from kunicorn.worker.linux import die_with, name_process, wait_for_parent
-from kunicorn.worker.login import Login
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.outbox import Outbox
-from kunicorn.worker.producing import Carrier, Letters, LettersAmongOutputs, Outputs, Senders, Startable
-from kunicorn.worker.runner import Runner
-from kunicorn.worker.sending import Sending, refused_by_producing
-from kunicorn.worker.settling import SettlingFetcher
-from kunicorn.worker.statistics import ClientStatistics
-from kunicorn.worker.table import Parts
-from kunicorn.worker.tasks import Tasks
-from kunicorn.worker.threads import Threads
+from kunicorn.worker.loop import ConcurrentRunner, Runner
+from kunicorn.worker.partitions import Fetcher, Parts
+from kunicorn.worker.produce.outbox import Outbox
+from kunicorn.worker.produce.sender import (
+    Carrier,
+    LetterProducer,
+    Letters,
+    LettersAmongOutputs,
+    Outputs,
+    Senders,
+    Startable,
+)
+from kunicorn.worker.progress import Grant, Hands
+from kunicorn.worker.stats import Collecting, Meter
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -85,7 +80,7 @@ def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
     status: int = ExitCode.BUG
     try:
         if _settle_in(supervisor, hop):
-            status = _serve(Channel(channel_fd), Ledger(ledger_fd))
+            status = _serve(BlockingChannel(channel_fd), Ledger(ledger_fd))
     except SupervisorGone:
         pass  # It ends, and has said why; a line that is no log line, beside its own, would only hide that.
     except PeerError as error:
@@ -145,7 +140,7 @@ class _ForkedByHandler:
         self._unblock()
 
 
-def _serve(channel: Channel, ledger: Ledger) -> int:
+def _serve(channel: BlockingChannel, ledger: Ledger) -> int:
     """Be told who to be, and be it until drained; the exit status."""
     configure = channel.receive()
     if not isinstance(configure, Configure):
@@ -161,14 +156,14 @@ def _serve(channel: Channel, ledger: Ledger) -> int:
         written.close(_LAST_LINES_SECONDS)
 
 
-def _work(configure: Configure, channel: Channel, ledger: Ledger, written: LogWriter) -> int:
+def _work(configure: Configure, channel: BlockingChannel, ledger: Ledger, written: LogWriter) -> int:
     """Load the handler, make the client, fetch and handle until drained. Raises `CannotServe`."""
     _reseed()
     made = assemble(configure, ledger, channel.send)
     runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
     logs.tell_place(runner.place)
-    collector.settle()
+    load.settle()
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
     control = Control(channel, ledger, made, lambda: written.dropped, collecting)

@@ -28,10 +28,18 @@ import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of 
 
 from kunicorn.allocator import with_library, without_library
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handlers import find
-from kunicorn.pipes.framing import FrameError, decode, encode
-from kunicorn.pipes.template_messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady
-from kunicorn.printing import print_line_by_line
+from kunicorn.handler.load import find, print_line_by_line
+from kunicorn.ipc.messages import (
+    Fork,
+    Forked,
+    FrameError,
+    FromTemplate,
+    Preload,
+    TemplateFailed,
+    TemplateReady,
+    decode,
+    encode,
+)
 from kunicorn.worker import main as worker
 from kunicorn.worker.linux import die_with, name_process, sockets, stdin_from_nowhere, threads
 

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from kunicorn.group.assignors.racks import PartitionRacks
-from kunicorn.group.assignors.userdata import pack_assignment
+from kunicorn.group.assignors.sticky import pack_assignment
 from kunicorn.group.protocol import NO_GENERATION, Member, Plan, Subscription
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 steady = settings(deadline=None, max_examples=40)
 """How long one example takes is no part of a promise: a shared machine stalls now and then."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunicorn.group.assignors.userdata import pack_assignment
-from kunicorn.topics import TopicPartition
+from kunicorn.group.assignors.sticky import pack_assignment
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import TOPICS
 from tests.kafka.artifacts import distribution
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.assignors.userdata import unpack_assignment
+from kunicorn.group.assignors.sticky import unpack_assignment
 from kunicorn.group.protocol import Plan
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import Group, member, moved, near
 from tests.contract.assignors.record import RECORDING, RECORDING_WITH_RACKS
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kunicorn.group.assignors import ASSIGNORS, Assignor
 from kunicorn.group.protocol import Member, Subscription
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import RACKS, Group, after, groups, member, of, steady
 
 pytestmark = pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS.keys())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.check.registry import findings
+from kunicorn.commands.check.cluster import registry_findings
 from kunicorn.errors import ExitCode
 from kunicorn.settings import Settings
 from tests.fakes.schema_registry import registry
@@ -33,7 +33,7 @@ def told(**given: Any) -> str:
         "handler": {"entrypoint": "shop:handle", "value": "avro"},
         "schema_registry": given,
     }
-    (finding,) = findings(Settings.model_validate(values))
+    (finding,) = registry_findings(Settings.model_validate(values))
     assert finding.failure in {None, ExitCode.CONFIGURATION}
     return str(finding)
 
@@ -41,7 +41,7 @@ def told(**given: Any) -> str:
 def test_without_a_registry_there_is_nothing_to_say() -> None:
     kafka, group = {"bootstrap_servers": ["127.0.0.1:1"]}, {"id": "shop", "topics": ["orders"]}
     settings = Settings.model_validate({"kafka": kafka, "group": group, "handler": {"entrypoint": "shop:handle"}})
-    assert list(findings(settings)) == []
+    assert list(registry_findings(settings)) == []
 
 
 def test_one_that_answers_is_well_even_where_it_has_no_schema_yet(schemas: Path) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.versions import Api
 
 RECORDED = Path(__file__).parent / "endurance.json"
 _PART = ", part "

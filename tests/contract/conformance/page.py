@@ -24,7 +24,7 @@ of Kafka's group coordinator, of librdkafka, franz-go and aiokafka, by the names
 consumer is said in our words, and the tests that show it are ours (`@pytest.mark.scenario`). They run on
 
 - *machine*: the pure state machines, assignors and tables of `kunicorn.group`, told events one by one;
-- *coordinator*: the drivers of `kunicorn.supervisor` and `kunicorn.wire` beside a coordinator that the test
+- *coordinator*: the drivers of `kunicorn.supervisor` and `kunicorn.kafka` beside a coordinator that the test
   plays, with a clock that it turns;
 - *broker*: the whole service beside Apache Kafka.
 """

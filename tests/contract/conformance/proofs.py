@@ -19,7 +19,7 @@ _TIER_OF: tuple[tuple[str, Tier], ...] = (
     ("tests/contract/assignors/", "machine"),
     ("tests/contract/conformance/machine/", "machine"),
     ("tests/unit/supervisor/", "coordinator"),
-    ("tests/unit/wire/", "coordinator"),
+    ("tests/unit/kafka/", "coordinator"),
     ("tests/contract/conformance/coordinator/", "coordinator"),
     ("tests/system/", "broker"),
 )

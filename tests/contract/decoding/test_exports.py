@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kunicorn.pipeline.lake_columns import Form, LakeColumns, NotExportable
-from kunicorn.pipes.orders import Decoding
+from kunicorn.handler.config import Decoding
+from kunicorn.pipeline.export import Form, LakeColumns, NotExportable
 from tests.contract.decoding.test_registry import SCHEMAS, ShopOrder, avro, framed, message, properties, schemas
 
 __all__ = ["ShopOrder", "properties", "schemas"]
@@ -52,6 +52,6 @@ def test_an_export_waits_for_a_registry_that_is_away_and_then_says_so(
     with pytest.raises(NotExportable, match=r"cannot be asked: .*503.*see \[schema_registry\]"):
         columns("avro", properties).batch(records)
     back = lambda seconds: schemas.write_text(json.dumps(SCHEMAS))  # noqa: E731
-    monkeypatch.setattr("kunicorn.pipeline.lake_columns.time.sleep", back)
+    monkeypatch.setattr("kunicorn.pipeline.export.time.sleep", back)
     found = columns("avro", properties, patience=60.0).batch(records)
     assert json.loads(found["value"][0].as_py()) == ORDER

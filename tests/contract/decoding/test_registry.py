@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Message
 from google.protobuf import descriptor_pb2, message_factory
 
-from kunicorn.decoding import NotDecodableYet, Undecodable
-from kunicorn.decoding.choosing import decoder_of, form_of
-from kunicorn.decoding.decoders import Part, one
-from kunicorn.decoding.registry import _kept
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handling.retry import Policies, RetryPolicy, TryAgain
-from kunicorn.pipes.orders import Decoding
+from kunicorn.handler.config import Decoding
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.decode.decoders import Part, one
+from kunicorn.handler.decode.forms import decoder_of, form_of
+from kunicorn.handler.decode.schema_registry import _kept
+from kunicorn.handler.retry import Policies, RetryPolicy, TryAgain
 from tests.fakes.schema_registry import registry
 
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "by", "type": "string"}]}

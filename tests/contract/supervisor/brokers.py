@@ -9,10 +9,9 @@ from inspect import isawaitable
 from typing import Any
 from uuid import UUID
 
-from kunicorn.group.error_codes import ErrorCode as E
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.schemas import RESPONSES
-from kunicorn.wire.versions import Api
+from kunicorn.group.errors import ErrorCode as E
+from kunicorn.kafka.versions import RESPONSES, Api
+from kunicorn.positions import TopicPartition
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.worker.choices import Choices
 from tests.fakes.broker import Asked, HangUp, Reply

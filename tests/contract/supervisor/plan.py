@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.versions import Api
 from tests.contract.supervisor.brokers import FAILING
 from tests.contract.worker.choices import Choices
 

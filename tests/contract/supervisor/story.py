@@ -15,12 +15,12 @@ from unittest import mock
 from uuid import UUID
 
 from kunicorn.errors import PeerError
-from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes import clock
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
+from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.actions import Actions
-from kunicorn.supervisor.replacing import Replacer
-from kunicorn.supervisor.seeking import Seeker
-from kunicorn.topics import TopicPartition
+from kunicorn.supervisor.offsets.seek import Seeker
+from kunicorn.supervisor.workers.rolling import Replacer
 from tests.contract.supervisor.brokers import Cloud, StoryBroker
 from tests.contract.supervisor.plan import Plan, drawn
 from tests.contract.supervisor.truth import Log, Violation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 
 class Violation(AssertionError):

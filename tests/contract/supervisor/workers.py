@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kunicorn.pipes.messages import (
+from kunicorn.ipc.messages import (
     Failed,
     FailureKind,
     FetcherStart,
@@ -16,8 +16,8 @@ from kunicorn.pipes.messages import (
     Stopped,
     ToWorker,
 )
-from kunicorn.supervisor.fetchers import Fetchers
-from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.supervisor.partitions.assignment import Fetchers
 from tests.contract.supervisor.truth import Log
 from tests.fakes.played_workers import PlayedWorker
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Message, Producer, TopicPartition
 
-from kunicorn.demo.mock_cluster import mock_cluster_process
+from kunicorn.commands.demo.mock_cluster import mock_cluster_process
 from kunicorn.testing import record
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.records import message_of, placed
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
 from tests.waiting import wait_until
 
 VALUES = ["a", "b", "c"]

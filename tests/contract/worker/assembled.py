@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from kunicorn.pipes.ledger import CONSUMED, GRANT, Ledger
-from kunicorn.pipes.messages import Configure, FromWorker, ToWorker
+from kunicorn.ipc.ledger import CONSUMED, GRANT, Ledger
+from kunicorn.ipc.messages import Configure, FromWorker, ToWorker
 from kunicorn.worker import control as control_module
 from kunicorn.worker.control import Control
 from kunicorn.worker.main import CannotServe, Makers, assemble

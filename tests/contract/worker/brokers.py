@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
-from kunicorn.pipes import marks
-from kunicorn.topics import TopicPartition as Place
+from kunicorn.ipc import bitmap
+from kunicorn.positions import TopicPartition as Place
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
 from tests.contract.worker.truth import Call, Log, Record
 
@@ -347,7 +347,7 @@ class StoryProducer:
             raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION, "old", False, False, True))
         self._may_fail()
         for each in positions:
-            done = marks.read(each.offset, each.metadata or "")
+            done = bitmap.read(each.offset, each.metadata or "")
             self.places[Place(each.topic, each.partition)] = each.offset, done
         self._teller.note(lambda: f"adds offsets {self._shown()} to the transaction")
 

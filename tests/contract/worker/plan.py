@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import Message
 
-from kunicorn.pipes.messages import Configure
-from kunicorn.pipes.orders import Batching, DeadLetterTarget, HandlerOrder, ProducingTarget
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.config import Batching, DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.ipc.messages import Configure
+from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.truth import Log, Record
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kunicorn.handlers import DrainDeadline
-from kunicorn.pipes import marks
-from kunicorn.pipes.messages import FetcherStart, StopFetcher
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.load import DrainDeadline
+from kunicorn.ipc import bitmap
+from kunicorn.ipc.messages import FetcherStart, StopFetcher
+from kunicorn.positions import TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.plan import TOPIC, Plan, Way, written
@@ -284,7 +284,7 @@ class Scene(Story):
         super()._ended(grant, offset, done, halted)
         if each is None or lost:
             return
-        told = each.done | marks.read(offset, done) | self._spared
+        told = each.done | bitmap.read(offset, done) | self._spared
         missing = [r.offset for r in each.log.records if r.finished and r.offset >= offset and r.offset not in told]
         if missing:
             STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, and {missing} are finished, too"))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from kunicorn.handlers import DrainDeadline, HandlerTimeout
-from kunicorn.outcomes import BatchError, DeadLetter, Halt, Skip
-from kunicorn.pipes import marks
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import (
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.outcome import BatchError, DeadLetter, Halt, Send, Skip
+from kunicorn.ipc import bitmap
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import (
     CommitAs,
     CommitWanted,
     Drain,
@@ -30,8 +30,7 @@ from kunicorn.pipes.messages import (
     TimedOut,
     ToWorker,
 )
-from kunicorn.producing import Send
-from kunicorn.topics import NO_OFFSET, TopicPartition
+from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.assembled import clear, live, watched
 from tests.contract.worker.brokers import ACK, HOPELESS, PASSING, Broker, Output, StoryConsumer, StoryProducer
 from tests.contract.worker.choices import Choices
@@ -357,7 +356,7 @@ class Story:
         each.in_hand_then = ()
         tp = each.log.tp
         each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
-        done = marks.written(each.position, each.done)
+        done = bitmap.written(each.position, each.done)
         return FetcherStart(self._grant, each.slot, tp.topic, tp.partition, each.position, 0, done=done)
 
     def _stop(self, *, lost: bool = False) -> None:
@@ -486,7 +485,7 @@ class Story:
 
     def _ended(self, grant: int, offset: int, done: str, halted: str) -> None:
         each = next((each for each in self.partitions if each.grant == grant), None)
-        self.note(lambda: f"reports grant {grant} at {offset} {done and sorted(marks.read(offset, done))} {halted}")
+        self.note(lambda: f"reports grant {grant} at {offset} {done and sorted(bitmap.read(offset, done))} {halted}")
         if each is None:
             STEPS.fail(Violation(f"grant {grant} is reported, and it is over"))
         if each.running:
@@ -494,7 +493,7 @@ class Story:
         consumed = self.memory.ledger.read(each.slot, grant).consumed.offset
         if not halted and consumed != NO_OFFSET and offset > consumed:
             STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, and the ledger says {consumed}"))
-        told = marks.read(offset, done)
+        told = bitmap.read(offset, done)
         self._keep(lambda: each.log.check_passed(offset, "a report"))
         self._keep(lambda: each.log.check_done(told, "a report"))
         if each.lost:

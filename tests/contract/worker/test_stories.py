@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.worker import runner
+from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
 from tests.contract.worker.stories import read, told
 
@@ -23,7 +23,7 @@ def test_every_story_holds(part: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [2, 3])
 def test_every_story_holds_where_each_call_is_a_turn_of_its_own(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_TURN_NS", 0)
+    monkeypatch.setattr(loop, "_TURN_NS", 0)
     found = told(seed, range(_EACH))
     assert found is None, str(found)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 NOTHING_LEFT = 1 << 62
 

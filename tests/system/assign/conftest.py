@@ -29,7 +29,7 @@ def assigned(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Callable[..., Memb
             own: dict[str, dict[str, Any]] = {
                 "kafka": {"bootstrap_servers": [kafka.bootstrap]},
                 "assign": {"partitions": partitions, **assign},
-                "handler": {"entrypoint": "kunicorn.demo.handlers:handle"},
+                "handler": {"entrypoint": "kunicorn.commands.demo.audit:handle"},
                 "workers": {"count": workers},
             }
             for section, values in (settings or {}).items():

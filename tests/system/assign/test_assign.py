@@ -13,8 +13,8 @@ from confluent_kafka import ConsumerGroupState, Producer
 from confluent_kafka import TopicPartition as Coordinates
 from confluent_kafka.admin import NewPartitions
 
-from kunicorn.demo.check import Audit
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.judge import Audit
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to, own
 from tests.system.members import Members

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from kunicorn.check import check
-from kunicorn.cli import app
+from kunicorn.commands.check.session import check
+from kunicorn.commands.cli import app
 from kunicorn.errors import ExitCode
 from kunicorn.settings import Settings
 from tests.kafka import KafkaCluster

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kunicorn.cli import app
+from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members, group_settings, merged, toml

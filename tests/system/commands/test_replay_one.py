@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kunicorn.cli import app
+from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.members import toml

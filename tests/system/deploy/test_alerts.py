@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.observe.dashboard import expressions
+from kunicorn.observe.generate import expressions
 from tests.deploy.charts import CHART, ROOT
 from tests.deploy.tools import Tools
 

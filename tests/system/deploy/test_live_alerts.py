@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.observe.dashboard import expressions
+from kunicorn.observe.generate import expressions
 from tests.deploy.charts import CHART
 from tests.deploy.prometheus import Prometheus, hurried
 from tests.deploy.tools import Tools

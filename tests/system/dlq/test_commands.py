@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
-from kunicorn.cli import app
+from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
-from kunicorn.handling.deadletters import Cause, letter_of
-from kunicorn.records import Record
+from kunicorn.handler.dead_letters import Cause, letter_of
+from kunicorn.handler.record import Record
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, toml
 from tests.system.producing import consumed, headers_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from kunicorn.handling.deadletters import read
+from kunicorn.handler.dead_letters import read
 from tests.kafka import Broker, KafkaCluster
 from tests.system.members import Members
 from tests.system.producing import consumed, headers_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handling.deadletters import read
-from kunicorn.pipes import marks
-from kunicorn.pipes.messages import Drain, Failed, FetcherStopped, StopFetcher
-from kunicorn.pipes.orders import DeadLetterTarget, ProducingTarget
-from kunicorn.pipes.producer import producer_properties
+from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
+from kunicorn.handler.dead_letters import read
+from kunicorn.ipc import bitmap
+from kunicorn.ipc.messages import Drain, Failed, FetcherStopped, StopFetcher
+from kunicorn.librdkafka.properties import producer_properties
 from tests.kafka import KafkaCluster
 from tests.system.outputs import committed_outputs
 from tests.system.producing import consumed, headers_of, produce, producer
@@ -147,7 +147,7 @@ def test_with_several_in_hand_outputs_of_a_key_keep_its_order_and_what_is_consum
     worker.consumed(1, 300, within=20)
     worker.tell(StopFetcher([1], None))
     (stopped,) = worker.expect(FetcherStopped).partitions
-    done = {*range(stopped.offset), *marks.read(stopped.offset, stopped.done)}
+    done = {*range(stopped.offset), *bitmap.read(stopped.offset, stopped.done)}
     outputs = consumed(kafka.bootstrap, f"{topic}.out", len(done))
     assert {int((each.value() or b"").split(b":")[1]) for each in outputs} == done
     by_key: dict[bytes, list[int]] = defaultdict(list)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handling.deadletters import Told, read
+from kunicorn.handler.dead_letters import Told, read
 from tests.kafka import KafkaCluster
 from tests.system.handlers.deadly import DEADLY, LETTER, SOON
 from tests.system.members import MemberProcess, Members

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handling.deadletters import read
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.dead_letters import read
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members, merged
 from tests.system.outputs import committed_outputs, committed_records

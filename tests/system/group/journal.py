@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from kunicorn.demo.check import Audit, Report
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.judge import Audit, Report
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, held

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kunicorn.demo.check import Audit
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.judge import Audit
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to, own
 from tests.system.members import Members

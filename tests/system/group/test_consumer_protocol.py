@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.conftest import SHORT_SESSIONS, USUAL_SESSIONS
 from tests.system.group.foreign import Foreign, JavaConsumer, LibrdkafkaConsumer

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.demo.check import Audit
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.judge import Audit
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 from tests.system.producing import committed_offsets, end_offsets, produce, producer

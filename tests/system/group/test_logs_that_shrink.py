@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from kunicorn.demo.audit import Kind, read_audit
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.audit import Kind, read_audit
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.group.test_positions_outside_the_log import delete_records, resets, says_where_it_goes_on
@@ -39,7 +39,7 @@ def test_retention_that_overtakes_a_slow_member_is_said_and_what_is_left_is_hand
     members = members_of(
         kafka.bootstrap,
         topic,
-        entrypoint="kunicorn.demo.handlers:handle_batch",
+        entrypoint="kunicorn.commands.demo.audit:handle_batch",
         settings={"handler": {"mode": "batch", "batch_max_records": 100}},
         env={"KUNICORN_HANDLER_MS": "20"},
     )

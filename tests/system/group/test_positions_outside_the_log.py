@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.demo.check import Audit
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.judge import Audit
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members

@@ -47,7 +47,7 @@ def test_members_join_and_leave_a_busy_group_and_every_record_is_handled_once(
     members = members_of(
         kafka.bootstrap,
         topic,
-        entrypoint="kunicorn.demo.handlers:handle_batch",
+        entrypoint="kunicorn.commands.demo.audit:handle_batch",
         settings={"handler": SLOW_BATCHES, "group": {"partition_assignment_strategy": [strategy]}},
         env={"KUNICORN_HANDLER_MS": "200"},
     )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.demo.audit import Kind, read_audit
-from kunicorn.pipes.clock import now_ns
+from kunicorn.commands.demo.audit import Kind, read_audit
+from kunicorn.ipc.clock import now_ns
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members

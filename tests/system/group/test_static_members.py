@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import own
 from tests.system.members import MemberProcess, Members, leave

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kunicorn.demo.handlers import handle, handle_async, handle_batch
+from kunicorn.commands.demo.audit import handle, handle_async, handle_batch
 
 __all__ = ["handle", "handle_async", "handle_batch"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kunicorn import Batch, Record, Send
-from kunicorn.worker import acknowledging, transactions
+from kunicorn.worker.produce import sender, transactions
 
 DEADLY, LETTER, SOON = b"deadly", b"letter", b"soon"
 _KILLS = (b"made of deadly", LETTER)
@@ -24,17 +24,17 @@ _MOMENT = 0.03
 _SECONDS = 0.001
 """A call takes so long: several records are in hand at a time."""
 
-_put = acknowledging.put
+_put = sender.put
 
 
-def _put_or_die(producer: Any, parcels: Iterable[acknowledging.Parcel], failed: Callable[..., None]) -> None:
+def _put_or_die(producer: Any, parcels: Iterable[sender.Parcel], failed: Callable[..., None]) -> None:
     every = list(parcels)
     if any(output.value in _KILLS for _, output in every):
         signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
     _put(producer, every, failed)
 
 
-for _sender in (acknowledging, transactions):
+for _sender in (sender, transactions):
     vars(_sender)["put"] = _put_or_die
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from kunicorn import Record
-from kunicorn.demo.audit import AuditLog
+from kunicorn.commands.demo.audit import AuditLog
 from tests.system.handlers import audited
 
 POISON = b"poison"

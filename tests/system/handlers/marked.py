@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kunicorn import Record
-from kunicorn.demo.audit import AuditLog
+from kunicorn.commands.demo.audit import AuditLog
 
 _CHILD = [sys.executable, "-S", "-c", "pass"]
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from kunicorn import Record
-from kunicorn.demo.audit import AuditLog
+from kunicorn.commands.demo.audit import AuditLog
 
 _AMBIGUOUS = re.compile(r"(a|aa)+$")
 _LONG = 600

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
-from kunicorn.cli import app
-from kunicorn.demo.audit import SUFFIX, WORDS
-from kunicorn.demo.check import Audit, Report
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.cli import app
+from kunicorn.commands.demo.audit import SUFFIX, WORDS
+from kunicorn.commands.demo.judge import Audit, Report
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, merged, toml
 from tests.system.producing import end_offsets, held

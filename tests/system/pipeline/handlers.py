@@ -9,7 +9,7 @@ from typing import Any
 
 from kunicorn import DeadLetter, Halt, Record, Skip
 from kunicorn.allocator import is_loaded
-from kunicorn.demo import handlers as audited
+from kunicorn.commands.demo import audit as audited
 
 _failed_once: set[str] = set()
 _options: dict[str, Any] = {}

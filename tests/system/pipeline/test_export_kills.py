@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Coordinates
 from deltalake import DeltaTable
 
-from kunicorn.record_columns import records_batch
+from kunicorn.handler.columns import records_batch
 from tests.system.pipeline.desk import Desk
 from tests.system.pipeline.test_kills import START_SECONDS, finish, kill
 from tests.system.producing import producer

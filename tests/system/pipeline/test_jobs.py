@@ -15,11 +15,11 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from kunicorn.errors import ConfigError, HandlerLoadError
-from kunicorn.handling.retry import End, RetryPolicy
+from kunicorn.handler.retry import End, RetryPolicy
 from kunicorn.pipeline import transform
-from kunicorn.pipeline.session import open_session
+from kunicorn.pipeline.spark import open_session
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import load
-from kunicorn.topics import TopicPartition
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.members import Members

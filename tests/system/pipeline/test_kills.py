@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.demo.check import Report
+from kunicorn.commands.demo.judge import Report
 from tests.system.members import Members
 from tests.system.pipeline.desk import Desk, tiles
 from tests.system.pipeline.test_jobs import send

@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 
 from kunicorn.pipeline.executors import settings_file
-from kunicorn.pipeline.jobs import Job
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.session import open_session
+from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks import HandleRanges
+from kunicorn.pipeline.task import HandleRanges
+from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
 from tests.system.members import free_port
 from tests.system.pipeline.desk import MASTER, Desk

@@ -9,12 +9,11 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.pipeline.access import Access
-from kunicorn.pipeline.log import Log
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.reading import RangeReader, RangeUnreadable
+from kunicorn.clients.access import Access
+from kunicorn.clients.questions import Log
+from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
-from kunicorn.topics import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.group.test_gaps import begun, transaction

@@ -11,11 +11,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.bounds import bounds_of
-from kunicorn.pipeline.jobs import Job
-from kunicorn.pipeline.options import SourceOptions
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.source import KunicornStreamReader
+from kunicorn.pipeline.plan import bounds_of
+from kunicorn.pipeline.source import KunicornStreamReader, SourceOptions
+from kunicorn.pipeline.spark import Job
+from kunicorn.positions import OffsetRange
 from tests.kafka import KafkaCluster
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.producing import committed_offsets, produce

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kunicorn.pipeline.jobs import JobFailed
+from kunicorn.pipeline.spark import JobFailed
 from tests.contract.decoding.test_registry import SCHEMAS, avro, framed
 from tests.fakes.schema_registry import registry
 from tests.system.pipeline.desk import MASTER, Desk

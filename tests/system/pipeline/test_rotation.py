@@ -14,13 +14,11 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kunicorn.pipeline.access import Access
+from kunicorn.clients.access import Access
+from kunicorn.clients.questions import GroupOffsets, Log
 from kunicorn.pipeline.executors import settings_file
-from kunicorn.pipeline.group import GroupOffsets
-from kunicorn.pipeline.log import Log
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import load
-from kunicorn.topics import TopicPartition
 from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster
 from tests.system.members import group_settings, merged, toml
 from tests.system.producing import produce

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kunicorn.pipeline.jobs import Job
-from kunicorn.topics import TopicPartition
+from kunicorn.pipeline.spark import Job
+from kunicorn.positions import TopicPartition
 from tests.system.pipeline.desk import MASTER, Desk, tiles
 from tests.system.pipeline.test_recreated_topics import reader
 from tests.system.producing import produce

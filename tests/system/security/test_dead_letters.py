@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 from typer.testing import CliRunner
 
-from kunicorn.cli import app
+from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.security.test_mechanisms import of

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from kunicorn.check import check
+from kunicorn.commands.check.session import check
 from kunicorn.errors import ExitCode, PeerError
+from kunicorn.kafka.auth import Address, BearerToken, Sasl, Security
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
+from kunicorn.kafka.tls import Tls
+from kunicorn.kafka.versions import Api
 from kunicorn.settings import Settings
-from kunicorn.wire.auth import Address, Security
-from kunicorn.wire.connection import Connection
-from kunicorn.wire.errors import AuthenticationFailed, ConnectionLost
-from kunicorn.wire.sasl import BearerToken, Sasl
-from kunicorn.wire.tls import Tls
-from kunicorn.wire.versions import Api
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.workers.scene import Scene
 

@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from kunicorn.demo.audit import Entry, Kind, read_audit
-from kunicorn.demo.check import Report
-from kunicorn.pipes import clock
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.audit import Entry, Kind, read_audit
+from kunicorn.commands.demo.judge import Report
+from kunicorn.ipc import clock
+from kunicorn.positions import TopicPartition
 
 SESSION = 6.0
 """Seconds; long enough for a machine that is busy with other things."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.kafka import KafkaCluster
 from tests.system.conftest import USUAL_SESSIONS
 from tests.system.members import MemberProcess

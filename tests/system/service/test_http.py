@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
 from tests.system.workers.scene import Scene

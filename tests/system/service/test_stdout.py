@@ -10,7 +10,7 @@ from struct import unpack
 
 import pytest
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.system.producing import Flow
 from tests.system.service.takeover import SESSION, short_sessions
 from tests.system.workers.scene import Scene

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kunicorn.errors import ExitCode
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess
 from tests.system.workers import procfs

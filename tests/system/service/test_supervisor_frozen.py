@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.demo.audit import Kind
-from kunicorn.pipes import clock
+from kunicorn.commands.demo.audit import Kind
+from kunicorn.ipc import clock
 from tests.system.producing import Flow
 from tests.system.service.takeover import (
     SESSION,

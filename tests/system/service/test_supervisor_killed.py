@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
 from tests.system.service.takeover import SESSION, begun_between, judge_takeover, short_sessions

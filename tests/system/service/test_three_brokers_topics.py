@@ -11,7 +11,7 @@ from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as Coordinates
 from confluent_kafka.admin import NewPartitions
 
-from kunicorn.demo.check import Audit
+from kunicorn.commands.demo.judge import Audit
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members

@@ -17,16 +17,16 @@ import uvloop
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from kunicorn.demo.mock_cluster import mock_cluster_process
+from kunicorn.commands.demo.mock_cluster import mock_cluster_process
+from kunicorn.group.errors import ErrorCode
 from kunicorn.group.protocol import JoinAnswer, LogOffset, Subscription, SyncAnswer
-from kunicorn.topics import NO_OFFSET, Position, TopicPartition
-from kunicorn.wire.auth import Security
-from kunicorn.wire.cluster import Cluster
-from kunicorn.wire.coordinator import Coordinator
-from kunicorn.wire.error_codes import ErrorCode
-from kunicorn.wire.errors import CoordinatorUnavailable
-from kunicorn.wire.log_offsets import EARLIEST, LATEST, STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
-from kunicorn.wire.versions import OURS, VersionRange
+from kunicorn.kafka.admin import EARLIEST, LATEST, STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
+from kunicorn.kafka.auth import Security
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.coordinator import Coordinator
+from kunicorn.kafka.errors import CoordinatorUnavailable
+from kunicorn.kafka.versions import OURS, VersionRange
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 
 ASSIGNOR = "cooperative-sticky"
 TIMEOUT = 10.0

@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from kunicorn.pipes.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HANDLED, LEADER_EPOCH, Ledger
-from kunicorn.topics import Position
+from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HANDLED, LEADER_EPOCH, Ledger
+from kunicorn.positions import Position
 
 EPOCH_RECORDS = 1000
 CHUNK = 50

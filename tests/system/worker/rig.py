@@ -15,26 +15,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kunicorn.allocator import with_library
-from kunicorn.pipes import clock
-from kunicorn.pipes.client import client_properties
-from kunicorn.pipes.framing import FrameSplitter, decode, encode, pack
-from kunicorn.pipes.ledger import Ledger, SlotReading
-from kunicorn.pipes.messages import (
+from kunicorn.handler.config import HandlerOrder
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import Ledger, SlotReading
+from kunicorn.ipc.messages import (
     Configure,
     FetcherStart,
+    Fork,
+    Forked,
+    FrameSplitter,
+    FromTemplate,
     FromWorker,
     Ping,
     Pong,
+    Preload,
     Ready,
     StartFetcher,
     StopFetcher,
+    TemplateReady,
     ToWorker,
     WorkerFailed,
+    decode,
+    encode,
+    pack,
 )
-from kunicorn.pipes.orders import HandlerOrder
-from kunicorn.pipes.template_messages import Fork, Forked, FromTemplate, Preload, TemplateReady
-from kunicorn.supervisor.processes import become_subreaper
-from kunicorn.topics import NO_EPOCH
+from kunicorn.librdkafka.properties import client_properties
+from kunicorn.positions import NO_EPOCH
+from kunicorn.supervisor.workers.process import become_subreaper
 from tests.waiting import wait_until
 
 T = TypeVar("T")

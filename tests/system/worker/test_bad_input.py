@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.demo.mock_cluster import load_library
-from kunicorn.pipes.messages import Failed, FailureKind
-from kunicorn.pipes.orders import Batching, DeadLetterTarget
+from kunicorn.commands.demo.mock_cluster import load_library
+from kunicorn.handler.config import Batching, DeadLetterTarget
+from kunicorn.ipc.messages import Failed, FailureKind
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.producing import consumed, headers_of

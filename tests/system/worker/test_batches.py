@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.handling.deadletters import read
-from kunicorn.pipes.client import letter_properties
-from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, StartFetcher
-from kunicorn.pipes.orders import Batching, DeadLetterTarget, Decoding
+from kunicorn.handler.config import Batching, DeadLetterTarget, Decoding
+from kunicorn.handler.dead_letters import read
+from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher
+from kunicorn.librdkafka.properties import letter_properties
 from tests.kafka import KafkaCluster
 from tests.system.producing import consumed, headers_of
 from tests.system.worker.rig import Rig, WorkerProcess

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kunicorn.pipes.messages import Drain, Failed, FailureKind, FetcherStopped, Stopped, WorkerFailed
+from kunicorn.ipc.messages import Drain, Failed, FailureKind, FetcherStopped, Stopped, WorkerFailed
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, configuration
 from tests.system.worker.traffic import produce, seen

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.pipes.messages import FetcherStart, StartFetcher
-from kunicorn.pipes.orders import HandlerOrder
-from kunicorn.topics import NO_EPOCH
+from kunicorn.handler.config import HandlerOrder
+from kunicorn.ipc.messages import FetcherStart, StartFetcher
+from kunicorn.positions import NO_EPOCH
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig
 from tests.waiting import wait_until

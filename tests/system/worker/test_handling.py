@@ -7,7 +7,7 @@ import time
 
 from confluent_kafka import Producer
 
-from kunicorn.pipes.messages import Drain
+from kunicorn.ipc.messages import Drain
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, configuration
 from tests.system.worker.traffic import produce, seen

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Drain, FetcherStopped
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Drain, FetcherStopped
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import FOREVER_NS, Rig
 from tests.system.worker.traffic import produce, seen

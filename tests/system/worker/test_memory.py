@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kunicorn.pipes.client import client_properties
+from kunicorn.librdkafka.properties import client_properties
 from tests.kafka import KafkaCluster
 from tests.system.producing import producer
 from tests.system.worker.rig import Rig

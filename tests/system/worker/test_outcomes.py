@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from kunicorn.handling.deadletters import read
-from kunicorn.pipes.client import letter_properties
-from kunicorn.pipes.messages import Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
-from kunicorn.pipes.orders import DeadLetterTarget, FailureRule
+from kunicorn.handler.config import DeadLetterTarget, FailureRule
+from kunicorn.handler.dead_letters import read
+from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from kunicorn.librdkafka.properties import letter_properties
 from tests.kafka import KafkaCluster
 from tests.system.producing import consumed, headers_of
 from tests.system.worker.outcomes_handlers import HANDLERS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kunicorn.pipes.messages import Failed, FetcherStart, StartFetcher
-from kunicorn.pipes.orders import HandlerOrder
-from kunicorn.topics import NO_EPOCH
+from kunicorn.handler.config import HandlerOrder
+from kunicorn.ipc.messages import Failed, FetcherStart, StartFetcher
+from kunicorn.positions import NO_EPOCH
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig
 from tests.system.worker.traffic import produce, seen

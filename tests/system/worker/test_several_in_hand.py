@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.pipes.clock import now_ns
-from kunicorn.pipes.marks import read, written
-from kunicorn.pipes.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
-from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.handler.config import HandlerOrder
+from kunicorn.ipc.bitmap import read, written
+from kunicorn.ipc.clock import now_ns
+from kunicorn.ipc.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, WorkerProcess, configuration
 from tests.system.worker.traffic import seen

@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from kunicorn.pipes.messages import Drain, FetcherStopped, Stopped
+from kunicorn.ipc.messages import Drain, FetcherStopped, Stopped
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, WorkerProcess
 from tests.system.worker.traffic import produce, seen

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipes.framing import encode
-from kunicorn.pipes.template_messages import Fork, TemplateFailed
+from kunicorn.ipc.messages import Fork, TemplateFailed, encode
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig, TemplateProcess, configuration

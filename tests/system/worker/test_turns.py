@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from kunicorn.pipes.messages import FetcherStopped
-from kunicorn.pipes.orders import Batching, ProducingTarget
-from kunicorn.retry_topics import RetryTopic
+from kunicorn.handler.config import Batching, ProducingTarget, RetryTopic
+from kunicorn.ipc.messages import FetcherStopped
 from tests.kafka import KafkaCluster
 from tests.system.worker.rig import Rig
 from tests.system.worker.traffic import produce, seen

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from kunicorn.demo.audit import Entry, Kind, read_audit
-from kunicorn.demo.check import Audit, Report
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.audit import Entry, Kind, read_audit
+from kunicorn.commands.demo.judge import Audit, Report
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, held, producer

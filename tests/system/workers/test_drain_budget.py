@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.demo.check import RecordAt
+from kunicorn.commands.demo.judge import RecordAt
 from tests.system.members import MemberProcess
 from tests.system.workers.scene import Scene
 

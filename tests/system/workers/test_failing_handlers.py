@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handling.deadletters import read
-from kunicorn.pipes import clock
+from kunicorn.handler.dead_letters import read
+from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import consumed, headers_of
 from tests.system.workers.scene import Scene

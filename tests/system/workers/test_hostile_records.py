@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.handling.deadletters import read
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.dead_letters import read
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 from tests.system.outputs import committed_outputs

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kunicorn.demo.audit import Kind, read_audit
-from kunicorn.demo.check import RecordAt, Report
-from kunicorn.pipes import clock
+from kunicorn.commands.demo.audit import Kind, read_audit
+from kunicorn.commands.demo.judge import RecordAt, Report
+from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
 from tests.system.workers import procfs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipes.ledger import Ledger
+from kunicorn.ipc.ledger import Ledger
 from tests.waiting import wait_until
 
 SERVICE = Path(__file__).parents[3] / "service"
@@ -23,8 +23,8 @@ PER_EPOCH = 16
 
 WRITER = f"""
 import sys
-from kunicorn.pipes.ledger import CONSUMED, LEADER_EPOCH, Ledger
-from kunicorn.topics import Position
+from kunicorn.ipc.ledger import CONSUMED, LEADER_EPOCH, Ledger
+from kunicorn.positions import Position
 ledger = Ledger(int(sys.argv[1]))
 at = ledger.index({SLOT})
 if ledger.read({SLOT}, {GRANT}).consumed.offset == -1:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.demo.check import Audit
+from kunicorn.commands.demo.judge import Audit
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members, merged
 from tests.system.producing import end_offsets, held, produce

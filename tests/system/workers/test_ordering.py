@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.demo.audit import Entry, Kind, read_audit
+from kunicorn.commands.demo.audit import Entry, Kind, read_audit
 from tests.system.members import MemberProcess
 from tests.system.producing import producer
 from tests.system.workers.scene import Scene

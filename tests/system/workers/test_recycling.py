@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
 from tests.system.workers import procfs

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kunicorn.handling.deadletters import read
-from kunicorn.records import Record
-from kunicorn.retry_topics import delay_in_words
+from kunicorn.handler.config import delay_in_words
+from kunicorn.handler.dead_letters import read
+from kunicorn.handler.record import Record
 from tests.system.members import MemberProcess
 from tests.system.outputs import committed_records
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.demo.check import Report
+from kunicorn.commands.demo.judge import Report
 from tests.system.members import MemberProcess, merged
 from tests.system.outputs import committed_outputs
 from tests.system.producing import produce

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.calls import Call, longest_waits
 
 APPENDED = [8.0, 9.0, 10.0, 30.0]

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from kunicorn.observe.catalogue import Kind
-from kunicorn.observe.served import every
-from kunicorn.settings.loading import sections
+from kunicorn.observe.catalogue import Kind, every
+from kunicorn.settings.load import sections
 from tests.chaos.faults import FAULTS
 from tests.chaos.group import PROTOCOLS
 from tests.chaos.page import PAGE, promises

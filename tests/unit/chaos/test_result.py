@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.demo.check import RecordAt, Report
+from kunicorn.commands.demo.judge import RecordAt, Report
 from tests.chaos.run import Result
 from tests.chaos.schedule import schedule
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kunicorn.pipes.clock import NANOSECONDS
+from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.calls import Call
 from tests.chaos.faults import Hurt
 from tests.chaos.verdict import Outcome, Step, judge

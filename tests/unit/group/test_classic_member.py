@@ -10,10 +10,10 @@ import pytest
 
 from kunicorn.group import events as ev
 from kunicorn.group.classic import ClassicMember
+from kunicorn.group.member import Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
 from kunicorn.group.states import CLASSIC, IllegalStep, State, Step, take
-from kunicorn.group.timing import Timings
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 T = TypeVar("T")
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, MEMBER_ID_REQUIRED, FENCED = 22, 25, 27, 79, 82

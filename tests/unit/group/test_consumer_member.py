@@ -11,10 +11,10 @@ import pytest
 
 from kunicorn.group import events as ev
 from kunicorn.group.consumer import ConsumerMember
+from kunicorn.group.member import Timings
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer
 from kunicorn.group.states import CONSUMER, IllegalStep, State, Step, take
-from kunicorn.group.timing import Timings
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 T = TypeVar("T")
 ORDERS = UUID("00000000-0000-4000-8000-000000000001")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from kunicorn.group.holdings import Holdings
-from kunicorn.topics import TopicPartition
+from kunicorn.group.consumer import Holdings
+from kunicorn.positions import TopicPartition
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.group.partitions import TRANSITIONS, IllegalTransition, PartitionEvent, PartitionState, advance
+from kunicorn.group.states import TRANSITIONS, IllegalTransition, PartitionEvent, PartitionState, advance
 
 
 @pytest.mark.parametrize("state", PartitionState)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kunicorn.wire.codec import decode_response, encode
-from kunicorn.wire.schemas import REQUESTS
-from kunicorn.wire.versions import OURS, Api
+from kunicorn.kafka.codec import decode_response, encode
+from kunicorn.kafka.versions import OURS, REQUESTS, Api
 from tests.fakes.messages import blank, blank_response, nested, response_frame
 from tests.kafka.scripted import Conversation, Fault, Kind, Script, Sent
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
-from kunicorn.observe.asked import Done, Goal, SeekMove
 from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.requests import Done, Goal, SeekMove
 from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings
 from tests.unit.observe.snapshots import status

@@ -11,8 +11,8 @@ import pytest
 from pydantic import SecretStr
 
 from kunicorn.observe import actions
-from kunicorn.observe.asked import Done
 from kunicorn.observe.http import Server
+from kunicorn.observe.requests import Done
 from tests.unit.observe.serving import TOKEN, Service, ask, serving
 
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}", "Content_Type": "application/json"}

@@ -7,9 +7,8 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from kunicorn.observe.catalogue import Kind
-from kunicorn.observe.dashboard import dashboard, expressions
-from kunicorn.observe.served import every
+from kunicorn.observe.catalogue import Kind, every
+from kunicorn.observe.generate import dashboard, expressions
 
 ROOT = Path(__file__).parents[3]
 _SUFFIX = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket", Kind.GAUGE: ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kunicorn.group.states import CONSUMER
-from kunicorn.observe.diagrams import states_page
+from kunicorn.observe.generate import states_page
 
 
 def test_the_page_of_states_is_current() -> None:

@@ -10,14 +10,14 @@ import socket
 import aiohttp
 import pytest
 
-from kunicorn.observe import events
+from kunicorn.observe import http
 from tests.unit.observe.serving import Service, ask, serving
 from tests.unit.observe.snapshots import partition, status
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 0.05)
+    monkeypatch.setattr(http, "INTERVAL", 0.05)
 
 
 async def next_event(stream: aiohttp.ClientResponse) -> dict[str, object]:
@@ -74,10 +74,10 @@ async def test_nothing_is_looked_at_for_nobody() -> None:
 
 
 async def test_a_listener_that_reads_nothing_is_let_go_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(http, "_STALLED_SECONDS", 0.5)
     service = Service()
     service.snapshot = status(partitions=tuple(partition(n) for n in range(4000)))
-    monkeypatch.setattr(events, "_PARTITIONS_A_SECOND", 1e9)
+    monkeypatch.setattr(http, "_PARTITIONS_A_SECOND", 1e9)
     async with serving(service) as server, aiohttp.ClientSession() as session:
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -94,7 +94,7 @@ async def test_a_listener_that_reads_nothing_is_let_go_and_holds_up_nobody(monke
 
 
 async def test_more_listeners_than_are_served_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(http, "MOST_LISTENERS", 1)
     async with (
         serving(Service()) as server,
         aiohttp.ClientSession() as session,

@@ -6,11 +6,9 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
-from kunicorn.observe import families as module
-from kunicorn.observe.families import Families
-from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes.families import Family, Sample
-from kunicorn.pipes.messages import Pong
+from kunicorn.ipc.messages import Family, Pong, Sample
+from kunicorn.observe import metrics as module
+from kunicorn.observe.metrics import Families, Metrics
 from tests.unit.observe.snapshots import status
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.group.partitions import PartitionState
+from kunicorn.group.states import PartitionState
 from kunicorn.observe.health import live, ready
 from kunicorn.observe.status import Status
 from tests.unit.observe.snapshots import assigned, group, partition, status, worker

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from kunicorn.observe.hosts import is_ours
+from kunicorn.observe.http import is_ours
 from tests.unit.observe.serving import Service, ask, serving
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kunicorn.observe.lines import as_json, as_text
+from kunicorn.observe.logs import as_json, as_text
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.builds(object),

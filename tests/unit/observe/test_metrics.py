@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
+from kunicorn.ipc.messages import DURATION_BUCKETS, Deltas
 from kunicorn.observe import logs
+from kunicorn.observe.catalogue import every
+from kunicorn.observe.generate import metrics_page
 from kunicorn.observe.metrics import Metrics
-from kunicorn.observe.pages import metrics_page
-from kunicorn.observe.served import every
 from kunicorn.observe.status import Status
-from kunicorn.pipes.messages import DURATION_BUCKETS, Deltas
-from kunicorn.worker.statistics import ClientStatistics
+from kunicorn.worker.client import ClientStatistics
 from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

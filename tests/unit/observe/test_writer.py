@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kunicorn.observe.writer import LogWriter
+from kunicorn.observe.logs import LogWriter
 from tests.waiting import wait_until
 
 PIPE_BYTES = 4096

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.pipeline.access import fetch_tuning
+from kunicorn.clients.access import fetch_tuning
 
 MB = 1024 * 1024
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.bounds import Bounds, ByOffset, ByTime, Everywhere, as_json, bounds_of, from_json, pairs_in
-from kunicorn.topics import TopicPartition
+from kunicorn.pipeline.plan import Bounds, ByOffset, ByTime, Everywhere, as_json, bounds_of, from_json, pairs_in
+from kunicorn.positions import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 

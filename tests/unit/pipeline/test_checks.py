@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kunicorn.pipeline.checks import CheckExecutor
-from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, settings_file
 from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import load
 from tests.unit.pipeline.test_secrets import CONFIG
@@ -19,7 +18,7 @@ NOTHING = pa.RecordBatch.from_pydict({"id": [0]})
 @pytest.fixture
 def file(tmp_path: Path) -> SettingsFile:
     path = tmp_path / "config.toml"
-    path.write_text(CONFIG.replace("shop.handlers:handle", "kunicorn.demo.handlers:handle"))
+    path.write_text(CONFIG.replace("shop.handlers:handle", "kunicorn.commands.demo.audit:handle"))
     return settings_file(path, load(path, {}))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from kunicorn.pipeline.dry_run import DryRun
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.report import DryRun
+from kunicorn.positions import OffsetRange
 
 RANGES = [OffsetRange("orders", 0, 10, 410), OffsetRange("orders", 1, 0, 100)]
 

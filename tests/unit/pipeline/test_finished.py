@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kunicorn.cli import app
+from kunicorn.commands.cli import app
 from kunicorn.pipeline import stream
-from kunicorn.pipeline.finished import Finished, FinishedRun, FinishedStream, tell
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream, tell
 from kunicorn.pipeline.state import Counts, RunState
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import OffsetRange, TopicPartition
 from tests.system.members import group_settings, toml
 
 ORDERS = TopicPartition("orders", 0)

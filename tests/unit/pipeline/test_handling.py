@@ -13,15 +13,15 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handlers import Handler
-from kunicorn.handling.calls import calls_of
-from kunicorn.handling.retry import End, Policies, RetryPolicy
-from kunicorn.outcomes import BatchError, DeadLetter, Done, Halt, Retry, Skip
-from kunicorn.pipeline.handling import RangeHandler
-from kunicorn.pipeline.outcome_table import Row, table
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.reading import RangeReader
-from kunicorn.records import Batch, Record
+from kunicorn.clients.range_reader import RangeReader
+from kunicorn.handler.call import calls_of
+from kunicorn.handler.load import Handler
+from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip
+from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.outcomes import Row, table
+from kunicorn.pipeline.task import RangeHandler
+from kunicorn.positions import OffsetRange
 
 SKIPPED = RetryPolicy(1, 1, 1, None, End.SKIP)
 POLICIES = Policies(RetryPolicy(2, 100, 100, None, End.DEAD_LETTER), [((KeyError,), SKIPPED)])

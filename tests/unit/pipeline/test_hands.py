@@ -10,21 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipeline.hands import IDLE, IN_HAND, STATE, died_in_hand, take_up
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, STATE, Hand, died_in_hand, take_up
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.suspects import Hand
+from kunicorn.positions import OffsetRange
 
 WHOLE = OffsetRange("orders", 3, 10, 90)
 DYING = """
 import os, signal, sys
 from confluent_kafka import Message
-from kunicorn.handlers import Handler
-from kunicorn.handling.calls import calls_of
-from kunicorn.handling.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline.handling import RangeHandler
-from kunicorn.pipeline.hands import take_up
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.handler.load import Handler
+from kunicorn.handler.call import calls_of
+from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.task import RangeHandler
+from kunicorn.pipeline.in_hand_file import take_up
+from kunicorn.positions import OffsetRange
 from kunicorn.pipeline.storage import Directory
 
 def die(records):
@@ -64,7 +63,7 @@ def test_a_process_that_went_with_the_daemon_that_forked_it_blames_no_record(tmp
 
 def test_a_death_that_was_seen_is_remembered_when_the_daemon_is_gone(tmp_path: Path) -> None:
     look = (
-        "from kunicorn.pipeline.hands import take_up; from kunicorn.pipeline.ranges import OffsetRange as Whole; "
+        "from kunicorn.pipeline.in_hand_file import take_up; from kunicorn.positions import OffsetRange as Whole; "
         f"from kunicorn.pipeline.storage import Directory; take_up(Whole{tuple(WHOLE)}, Directory({str(tmp_path)!r}))"
     )
     command = [*CRASH, str(tmp_path), "record"]

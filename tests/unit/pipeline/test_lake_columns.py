@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, HandlerLoadError
-from kunicorn.pipeline.lake_columns import Form, NotExportable, form_asked
-from kunicorn.pipes.orders import Decoding
+from kunicorn.handler.config import Decoding
+from kunicorn.pipeline.export import Form, NotExportable, form_asked
 from kunicorn.settings import Settings
-from kunicorn.settings.loading import load_tables
+from kunicorn.settings.load import load_tables
 
 PLAIN = Decoding()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from kunicorn.cli import app
+from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.manifests import KINDS, Cluster, arguments_of, job, kubeflow, rendered
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import urllib.request
 
-from kunicorn.observe.job_catalogue import every
-from kunicorn.pipeline.metrics import Exposed
+from kunicorn.observe.catalogue import every_of_jobs
+from kunicorn.pipeline.report import Exposed, Tasks
 from kunicorn.pipeline.state import Counts
-from kunicorn.pipeline.underway import Tasks
 from kunicorn.settings import HttpSettings
 from tests.system.members import free_port
 
@@ -34,7 +33,7 @@ def test_counters_are_served_while_the_job_runs_and_a_taken_port_is_only_said() 
     assert 'kunicorn_pipeline_offsets_left{job="catch-up"} 30.0' in told
     assert 'kunicorn_pipeline_tasks{job="catch-up",state="done"} 3.0' in told
     assert {line.split("{")[0] for line in told.splitlines() if not line.startswith("#")} == {
-        declared.name for declared in every()
+        declared.name for declared in every_of_jobs()
     }
     assert len(said) == 1
     assert "set http.port" in said[0]

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.runs import Runs
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory
 from tests.system.members import free_port
 from tests.waiting import wait_until

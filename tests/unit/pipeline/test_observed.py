@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from kunicorn.pipeline.hands import NEXT, take_up
-from kunicorn.pipeline.observed import Observed
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.in_hand_file import NEXT, take_up
+from kunicorn.pipeline.spark import Observed
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks import FromNumbers, Summary, summary_batch
+from kunicorn.pipeline.task import FromNumbers, Summary, summary_batch
+from kunicorn.positions import OffsetRange
 
 FIRST, SECOND = OffsetRange("orders", 0, 100, 200), OffsetRange("orders", 1, 0, 50)
 

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from kunicorn.clients.questions import Edges
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.bounds import Bound, Bounds, ByOffset, ByTime, Everywhere
 from kunicorn.pipeline.catch_up import starts_of
 from kunicorn.pipeline.export import file_name
-from kunicorn.pipeline.log import Edges
-from kunicorn.pipeline.planning import Plan, created_anew, plan, resumed
-from kunicorn.pipeline.ranges import OffsetRange, Offsets
-from kunicorn.topics import TopicPartition
+from kunicorn.pipeline.plan import Bound, Bounds, ByOffset, ByTime, Everywhere, Plan, created_anew, plan, resumed
+from kunicorn.positions import OffsetRange, Offsets, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 EDGES = Edges(first={A0: 10, A1: 0, B0: 0}, end={A0: 100, A1: 50, B0: 0})

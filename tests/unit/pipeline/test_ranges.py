@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipeline.ranges import OffsetRange, between, cut, first_of_each, largest_first, next_round, skew, total
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import (
+    OffsetRange,
+    TopicPartition,
+    between,
+    cut,
+    first_of_each,
+    largest_first,
+    next_round,
+    skew,
+    total,
+)
 
 RANGES = st.lists(st.integers(1, 5000), min_size=1, max_size=20).map(
     lambda sizes: [OffsetRange("orders", number, 7, 7 + size) for number, size in enumerate(sizes)]

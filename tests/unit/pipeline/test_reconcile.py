@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.reconcile import Difference, difference, rows_of
 from kunicorn.pipeline.storage import Directory
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import OffsetRange, TopicPartition
 
 A0 = TopicPartition("a", 0)
 

@@ -9,17 +9,14 @@ from pyspark import cloudpickle
 from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.bounds import bounds_of
-from kunicorn.pipeline.checks import CheckExecutor
-from kunicorn.pipeline.executors import SettingsFile, fingerprint, settings_file
-from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.lake_columns import Form
-from kunicorn.pipeline.options import SourceOptions
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.session import spark_settings
-from kunicorn.pipeline.source import KunicornReader, KunicornStreamReader
+from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, fingerprint, settings_file
+from kunicorn.pipeline.export import ExportRanges, Form
+from kunicorn.pipeline.plan import bounds_of
+from kunicorn.pipeline.source import KunicornReader, KunicornStreamReader, SourceOptions
+from kunicorn.pipeline.spark import spark_settings
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks import FromNumbers, HandleRanges
+from kunicorn.pipeline.task import FromNumbers, HandleRanges
+from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
 
 SECRET = "vErYsEcReT"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.jobs import said_by_task
-from kunicorn.pipeline.session import check_installed, open_session, patient, spark_settings
+from kunicorn.pipeline.spark import check_installed, open_session, patient, said_by_task, spark_settings
 from kunicorn.settings import PipelineSettings
 from tests.unit.settings.files import LEAST, loaded
 
@@ -66,7 +65,7 @@ def test_a_jvm_beside_its_tasks_is_a_small_one_and_a_clusters_is_left_alone() ->
 def test_a_tasks_own_message_is_found_in_sparks_account() -> None:
     account = """An exception was thrown from the Python worker: Traceback (most recent call last):
   File "tasks.py", line 1
-kunicorn.pipeline.reading.RangeUnreadable: orders-0 cannot be read: topic is gone
+kunicorn.clients.range_reader.RangeUnreadable: orders-0 cannot be read: topic is gone
 
 \tat org.apache.spark.api.python.BasePythonRunner"""
     assert said_by_task(account) == "orders-0 cannot be read: topic is gone"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from kunicorn.pipeline.ranges import OffsetRange
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.tasks import Summary
-from kunicorn.topics import TopicPartition
+from kunicorn.pipeline.task import Summary
+from kunicorn.positions import OffsetRange, TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 NEW = RunState((OffsetRange(*A0, 10, 110), OffsetRange(*A1, 0, 100)))

@@ -12,8 +12,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.runs import Runs
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 
 

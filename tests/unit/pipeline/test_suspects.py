@@ -6,7 +6,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipeline.suspects import Hand, Suspects
+from kunicorn.pipeline.in_hand_file import Hand, Suspects
 
 
 def messages(*offsets: int) -> list[Message]:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn import Halt, Record, Skip
-from kunicorn.handling.retry import End, RetryPolicy
+from kunicorn.handler.columns import records_batch
+from kunicorn.handler.retry import End, RetryPolicy
 from kunicorn.pipeline import transform
-from kunicorn.pipeline.transforming import HandleRows
-from kunicorn.record_columns import records_batch
+from kunicorn.pipeline.dataframe import HandleRows
 from tests.unit.pipeline.test_handling import messages
 
 ONCE = RetryPolicy(1, 1, 1, None, End.DEAD_LETTER)

@@ -6,10 +6,9 @@ import threading
 
 import pytest
 
-from kunicorn.pipeline.progress import Bar
-from kunicorn.pipeline.ranges import OffsetRange
+from kunicorn.pipeline.report import Bar, Tasks, watched
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.underway import Tasks, watched
+from kunicorn.positions import OffsetRange
 
 
 def test_tasks_are_shown_while_the_round_runs_and_none_behind_it() -> None:
@@ -40,7 +39,7 @@ def test_a_spark_that_does_not_answer_any_more_ends_the_watch_and_not_the_round(
 
 
 def test_a_long_round_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kunicorn.pipeline.progress._SELDOM", 0.0)
+    monkeypatch.setattr("kunicorn.pipeline.report._SELDOM", 0.0)
     said: list[str] = []
     bar = Bar(RunState([OffsetRange("orders", 0, 0, 9)]), said.append)
     bar.underway(Tasks())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import CLIENTS_GROUP
-from kunicorn.topics import TopicPartition
 from tests.unit.settings.files import LEAST, loaded, problems
 
 WITHOUT_GROUP = """

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kunicorn import __version__
-from kunicorn.settings.chart import settings_defaults, values_schema
-from kunicorn.settings.loading import sections
+from kunicorn.settings.generate.chart import settings_defaults, values_schema
+from kunicorn.settings.load import sections
 
 SECRETS = {"ssl_key_password", "sasl_password", "sasl_oauthbearer_client_secret", "token", "password"}
 CHART = Path(__file__).parents[3] / "deploy" / "helm"

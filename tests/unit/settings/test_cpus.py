@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.settings.cpus import available_cpus
+from kunicorn.settings.workers import available_cpus
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import handler_orders
-from kunicorn.pipes.orders import Batching, Decoding
+from kunicorn.clients.config import handler_orders
+from kunicorn.handler.config import Batching, Decoding
 from kunicorn.settings import shown
 from kunicorn.settings.security import without_secrets
 from tests.unit.settings.files import LEAST, loaded, problems

@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 
 from kunicorn.settings import load
-from kunicorn.settings.loading import sections
-from kunicorn.settings.render import example, page
+from kunicorn.settings.generate.pages import example, page
+from kunicorn.settings.load import sections
 from kunicorn.settings.security import SecuritySettings
 
 ROOT = Path(__file__).parents[3]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import handler_orders
-from kunicorn.routing import route
-from kunicorn.settings.loading import shown
-from kunicorn.settings.reloading import reloaded
+from kunicorn.clients.config import handler_orders
+from kunicorn.handler.config import route
+from kunicorn.settings.load import reloaded, shown
 from tests.unit.settings.files import LEAST, loaded, problems
 
 WITHOUT = LEAST.partition("[handler]")[0].replace('topics = ["orders"]\n', "")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import handler_orders
+from kunicorn.clients.config import handler_orders
 from kunicorn.errors import ConfigError
-from kunicorn.handling.concurrency import concurrency_of
+from kunicorn.handler.registry import concurrency_of
 from tests.unit.settings.files import LEAST, loaded, problems
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from kunicorn.settings import load
-from kunicorn.settings.listing import json_schema, listed
+from kunicorn.settings.generate.pages import json_schema, listed
 from tests.unit.settings.files import LEAST
 
 SECRET = """

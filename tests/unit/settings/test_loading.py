@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from kunicorn.errors import ConfigError, ExitCode
-from kunicorn.pipes.client import OWNED_PROPERTIES
+from kunicorn.librdkafka.properties import OWNED_PROPERTIES
 from kunicorn.settings import Settings, at_a_desk, load, shown
 from tests.unit.settings.files import LEAST, loaded, problem, problems
 

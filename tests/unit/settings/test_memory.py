@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kunicorn.settings import WorkerSettings
-from kunicorn.settings.memory import memory_limit, overcommitted
+from kunicorn.settings.workers import memory_limit, overcommitted
 
 MB = 1024 * 1024
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import producing_target
+from kunicorn.clients.config import producing_target
 from tests.unit.settings.files import LEAST, loaded, problem, problems
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kunicorn.settings import Settings
-from kunicorn.settings.reloading import reloaded
+from kunicorn.settings.load import reloaded
 
 
 def settings(**sections: dict[str, Any]) -> Settings:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients import dead_letter_target, handler_orders, orders_of_jobs
-from kunicorn.retry_topics import RetryTopic, delay_in_words
-from kunicorn.settings.reloading import takes_effect
+from kunicorn.clients.config import dead_letter_target, handler_orders, orders_of_jobs
+from kunicorn.handler.config import RetryTopic, delay_in_words
+from kunicorn.settings.load import takes_effect
 from tests.unit.settings.files import LEAST, loaded, problems
 
 

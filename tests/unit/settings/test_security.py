@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from kunicorn.clients import consumer_properties, security_of, token_request
+from kunicorn.clients.config import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError
-from kunicorn.pipes.logins import Token
-from kunicorn.pipes.messages import Configure
+from kunicorn.ipc.messages import Configure, Token
 from kunicorn.settings import Settings, shown
 from kunicorn.settings.security import without_secrets
 from tests.unit.settings.files import LEAST, loaded, problems

@@ -8,14 +8,14 @@ from unittest import mock
 
 import pytest
 
-from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStopped, StopFetcher, Stopped
-from kunicorn.supervisor import fetchers
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, StopFetcher, Stopped
 from kunicorn.supervisor.actions import Actions
-from kunicorn.supervisor.place import Place
-from kunicorn.supervisor.replacing import ReplacementFailed
-from kunicorn.supervisor.seeking import Seeker
-from kunicorn.supervisor.table import PartitionTable
+from kunicorn.supervisor.offsets.seek import Seeker
+from kunicorn.supervisor.partitions import assignment
+from kunicorn.supervisor.partitions.table import PartitionTable
+from kunicorn.supervisor.workers.pool import Place
+from kunicorn.supervisor.workers.rolling import ReplacementFailed
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 
@@ -81,7 +81,7 @@ def test_one_that_is_resumed_before_it_has_drained_is_not_handed_out_twice() -> 
 async def test_a_pause_that_a_failing_fetch_crosses_holds_and_what_fails_is_met_again_behind_it(
     kind: FailureKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetchers, "_DENIED_PAUSE", 0.001)
+    monkeypatch.setattr(assignment, "_DENIED_PAUSE", 0.001)
     bench = Bench()
     table = bench.stage.fetchers.table
     bench.actions.pause(["orders:1"])

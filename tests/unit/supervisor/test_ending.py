@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import ConfigError, PeerError
-from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import LogOffset
-from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Failed, FailureKind, StopFetcher
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.ending import Ending
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.until import Until, until_of
-from kunicorn.topics import TopicPartition
+from kunicorn.supervisor.limits import Until, until_of
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.run_until import Ending
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 

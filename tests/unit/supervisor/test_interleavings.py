@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kunicorn.group.partitions import PartitionState
-from kunicorn.supervisor import commits
-from kunicorn.topics import TopicPartition
+from kunicorn.group.states import PartitionState
+from kunicorn.positions import TopicPartition
+from kunicorn.supervisor.offsets import commits
 from tests.fakes.played_workers import PlayedWorker
 from tests.unit.supervisor.world import World
 

@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 
-from kunicorn.group.loads import Move, Reason
-from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Configure, FetcherStopped, FromWorker, StartFetcher, StopFetcher, ToWorker
-from kunicorn.pipes.orders import HandlerOrder
-from kunicorn.supervisor.ending import is_at_its_end
+from kunicorn.group.states import PartitionState
+from kunicorn.handler.config import HandlerOrder
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Configure, FetcherStopped, FromWorker, StartFetcher, StopFetcher, ToWorker
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.partitions.balance import Move, Reason
+from kunicorn.supervisor.partitions.partition import is_at_its_end
 from kunicorn.testing import record
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.records import message_of, placed
-from kunicorn.topics import Position, TopicPartition
-from kunicorn.worker.assembled import Assembled
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
+from kunicorn.worker.assembly import Assembled
 from kunicorn.worker.main import Makers, assemble
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage

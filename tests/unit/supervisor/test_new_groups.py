@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import PeerError
-from kunicorn.group.protocol import CommitAnswer, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.group.protocol import EARLIEST, CommitAnswer, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.observe.metrics import Metrics
-from kunicorn.supervisor.commits import Commits
-from kunicorn.supervisor.resolver import Resolver
-from kunicorn.supervisor.starts import EARLIEST, Starts, look_up
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.membership.source import Resolver
+from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage
 from tests.fakes.turned_clock import turned

@@ -8,9 +8,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from kunicorn.pipes.logins import Password
+from kunicorn.ipc.messages import Password
 from kunicorn.settings import KafkaSettings
-from kunicorn.supervisor.passwords import watch_password
+from kunicorn.supervisor.credentials import watch_password
 from tests.unit.settings.files import LEAST, loaded
 
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from kunicorn.group.partitions import PartitionState
-from kunicorn.group.protocol import CommitAnswer, EpochEnd, LogOffset
+from kunicorn.group.protocol import LATEST, CommitAnswer, EpochEnd, LogOffset
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Failed, FailureKind, StopFetcher
-from kunicorn.supervisor import fetchers as fetchers_module
-from kunicorn.supervisor.commits import Commits
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.pool import Pool
-from kunicorn.supervisor.resolver import Resolver
-from kunicorn.supervisor.starts import LATEST, Starts
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.membership.source import Resolver
+from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.offsets.start_offsets import Starts
+from kunicorn.supervisor.partitions import assignment as fetchers_module
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.pool import Pool
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage
 

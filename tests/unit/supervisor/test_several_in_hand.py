@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 import pytest
 
-from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes.marks import read, written
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
-from kunicorn.topics import Position, TopicPartition
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.bitmap import read, written
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
+from kunicorn.positions import Position, TopicPartition
 from tests.fakes.stage import Stage, consumed, tps
 
 ZERO = TopicPartition("orders", 0)

@@ -8,13 +8,12 @@ from unittest import mock
 
 import pytest
 
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Ready
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes import clock
-from kunicorn.pipes.messages import Ready
-from kunicorn.supervisor.listener import PoolListener
-from kunicorn.supervisor.pool import Blueprint, Pool
-from kunicorn.supervisor.templates import Templates
-from kunicorn.supervisor.worker import WorkerState
+from kunicorn.supervisor.workers.pool import Blueprint, Pool, PoolListener
+from kunicorn.supervisor.workers.process import WorkerState
+from kunicorn.supervisor.workers.template import Templates
 from tests.fakes.played_workers import PlayedWorker
 
 START_SECONDS = 300.0

@@ -6,9 +6,8 @@ from unittest import mock
 
 from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.settings import GroupSettings
-from kunicorn.supervisor.source import Source, Words
-from kunicorn.supervisor.stopping import Stopping
-from kunicorn.supervisor.watchdog import Watchdog
+from kunicorn.supervisor.membership.source import Source, Words
+from kunicorn.supervisor.stop import Stopping, Watchdog
 
 GROUP = GroupSettings(id="g", topics=("orders",))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipes.logins import FetchToken, Token
-from kunicorn.supervisor import tokens
-from kunicorn.supervisor.tokens import NoToken, Tokens
-from kunicorn.wire.errors import AuthenticationFailed
+from kunicorn.ipc.messages import FetchToken, Token
+from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.supervisor import credentials
+from kunicorn.supervisor.credentials import NoToken, Tokens
 from tests.waiting import wait_until
 
 LIMIT = 20.0
@@ -37,7 +37,7 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN_SECONDS", "30")
-    monkeypatch.setattr(tokens, "_RENEW_AT", 0.05)
+    monkeypatch.setattr(credentials, "_RENEW_AT", 0.05)
     shared: asyncio.Queue[Token] = asyncio.Queue()
     keeper = Tokens(request("provide"), shared.put_nowait)
     keeping = asyncio.create_task(keeper.keep())
@@ -60,7 +60,7 @@ async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], i
 async def test_failures_are_tried_again_and_the_reason_is_what_a_login_gets(
     calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "_BACKOFF", 0.01)
+    monkeypatch.setattr(credentials, "_BACKOFF", 0.01)
     keeper = Tokens(request("fail"), lambda _: None)
     keeping = asyncio.create_task(keeper.keep())
     await asyncio.to_thread(

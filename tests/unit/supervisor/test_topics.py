@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
+from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.topics import Topics
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.cluster import Cluster
-from kunicorn.wire.metadata import Broker, Metadata, PartitionInfo, TopicInfo
 
 MAX_AGE = 0.01
 """Seconds: refresh at once."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.group.partitions import PartitionState
-from kunicorn.pipes.ledger import HAND_END, HAND_OFFSET
-from kunicorn.pipes.messages import FetcherStart
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.ledger import HAND_END, HAND_OFFSET
+from kunicorn.ipc.messages import FetcherStart
 from tests.fakes.stage import Stage
 
 

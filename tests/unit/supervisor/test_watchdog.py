@@ -10,7 +10,7 @@ from kunicorn.errors import ExitCode
 PROGRAM = """
 import sys, threading, time
 from kunicorn.errors import ExitCode
-from kunicorn.supervisor.watchdog import Watchdog
+from kunicorn.supervisor.stop import Watchdog
 
 def stuck():
     while True:

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.supervisor.works import Works
+from kunicorn.supervisor.service import Works
 
 
 async def for_ever() -> None:

@@ -13,19 +13,19 @@ from typing import Any
 from unittest import mock
 
 from kunicorn.errors import PeerError
-from kunicorn.group.loads import Move, Reason
-from kunicorn.group.partitions import PartitionState
 from kunicorn.group.protocol import CommitAnswer
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, StartFetcher, StopFetcher, Stopped
 from kunicorn.observe.metrics import Metrics
-from kunicorn.pipes.messages import FetcherStart, FetcherStopped, StartFetcher, StopFetcher, Stopped
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.actions import Actions
-from kunicorn.supervisor.commits import Commits
-from kunicorn.supervisor.handover import Handover
-from kunicorn.supervisor.partition import Partition
-from kunicorn.supervisor.replacing import Replacer
-from kunicorn.supervisor.seeking import Seeker
-from kunicorn.topics import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.membership.revoke import Handover
+from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.offsets.seek import Seeker
+from kunicorn.supervisor.partitions.balance import Move, Reason
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.rolling import Replacer
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage
 

@@ -18,7 +18,7 @@ import pytest
 
 from kunicorn import Batch, DeadLetter, DrainDeadline, Halt, Record, Retry, Skip, TopicPartition
 from kunicorn.errors import ConfigError, HandlerLoadError
-from kunicorn.pipes import clock
+from kunicorn.ipc import clock
 from kunicorn.testing import HandlerTest, record
 
 P0 = TopicPartition("test", 0)

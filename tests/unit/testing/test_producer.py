@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kunicorn.testing import SentRecord
-from kunicorn.testing.producer import MemoryProducer
+from kunicorn.testing.memory import MemoryProducer
 
 
 def test_what_is_produced_is_acknowledged_at_the_next_look() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kunicorn import Record
 from kunicorn.testing import record
-from kunicorn.testing.records import message_of, placed
+from kunicorn.testing.memory import message_of, placed
 
 
 def test_text_and_json_are_written_as_bytes() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from kunicorn import Batch, Record, Retry
 from kunicorn.errors import ConfigError
-from kunicorn.handling.addresses import retries
-from kunicorn.handling.deadletters import cause_of, read
-from kunicorn.pipes.clock import wall_ms
-from kunicorn.retry_topics import RetryTopic
+from kunicorn.handler.config import RetryTopic
+from kunicorn.handler.dead_letters import cause_of, read, retries
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.testing import HandlerTest, record
 
 MODES: list[dict[str, Any]] = [{}, {"delivery": "at_least_once"}, {"delivery": "transactions"}]
@@ -82,7 +81,7 @@ def test_no_record_of_a_retry_topic_is_handled_before_its_time_and_other_partiti
 
 
 def _message(value: bytes) -> Any:
-    from kunicorn.testing.records import message_of, placed
+    from kunicorn.testing.memory import message_of, placed
 
     return message_of(placed([record(value)], "test")[0])
 

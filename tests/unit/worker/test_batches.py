@@ -7,13 +7,11 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handling.calls import following_offsets
-from kunicorn.pipes.messages import DURATION_BUCKETS, FailureKind
-from kunicorn.topics import NO_EPOCH, TopicPartition
-from kunicorn.worker.batches import gathered_runs, runs
-from kunicorn.worker.faults import kind_of
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.pacing import MAX_CHUNK, ChunkPace
+from kunicorn.handler.call import following_offsets
+from kunicorn.ipc.messages import DURATION_BUCKETS, FailureKind
+from kunicorn.positions import NO_EPOCH, TopicPartition
+from kunicorn.worker.fetch import MAX_CHUNK, ChunkPace, gathered_runs, kind_of, runs
+from kunicorn.worker.stats import Meter
 
 
 def message(offset: int, partition: int = 0, topic: str = "t", epoch: int | None = 3) -> Message:

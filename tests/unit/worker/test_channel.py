@@ -8,17 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from kunicorn.pipes.framing import FrameError, FrameSplitter, pack
-from kunicorn.pipes.messages import Drain, FromWorker, Ping, Ready, StopFetcher
-from kunicorn.worker.channel import Channel, SupervisorGone
+from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
+from kunicorn.ipc.messages import Drain, FrameError, FrameSplitter, FromWorker, Ping, Ready, StopFetcher, pack
 
-Pipe = tuple[socket.socket, Channel]
+Pipe = tuple[socket.socket, BlockingChannel]
 
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
     ours, theirs = socket.socketpair()
-    channel = Channel(theirs.detach())
+    channel = BlockingChannel(theirs.detach())
     with ours:
         yield ours, channel
     channel._socket.close()

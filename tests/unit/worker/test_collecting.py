@@ -9,11 +9,10 @@ import pytest
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from kunicorn.pipes import framing
-from kunicorn.pipes.families import Family
-from kunicorn.pipes.messages import FromWorker, Pong
-from kunicorn.worker import collecting
-from kunicorn.worker.collecting import Collecting
+from kunicorn.ipc import messages
+from kunicorn.ipc.messages import Family, FromWorker, Pong
+from kunicorn.worker import stats
+from kunicorn.worker.stats import Collecting
 from tests.waiting import wait_until
 
 
@@ -55,11 +54,11 @@ def test_what_is_told_survives_the_pipe() -> None:
     Counter("odd", "l\udcffne", ["who"]).labels("\udcff").inc()
     families, _ = Collecting(None).last()
     pong = Pong(1, 1, 1, None, 1, False, [], 0, families=families)
-    assert framing.decode(framing.encode(pong), FromWorker) == pong
+    assert messages.decode(messages.encode(pong), FromWorker) == pong
 
 
 def test_the_control_thread_is_told_only_what_has_changed_and_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_INTERVAL", 0.02)
+    monkeypatch.setattr(stats, "_INTERVAL", 0.02)
     counter = Counter("steps", "")
     handlers = Collecting(None)
     assert handlers.news() == (None, None), "nothing is collected yet"
@@ -73,7 +72,7 @@ def test_the_control_thread_is_told_only_what_has_changed_and_never_waits(monkey
 
 
 def test_after_the_last_word_the_handlers_collectors_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_FIRST", 0.01)
+    monkeypatch.setattr(stats, "_FIRST", 0.01)
     Counter("steps", "")
     handlers = Collecting(None)
     wait_until(lambda: handlers.news()[0], "the first collection")
@@ -105,7 +104,7 @@ def test_a_collector_that_raises_is_told_once_and_the_last_values_stay(caplog: p
 def test_a_label_with_a_value_for_each_record_costs_that_metric_and_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(collecting, "MOST_SERIES", 10)
+    monkeypatch.setattr(stats, "MOST_SERIES", 10)
     Counter("a_good_one", "").inc()
     keys = Counter("by_key", "", ["key"])
     for number in range(20):

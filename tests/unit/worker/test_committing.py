@@ -12,25 +12,20 @@ from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handling.addresses import dead_letters
-from kunicorn.handling.deadletters import Cause
-from kunicorn.handling.outputs import Outgoing
-from kunicorn.handling.retry import End
-from kunicorn.pipes import clock, marks
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import FetcherStart, FetcherStopped, FromWorker
+from kunicorn.handler.dead_letters import Cause, dead_letters
+from kunicorn.handler.outputs import Outgoing
+from kunicorn.handler.retry import End
+from kunicorn.ipc import bitmap, clock
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker
+from kunicorn.positions import NO_EPOCH, TopicPartition
 from kunicorn.testing import record
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.records import message_of, placed
-from kunicorn.topics import NO_EPOCH, TopicPartition
-from kunicorn.worker.committing import CommittingFlights
-from kunicorn.worker.flight import Flight
-from kunicorn.worker.grants import Attempt
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.outbox import GivenUp, Limits, Outbox
-from kunicorn.worker.steps import Step
-from kunicorn.worker.table import Parts
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
+from kunicorn.worker.delivery import CommittingFlights
+from kunicorn.worker.partitions import Parts
+from kunicorn.worker.produce.outbox import GivenUp, Limits, Outbox, Step
+from kunicorn.worker.progress import Attempt, Flight, Hands
+from kunicorn.worker.stats import Meter
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
     ABORTABLE,
@@ -62,7 +57,7 @@ def value_of(flight: Flight) -> bytes:
 
 def done_of(found: Written) -> set[int]:
     """The offsets that a commit says are done."""
-    return set(range(found.offset)) | marks.read(found.offset, found.metadata)
+    return set(range(found.offset)) | bitmap.read(found.offset, found.metadata)
 
 
 class Worker:
@@ -219,8 +214,8 @@ def test_a_transaction_commits_the_lowest_unfinished_offset_and_what_is_done_bey
         worker.take()
         worker.senders.finish()
         found = worker.brokers.offsets[0]
-        assert (found.offset, set(marks.read(0, found.metadata))) == (0, {1, 3})
-        assert marks.partitions(found.metadata) == 64, "with how many the group began is told with every commit"
+        assert (found.offset, set(bitmap.read(0, found.metadata))) == (0, {1, 3})
+        assert bitmap.partitions(found.metadata) == 64, "with how many the group began is told with every commit"
         check(worker.brokers)
 
 
@@ -283,7 +278,7 @@ def test_what_came_behind_a_refused_record_in_its_lane_is_handled_again_and_othe
         assert worker.senders.advance(0) is Step.ASK
         worker.senders.until(0, Step.DONE)
         found = worker.brokers.offsets[0]
-        assert (found.offset, set(marks.read(0, found.metadata))) == (0, {1, 3}), "keys b and c; a waits for its first"
+        assert (found.offset, set(bitmap.read(0, found.metadata))) == (0, {1, 3}), "keys b and c; a waits for its first"
         worker.finish()
         check(worker.brokers, everything=True)
         check_order(worker.brokers, LANE_OF["key"])
@@ -330,7 +325,7 @@ def test_a_stopped_partition_is_reported_with_what_is_done_ahead_once_that_is_co
         worker.senders.take()
         worker.senders.finish()
         ((stopped,),) = [report.partitions for report in worker.reports if isinstance(report, FetcherStopped)]
-        assert (stopped.offset, set(marks.read(0, stopped.done))) == (0, {1})
+        assert (stopped.offset, set(bitmap.read(0, stopped.done))) == (0, {1})
 
 
 def test_what_was_passed_by_at_the_end_of_a_partition_is_committed_once_nothing_is_unfinished() -> None:

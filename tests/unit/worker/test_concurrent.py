@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.handler.config import HandlerOrder
 from kunicorn.testing import record
 from tests.unit.worker import crowded_handlers
 from tests.unit.worker.crowded_handlers import LARGE

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, Message
 
-from kunicorn.pipes.clock import wall_ms
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import FetcherStart, FetcherStopped, FromWorker
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.delays import Delays, Wait, ripe
-from kunicorn.worker.flights import Flights
-from kunicorn.worker.grants import Attempt
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import Parts
+from kunicorn.ipc.clock import wall_ms
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.buffering import Delays, Wait, ripe
+from kunicorn.worker.in_flight import Flights
+from kunicorn.worker.partitions import Parts
+from kunicorn.worker.progress import Attempt, Hands
+from kunicorn.worker.stats import Meter
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics, Table
 
 RETRY = TopicPartition("shop.retry.5s", 0)

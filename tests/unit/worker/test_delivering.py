@@ -7,23 +7,21 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handling.outputs import Outgoing
-from kunicorn.pipes import clock
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import FetcherStart, FetcherStopped, FromWorker, Parked
+from kunicorn.handler.outputs import Outgoing
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker, Parked
+from kunicorn.positions import NO_EPOCH
 from kunicorn.testing import record
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.records import message_of, placed
-from kunicorn.topics import NO_EPOCH
-from kunicorn.worker.acknowledging import reached
-from kunicorn.worker.delivering import DeliveringFlights
-from kunicorn.worker.flight import Flight
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.outbox import Limits, Outbox
-from kunicorn.worker.table import Parts
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
+from kunicorn.worker.delivery import DeliveringFlights
+from kunicorn.worker.partitions import Parts
+from kunicorn.worker.produce.outbox import Limits, Outbox
+from kunicorn.worker.produce.sender import reached
+from kunicorn.worker.progress import Flight, Hands
+from kunicorn.worker.stats import Meter
+from tests.unit.worker.produce.test_outbox import taken
 from tests.unit.worker.test_fetcher import P0, NoTopics
-from tests.unit.worker.test_outbox import taken
 
 OUTPUT = [Outgoing("out", b"v", None, None, -1, 0)]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from kunicorn.handling.retry import End, Policies, RetryPolicy
-from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.topics import TopicPartition
+from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.ipc.clock import NANOSECONDS
+from kunicorn.positions import TopicPartition
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.grants import Attempt, Grant
+from kunicorn.worker.progress import Attempt, Grant
 
 HOUR = 3600 * NANOSECONDS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.complaints import parted
-from kunicorn.worker.faults import ends_grant
+from kunicorn.librdkafka.errors import parted
+from kunicorn.worker.fetch import ends_grant
 
 
 def record(partition: int, offset: int) -> Message:

@@ -9,19 +9,16 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.handling.reasons import Reason
-from kunicorn.handling.retry import End
-from kunicorn.pipes.ledger import CONSUMED, Ledger
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
+from kunicorn.handler.retry import End, Reason
+from kunicorn.ipc.ledger import CONSUMED, Ledger
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
+from kunicorn.positions import TopicPartition
 from kunicorn.testing import record
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.records import message_of, placed
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.grants import Attempt, Grant, GrantState
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import Parts
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
+from kunicorn.worker.client import KnownTopics
+from kunicorn.worker.partitions import Fetcher, Parts
+from kunicorn.worker.progress import Attempt, Grant, GrantState
+from kunicorn.worker.stats import Meter
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000

@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.marks import Marks
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.ipc.bitmap import Marks
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker
 from kunicorn.testing import record
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.records import message_of, placed
-from kunicorn.worker.flight import Flight
-from kunicorn.worker.flights import Flights
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import Parts
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
+from kunicorn.worker.in_flight import Flights
+from kunicorn.worker.partitions import Parts
+from kunicorn.worker.progress import Flight, Hands
+from kunicorn.worker.stats import Meter
 from tests.unit.worker.test_fetcher import LATER, P0, NoTopics
 
 

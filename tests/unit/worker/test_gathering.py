@@ -11,15 +11,14 @@ from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import FetcherStart, FetcherStopped, FromWorker, Stopped
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.batches import Run
-from kunicorn.worker.fetcher import Fetcher
-from kunicorn.worker.gathering import Bounds, Gathering
-from kunicorn.worker.metadata import KnownTopics
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.table import Parts
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.buffering import Bounds, Gathering
+from kunicorn.worker.client import KnownTopics
+from kunicorn.worker.fetch import Run
+from kunicorn.worker.partitions import Fetcher, Parts
+from kunicorn.worker.stats import Meter
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 WAIT = 100

@@ -7,10 +7,10 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from kunicorn.pipes.clock import NANOSECONDS
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.head_of_line import HeadOfLine
-from kunicorn.worker.table import GrantTable
+from kunicorn.ipc.clock import NANOSECONDS
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.buffering import HeadOfLine
+from kunicorn.worker.partitions import GrantTable
 
 BACKLOG = TopicPartition("t", 0)
 ROOM = 1000

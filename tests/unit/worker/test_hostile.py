@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.handler.config import HandlerOrder
 from kunicorn.testing import record
-from kunicorn.testing.producer import MemoryProducer
+from kunicorn.testing.memory import MemoryProducer
 from tests.unit.worker import hostile_handlers
 from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts, met
 from tests.unit.worker.whole import Worker

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kunicorn.pipes.marks import WINDOW, written
-from kunicorn.topics import Position, TopicPartition
-from kunicorn.worker.flight import Flight, Stage, Track
-from kunicorn.worker.hands import Hands
-from kunicorn.worker.lanes import Lanes
-from kunicorn.worker.progress import done_ahead, place_with
+from kunicorn.ipc.bitmap import WINDOW, written
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.worker.progress import Flight, Hands, Stage, Track, done_ahead, place_with
+from kunicorn.worker.scheduler import Lanes
 
 TP = TopicPartition("t", 0)
 NS = iter(range(1, 1 << 60))

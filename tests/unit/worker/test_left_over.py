@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.batches import Run
-from kunicorn.worker.grants import Grant
-from kunicorn.worker.left_over import LeftOver
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.buffering import LeftOver
+from kunicorn.worker.fetch import Run
+from kunicorn.worker.progress import Grant
 from tests.unit.worker.test_gathering import P0, P1, Scene, messages, shown
 
 P2 = TopicPartition("t", 2)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handlers import DrainDeadline, Handler
-from kunicorn.handling.calls import calls_of
-from kunicorn.handling.handlings import Handling, Handlings
-from kunicorn.handling.retry import Policies, RetryPolicy
-from kunicorn.pipes.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.kept import kept_offsets
-from kunicorn.worker.lifecycle import Lifecycle
+from kunicorn.handler.call import calls_of
+from kunicorn.handler.load import DrainDeadline, Handler
+from kunicorn.handler.registry import Handling, Handlings
+from kunicorn.handler.retry import Policies, RetryPolicy
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.hooks import Lifecycle, kept_offsets
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LATER = 1 << 62

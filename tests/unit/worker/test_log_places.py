@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.pipes.orders import HandlerOrder
+from kunicorn.handler.config import HandlerOrder
 from kunicorn.testing import record
 from tests.unit.worker import logging_handlers
 from tests.unit.worker.whole import Worker

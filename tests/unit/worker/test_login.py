@@ -7,8 +7,8 @@ import time
 import pytest
 from confluent_kafka import Consumer
 
-from kunicorn.pipes.logins import Password, Token
-from kunicorn.worker.login import Login
+from kunicorn.ipc.messages import Password, Token
+from kunicorn.worker.client import Login
 
 
 def token(value: str, seconds: float) -> Token:

@@ -11,13 +11,11 @@ from confluent_kafka import TopicPartition as ClientPartition
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kunicorn.handling.outputs import Outgoing
-from kunicorn.topics import NO_OFFSET, TopicPartition
-from kunicorn.worker.grants import Grant
-from kunicorn.worker.outbox import Entry, Limits, Outbox
-from kunicorn.worker.producing import Fenced
-from kunicorn.worker.shipment import Shipment
-from kunicorn.worker.steps import Step
+from kunicorn.handler.outputs import Outgoing
+from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.worker.produce.outbox import Entry, Limits, Outbox, Shipment, Step
+from kunicorn.worker.produce.sender import Fenced
+from kunicorn.worker.progress import Grant
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
     ABORTABLE,

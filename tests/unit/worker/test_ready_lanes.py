@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.topics import TopicPartition
-from kunicorn.worker.flight import Lane, Track
-from kunicorn.worker.hands import Hands, ReadyLanes
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.progress import Hands, Lane, ReadyLanes, Track
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from kunicorn.complaints import RETRIABLE, parted
-from kunicorn.pipeline.ranges import OffsetRange
-from kunicorn.pipeline.reading import RangeReader
-from kunicorn.pipes.client import client_properties
-from kunicorn.topics import TopicPartition as Place
-from kunicorn.worker.faults import ends_grant, meet_errors
+from kunicorn.clients.range_reader import RangeReader
+from kunicorn.librdkafka.errors import RETRIABLE, parted
+from kunicorn.librdkafka.properties import client_properties
+from kunicorn.positions import OffsetRange
+from kunicorn.positions import TopicPartition as Place
+from kunicorn.worker.fetch import ends_grant, meet_errors
 from tests.fakes.refusing_brokers import FETCH, RefusingBroker, refusing_broker
 
 REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]

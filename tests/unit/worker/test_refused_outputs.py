@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import KafkaError
 
-from kunicorn.pipes.orders import Batching, HandlerOrder
-from kunicorn.worker import acknowledging, transactions
+from kunicorn.handler.config import Batching, HandlerOrder
+from kunicorn.worker.produce import sender, transactions
 from tests.fakes.whole_worker import LETTERS, WholeWorker, record
 from tests.unit.worker import sending_handlers
 from tests.waiting import wait_until
@@ -27,7 +27,7 @@ TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 @pytest.fixture(autouse=True)
 def notes(monkeypatch: pytest.MonkeyPatch) -> None:
     sending_handlers.forget()
-    for module in (acknowledging, transactions):
+    for module in (sender, transactions):
         monkeypatch.setattr(module, "backoff", lambda failures: 0.001)
 
 

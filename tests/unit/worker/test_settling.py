@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.handling.retry import End
-from kunicorn.pipes.ledger import HAND_OFFSET
-from kunicorn.pipes.messages import Failed, FetcherStopped, Parked, Stopped
-from kunicorn.worker.grants import Attempt, Grant
-from kunicorn.worker.meter import Meter
-from kunicorn.worker.outbox import Limits, Outbox
-from kunicorn.worker.settling import SettlingFetcher
-from kunicorn.worker.table import Parts
+from kunicorn.handler.retry import End
+from kunicorn.ipc.ledger import HAND_OFFSET
+from kunicorn.ipc.messages import Failed, FetcherStopped, Parked, Stopped
+from kunicorn.worker.delivery import SettlingFetcher
+from kunicorn.worker.partitions import Parts
+from kunicorn.worker.produce.outbox import Limits, Outbox
+from kunicorn.worker.progress import Attempt, Grant
+from kunicorn.worker.stats import Meter
+from tests.unit.worker.produce.test_outbox import taken
 from tests.unit.worker.test_fetcher import P0, P1, NoTopics, Table
-from tests.unit.worker.test_outbox import taken
 
 
 class SettlingTable(Table):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.decoding.forms import Plain
-from kunicorn.handlers import DrainDeadline, HandlerTimeout
-from kunicorn.records import Record
-from kunicorn.worker import tasks
-from kunicorn.worker.crew import Work, raise_in
+from kunicorn.handler.decode.forms import Plain
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.record import Record
+from kunicorn.worker import executors
+from kunicorn.worker.executors import Work, raise_in
 
 
 @dataclass
@@ -49,7 +49,7 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
         assert innocent.begun.wait(10), "the loop has gone on to the next record"
         raise_in(thread, kind)
 
-    monkeypatch.setattr(tasks, "raise_in", raise_too_late)
+    monkeypatch.setattr(executors, "raise_in", raise_too_late)
     flights: list[Any] = [Played(Message(topic="t", partition=0, offset=offset, value=b"v")) for offset in (0, 1)]
     waiting, ended = list(flights), queue.Queue[tuple[Any, BaseException | None]]()
 
@@ -60,7 +60,7 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
         ended.put((flight, None))
         return start_next()
 
-    crew = tasks.Tasks(handle, Plain(), lambda flight, returned: None)
+    crew = executors.Tasks(handle, Plain(), lambda flight, returned: None)
     crew.begin(Work(start_next, lambda: bool(waiting), finish, lambda *failed: ended.put(failed)))
     crew.wake()
     assert late.begun.wait(10)

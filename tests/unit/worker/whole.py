@@ -12,16 +12,21 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.pipes import clock
-from kunicorn.pipes.framing import encode
-from kunicorn.pipes.ledger import Ledger
-from kunicorn.pipes.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker
-from kunicorn.pipes.orders import DeadLetterTarget, HandlerOrder, ProducingTarget
-from kunicorn.testing.consumer import MemoryConsumer, MemoryLog
-from kunicorn.testing.producer import MemoryProducer, SentRecord
-from kunicorn.testing.records import GivenRecord, message_of, placed
-from kunicorn.topics import NO_EPOCH
-from kunicorn.worker.assembled import Assembled
+from kunicorn.handler.config import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker, encode
+from kunicorn.positions import NO_EPOCH
+from kunicorn.testing.memory import (
+    GivenRecord,
+    MemoryConsumer,
+    MemoryLog,
+    MemoryProducer,
+    SentRecord,
+    message_of,
+    placed,
+)
+from kunicorn.worker.assembly import Assembled
 from kunicorn.worker.main import Makers, assemble
 from tests.unit.worker.crowded_handlers import LARGE
 from tests.waiting import wait_until

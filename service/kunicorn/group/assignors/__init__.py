@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from kunicorn.group.assignors.racks import PartitionRacks
-from kunicorn.group.assignors.range import RangeAssignor
-from kunicorn.group.assignors.roundrobin import RoundRobinAssignor
+from kunicorn.group.assignors.range import RangeAssignor, RoundRobinAssignor
 from kunicorn.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from kunicorn.group.protocol import Member, Plan
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 
 class Assignor(Protocol):

@@ -1,14 +1,19 @@
-"""The range assignor: topic by topic, a contiguous range of partitions for each subscriber."""
+"""The range and round-robin assignors: partitions by topic, or dealt out in one round.
+
+The range assignor: topic by topic, a contiguous range of partitions for each subscriber.
+
+The round-robin assignor: all partitions of all topics dealt out in one round.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from kunicorn.group.assignors.eligible import Roster
 from kunicorn.group.assignors.racks import NOWHERE, PartitionRacks, Racks
-from kunicorn.group.assignors.roster import Roster
 from kunicorn.group.protocol import Member, Plan
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 
 class RangeAssignor:
@@ -144,3 +149,33 @@ def _with_room(queue: deque[int] | None, topic: _Topic) -> deque[int] | None:
     while queue and not topic.room(queue[0]):
         queue.popleft()
     return queue
+
+
+class RoundRobinAssignor:
+    """As Kafka's RoundRobinAssignor: balanced within one if all subscribe to the same topics.
+
+    With unequal subscriptions members that are passed over do not catch up, and the loads can differ widely.
+    """
+
+    name = "roundrobin"
+    cooperative = False
+
+    def plan(
+        self, members: Sequence[Member], partitions: Mapping[str, int], racks: PartitionRacks | None = None
+    ) -> Plan:
+        """See `Assignor.plan`; racks play no part, as in Kafka's."""
+        roster = Roster.of(members, partitions)
+        hands: list[list[TopicPartition]] = [[] for _ in roster.members]
+        turn = 0
+        for topic, ranks in roster.subscribers.items():
+            subscribed = frozenset(ranks)
+            for number in range(partitions[topic]):
+                while turn not in subscribed:
+                    turn = (turn + 1) % len(hands)
+                hands[turn].append(TopicPartition(topic, number))
+                turn = (turn + 1) % len(hands)
+        return {member.member_id: hand for member, hand in zip(roster.members, hands, strict=True)}
+
+    def user_data(self, generation: int, previous: Collection[TopicPartition] = ()) -> bytes | None:
+        """None: the round depends on nothing but the members and the topics."""
+        return None

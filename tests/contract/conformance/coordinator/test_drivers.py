@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from kunicorn.group.states import State
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.schemas import RESPONSES
-from kunicorn.wire.versions import OURS, Api
+from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.positions import TopicPartition
 from tests.fakes.broker import Asked, HangUp, Reply, Silence
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup

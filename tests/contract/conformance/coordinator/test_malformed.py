@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from kunicorn.wire.versions import OURS, Api
+from kunicorn.kafka.versions import OURS, Api
 from tests.contract.conformance.coordinator.test_drivers import Stage, both_protocols, play
 from tests.contract.conformance.coordinator.told import listening
 from tests.contract.conformance.coordinator.weather import ASKED, OF_EVERYBODY, Weather

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.versions import Api
 from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage, both_protocols, play
 from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import until

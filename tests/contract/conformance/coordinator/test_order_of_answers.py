@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from kunicorn.errors import PeerError
-from kunicorn.supervisor.consumer_requests import ConsumerRequests
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.versions import Api
+from kunicorn.positions import TopicPartition
+from kunicorn.supervisor.membership.requests import ConsumerRequests
 from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage, both_protocols, play
 from tests.contract.conformance.coordinator.test_odd_answers import heartbeats, truth
 from tests.contract.conformance.coordinator.told import Told

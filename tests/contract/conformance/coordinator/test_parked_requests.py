@@ -7,9 +7,9 @@ from typing import Any
 
 from kunicorn.group.protocol import JoinAnswer, Subscription, SyncAnswer
 from kunicorn.group.states import State
-from kunicorn.pipes import clock
-from kunicorn.topics import Position, TopicPartition
-from kunicorn.wire.versions import Api
+from kunicorn.ipc import clock
+from kunicorn.kafka.versions import Api
+from kunicorn.positions import Position, TopicPartition
 from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, SESSION, Stage, play
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.coordinator_broker import START

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from kunicorn.group.error_codes import ErrorCode as E
+from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Subscription, SyncAnswer
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.requests import Beat, Join, Leaver, Sync

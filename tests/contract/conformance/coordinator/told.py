@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from kunicorn.kafka import codec, connection
+from kunicorn.kafka.connection import read_api_versions
+from kunicorn.kafka.errors import ProtocolError
 from kunicorn.observe import logs
-from kunicorn.wire import codec, connection
-from kunicorn.wire.errors import ProtocolError
-from kunicorn.wire.negotiation import read_api_versions
 
 _SAID = "connection is closed"
 

@@ -12,12 +12,11 @@ from typing import Any
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.classic import ClassicMember
-from kunicorn.supervisor import lag
-from kunicorn.supervisor.classic_requests import ClassicRequests
-from kunicorn.supervisor.consumer_requests import ConsumerRequests
-from kunicorn.topics import TopicPartition
-from kunicorn.wire.sasl import Sasl
-from kunicorn.wire.versions import Api
+from kunicorn.kafka.auth import Sasl
+from kunicorn.kafka.versions import Api
+from kunicorn.positions import TopicPartition
+from kunicorn.supervisor.membership.requests import ClassicRequests, ConsumerRequests
+from kunicorn.supervisor.partitions import lag
 from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage
 from tests.contract.conformance.coordinator.told import Told
 from tests.fakes.broker import Asked, Reply

@@ -10,11 +10,11 @@ from uuid import UUID
 from kunicorn.group import events as ev
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
-from kunicorn.group.error_codes import ErrorCode
+from kunicorn.group.errors import ErrorCode
+from kunicorn.group.member import Timings
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
 from kunicorn.group.states import OVER, State
-from kunicorn.group.timing import Timings
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 
 EVENTS: tuple[type, ...] = get_args(ev.Event)
 ERRORS = (*(int(code) for code in ErrorCode), 999, *(14, 15, 16, 22, 25, 27, 30, 82, 110) * 8)

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode as KafkaErrorCode
 
-from kunicorn.group import classic_standing, consumer_standing, events, states
-from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.group import classic, consumer, events, states
+from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.states import OVER, State, Step, Table
 from tests.contract.conformance.machine.storm import EVENTS, Storm
 
@@ -37,7 +37,7 @@ class Walk:
             return after
 
         self._table, self._consumer = table, table is states.CONSUMER
-        monkeypatch.setattr(consumer_standing if self._consumer else classic_standing, "take", take)
+        monkeypatch.setattr(consumer if self._consumer else classic, "take", take)
         rng = Random(1)
         told = 0
         while told < LEAST or (told < MOST and (self.rows_missed() or self.pairs_missed())):

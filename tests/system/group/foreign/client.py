@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from kunicorn.demo.audit import AuditLog
-from kunicorn.topics import TopicPartition
+from kunicorn.commands.demo.audit import AuditLog
+from kunicorn.positions import TopicPartition
 
 
 class Foreign(Protocol):

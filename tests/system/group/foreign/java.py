@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 

@@ -10,7 +10,7 @@ from typing import Self
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.foreign.client import Desk
 from tests.system.members import Members

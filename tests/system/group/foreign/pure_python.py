@@ -14,7 +14,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.foreign.client import Desk
 from tests.system.members import Members

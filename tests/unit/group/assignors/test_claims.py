@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kunicorn.group.assignors.claims import Claim, Ownership
-from kunicorn.group.assignors.roster import Roster
-from kunicorn.topics import TopicPartition
+from kunicorn.group.assignors.eligible import Claim, Ownership, Roster
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import member, of
 
 P0 = TopicPartition("orders", 0)

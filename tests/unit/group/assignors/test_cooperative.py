@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.group.assignors.sticky import CooperativeStickyAssignor
-from kunicorn.group.assignors.userdata import pack_generation
+from kunicorn.group.assignors.sticky import CooperativeStickyAssignor, pack_generation
 from kunicorn.group.protocol import NO_GENERATION, Member, Plan, Subscription
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import (
     Group,
     after,

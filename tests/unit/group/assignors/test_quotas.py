@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.group.assignors.quotas import Counts, quotas
+from kunicorn.group.assignors.sticky import Counts, quotas
 from tests.contract.assignors.groups import steady
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.assignors.racks import Racks
 from kunicorn.group.protocol import Member, Plan
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import Group, after, groups, loads, member, of, steady
 
 A, B, C = (frozenset({rack}) for rack in "abc")

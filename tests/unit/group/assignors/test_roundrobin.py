@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kunicorn.group.assignors.roundrobin import RoundRobinAssignor
+from kunicorn.group.assignors.range import RoundRobinAssignor
 from tests.contract.assignors.groups import Group, groups, loads, member, of, steady
 
 plan = RoundRobinAssignor().plan

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.group.assignors.sticky import StickyAssignor
-from kunicorn.group.assignors.userdata import pack_assignment
+from kunicorn.group.assignors.sticky import StickyAssignor, pack_assignment
 from kunicorn.group.protocol import Member, Subscription
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import Group, after, groups, loads, member, moved, of, steady
 
 plan = StickyAssignor().plan

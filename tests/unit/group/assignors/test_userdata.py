@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.assignors.userdata import (
-    pack_assignment,
-    pack_generation,
-    unpack_assignment,
-    unpack_generation,
-)
+from kunicorn.group.assignors.sticky import pack_assignment, pack_generation, unpack_assignment, unpack_generation
 from kunicorn.group.protocol import NO_GENERATION
-from kunicorn.topics import TopicPartition
+from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import of, steady
 
 partitions = st.sets(st.builds(TopicPartition, st.text(min_size=1, max_size=9), st.integers(0, 2**31 - 1)))

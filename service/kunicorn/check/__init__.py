@@ -1,8 +1,0 @@
-"""`kunicorn check`: would the service work with these settings? Asks everything that can be asked without joining the
-group: an answer never costs the group a rebalance, so it may be asked beside running members.
-"""
-
-from kunicorn.check.findings import Finding
-from kunicorn.check.session import check
-
-__all__ = ["Finding", "check"]

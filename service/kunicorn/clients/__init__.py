@@ -1,0 +1,1 @@
+"""Clients made of the settings, for whoever asks the cluster without being the service: commands, jobs, checks."""

@@ -1,0 +1,123 @@
+"""How a process of a pipeline reaches the cluster: clients made of the settings that the process itself reads.
+
+Secrets go no further than this process: neither Spark's partitions nor its settings carry any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from kunicorn.clients.config import consumer_properties, dead_letter_target, security_properties, token_request
+from kunicorn.clients.oauth import request
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.librdkafka.errors import librdkafka, log_client_error
+from kunicorn.settings import KafkaSettings, Settings
+
+T = TypeVar("T")
+
+_CLIENT = "pipeline"
+_FETCH_WAIT_MS = 20
+_FETCH_BYTES = 4 * 1024 * 1024
+"""One partition is fetched at a time: at the default of 1 MB for each, brokers took half as much again for a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Makes clients. All raise `ConfigError` where librdkafka refuses their properties."""
+
+    settings: Settings
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """The cluster."""
+        return self.settings.kafka
+
+    def consumer(self) -> Consumer:
+        """For ranges: assigned by hand, a member of nothing; it tells where a partition ends."""
+        properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
+        own = {**fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
+        return _made(lambda: Consumer(own, logger=librdkafka))
+
+    def admin(self) -> AdminClient:
+        """For questions, and for a group's offsets."""
+        own = {
+            **security_properties(self.kafka),
+            "bootstrap.servers": ",".join(self.kafka.bootstrap_servers),
+            "client.id": f"{self.kafka.client_id}-{_CLIENT}",
+            **self._callbacks(),
+        }
+        client = _made(lambda: AdminClient(own, logger=librdkafka))
+        if self.kafka.uses_tokens:
+            # The first token is fetched by a callback, and callbacks need a poll.
+            client.poll(0.1)
+        return client
+
+    def letters(self, topic: str) -> Producer:
+        """For dead letters: every in-sync replica acknowledges, Java's partitioner."""
+        target = dead_letter_target(self.settings, f"{self.kafka.client_id}-{_CLIENT}-dead-letters", topic)
+        assert target is not None
+        own = {**target.client, "linger.ms": 5, **self._callbacks()}
+        return _made(lambda: Producer(own, logger=librdkafka))
+
+    def log_in(self, consumer: Consumer) -> None:
+        """Have the consumer's next connections use the password of now: its file is rotated while a job runs.
+
+        Caller: whoever reads with it over and over, before each time. Reads a file at most.
+        """
+        if self.kafka.sasl_username is not None:
+            consumer.set_sasl_credentials(self.kafka.sasl_username, self.kafka.secret("sasl_password") or "")
+
+    def _callbacks(self) -> dict[str, Any]:
+        callbacks: dict[str, Any] = {"error_cb": log_client_error}
+        if self.kafka.uses_tokens:
+            callbacks["oauth_cb"] = self._token
+        return callbacks
+
+    def _token(self, _: str | None) -> tuple[str, float, str, dict[str, str]]:
+        """confluent-kafka's `oauth_cb`; asked again when 80 % of the token's life are over."""
+        try:
+            token = request.fetch(token_request(self.kafka))
+        except PeerError as error:
+            raise RuntimeError(f"no OAUTHBEARER token: {error}") from error
+        return token.value, token.expires_at, token.principal, token.extensions
+
+
+def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What suits a client that reads one partition after the other, unless [kafka.librdkafka] knows better. Pure."""
+    return {
+        # A fetch behind the log's end waits at the broker, and the next range's first fetch waits behind it.
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "max.partition.fetch.bytes": min(_FETCH_BYTES, int(properties["fetch.max.bytes"])),
+    }
+
+
+class Admin:
+    """The admin client of a process that asks over and over: another one once the password is another.
+
+    One that was refused, as when its session ended between two questions, would fail the next question at once.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._password: str | None = None
+        self._client: AdminClient | None = None
+
+    def now(self) -> AdminClient:
+        """The client for the next question. Raises `ConfigError`. Reads a file at most."""
+        kafka = self._access.kafka
+        password = None if kafka.sasl_username is None else kafka.secret("sasl_password")
+        if self._client is None or password != self._password:
+            self._client, self._password = self._access.admin(), password
+        return self._client
+
+
+def _made(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (KafkaException, ValueError, TypeError) as error:
+        raise ConfigError(f"the Kafka client refuses its properties: {error}; see [kafka]") from error

@@ -1,0 +1,230 @@
+"""From the settings to the clients they describe, in one place: what `check` tries is what `run` uses, and what the
+supervisor's connections use the workers' use, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kunicorn.handler.config import (
+    Batching,
+    DeadLetterTarget,
+    Decoding,
+    FailureRule,
+    HandlerOrder,
+    ProducingTarget,
+    Tracing,
+)
+from kunicorn.ipc.messages import FetchToken
+from kunicorn.kafka.auth import BearerToken, Sasl, Security
+from kunicorn.kafka.tls import Tls
+from kunicorn.librdkafka.properties import client_properties, letter_properties, producer_properties
+from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
+from kunicorn.settings.handler import completed, retry_topics_of, taken_topics
+
+_TOKEN_TIMEOUT = 30.0
+"""Seconds that a token's provider may take."""
+_BYTES_PER_MB = 1024 * 1024
+_WAITING_SHARE = 8
+"""One eighth of a worker's memory for records that wait for a fuller batch; the client's queue has as much."""
+
+
+def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) -> Mapping[str, str | int | float | bool]:
+    """librdkafka's properties for a worker's consumer of a cluster of so many brokers, secrets included.
+
+    Raises `ConfigError` for those a user may not set.
+    """
+    kafka = settings.kafka
+    return client_properties(
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id=client_id,
+        group_id=settings.group.id,
+        isolation_level=kafka.isolation_level,
+        client_rack=kafka.client_rack,
+        security=security_properties(kafka),
+        extra=dict(kafka.librdkafka),
+        memory_per_worker_mb=settings.workers.memory_per_worker_mb,
+        brokers=brokers,
+    )
+
+
+def dead_letter_target(settings: Settings, client_id: str, topic: str | None) -> DeadLetterTarget | None:
+    """How dead letters are sent to `topic`, and records to retry topics, secrets included; None where there are
+    none."""
+    kafka = settings.kafka
+    if topic is None and not settings.retry_topics:
+        return None
+    properties = letter_properties(
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id=client_id,
+        security=security_properties(kafka),
+        extra=dict(kafka.librdkafka),
+        delivery_timeout_ms=settings.dead_letters.delivery_timeout_ms,
+    )
+    return DeadLetterTarget(topic, settings.group.id, dict(properties))
+
+
+def producing_target(settings: Settings, client_id: str, transactional_id: str) -> ProducingTarget | None:
+    """How what handlers return is sent, secrets included; None where it is not."""
+    producing, kafka = settings.producing, settings.kafka
+    if producing.delivery is None:
+        return None
+    properties = producer_properties(
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id=client_id,
+        security=security_properties(kafka),
+        consumers_extra=dict(kafka.librdkafka),
+        extra=dict(producing.librdkafka),
+        transactional_id=transactional_id if producing.in_transactions else None,
+        transaction_timeout_ms=producing.transaction_timeout_ms,
+        delivery_timeout_ms=producing.delivery_timeout_ms,
+        linger_ms=producing.linger_ms,
+        compression_type=producing.compression_type,
+        acks=producing.acks,
+        buffer_memory=producing.buffer_memory,
+    )
+    return ProducingTarget(
+        delivery=producing.delivery,
+        topic=producing.topic,
+        group=settings.group.id,
+        client=properties,
+        max_records=producing.transaction_max_records if producing.in_transactions else _MOST_RECORDS,
+        max_bytes=producing.buffer_memory,
+        max_ms=producing.transaction_max_ms if producing.in_transactions else producing.linger_ms,
+    )
+
+
+_MOST_RECORDS = 100_000
+"""Handled and not acknowledged, at least once: so many are handled again if the worker is killed."""
+
+
+def handler_orders(settings: Settings) -> list[HandlerOrder]:
+    """Every handler, for the processes that call them: workers, trials. Maybe with secrets."""
+    return [_handler_order(settings, handler) for handler in settings.every_handler]
+
+
+def orders_of_jobs(settings: Settings) -> list[HandlerOrder]:
+    """Likewise for jobs on Spark: they wait for nothing, so that retry topics are not for them."""
+    return [msgspec.structs.replace(order, retry_topics=[]) for order in handler_orders(settings)]
+
+
+def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder:
+    return HandlerOrder(
+        entrypoint=handler.entrypoint,
+        mode=handler.mode,
+        options=dict(handler.options),
+        batch_max_records=handler.batch_max_records,
+        ordering=handler.ordering,
+        concurrency=handler.concurrency,
+        retry_attempts=handler.max_attempts,
+        retry_backoff_ms=handler.retry_backoff_ms,
+        retry_backoff_max_ms=handler.retry_backoff_max_ms,
+        retry_timeout_ms=handler.retry_timeout_ms,
+        on_failure=handler.on_failure,
+        failures=_failure_rules(handler),
+        decoding=decoding_of(settings, handler),
+        batching=_batching_of(settings, handler),
+        tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
+        topics=taken_topics(handler, settings.group.id),
+        retry_topics=list(retry_topics_of(handler, settings.group.id)),
+    )
+
+
+def _failure_rules(handler: HandlerSettings) -> list[FailureRule]:
+    """[[handler.failures]] for a worker, what they leave out taken from [handler]."""
+    rules = (completed(rule, handler) for rule in handler.failures)
+    return [
+        FailureRule(
+            list(rule.exceptions),
+            rule.max_attempts or handler.max_attempts,
+            rule.retry_backoff_ms or handler.retry_backoff_ms,
+            rule.retry_backoff_max_ms or handler.retry_backoff_max_ms,
+            rule.retry_timeout_ms,
+            rule.on_failure or handler.on_failure,
+            list(rule.retry_topic_delays_ms or ()),
+        )
+        for rule in rules
+    ]
+
+
+def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
+    """How values and keys are decoded, secrets included. Raises `ConfigError` for the registry's password."""
+    registry = settings.schema_registry
+    given: dict[str, str | None] = {
+        "url": registry.url,
+        "ssl.ca.location": registry.ssl_ca_location,
+        "ssl.certificate.location": registry.ssl_certificate_location,
+        "ssl.key.location": registry.ssl_key_location,
+        "basic.auth.user.info": f"{registry.username}:{registry.secret()}" if registry.username else None,
+    }
+    properties: dict[str, str | int | float | bool] = {k: v for k, v in given.items() if v is not None}
+    if properties:
+        # The record waits and asks again, so that the other partitions go on; the client itself would block them.
+        properties |= {"timeout": registry.timeout_ms / 1000, "max.retries": 0}
+    return Decoding(handler.value, handler.key, properties, handler.on_undecodable)
+
+
+def _batching_of(settings: Settings, handler: HandlerSettings) -> Batching:
+    """What bounds a worker's batches beside their number of records."""
+    memory = settings.workers.memory_per_worker_mb * _BYTES_PER_MB // _WAITING_SHARE
+    return Batching(handler.batch_max_bytes, handler.batch_max_ms, memory)
+
+
+def security_properties(kafka: KafkaSettings) -> dict[str, str]:
+    """librdkafka's names are ours with dots. OAUTHBEARER's own are missing: workers get their tokens from us."""
+    values: dict[str, str | None] = {
+        "security_protocol": kafka.security_protocol,
+        "sasl_mechanism": kafka.sasl_mechanism,
+    }
+    if kafka.security_protocol.endswith("SSL"):
+        names = (
+            "ssl_ca_location",
+            "ssl_certificate_location",
+            "ssl_key_location",
+            "ssl_endpoint_identification_algorithm",
+        )
+        values |= {name: getattr(kafka, name) for name in names}
+        values["ssl_key_password"] = kafka.secret("ssl_key_password")
+    if kafka.sasl_username is not None:
+        values |= {"sasl_username": kafka.sasl_username, "sasl_password": kafka.secret("sasl_password")}
+    return {name.replace("_", "."): value for name, value in values.items() if value is not None}
+
+
+def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) -> Security:
+    """The supervisor's side. `bearer` gives the token of now, where `uses_tokens`. Raises `ConfigError`."""
+    tls = Tls(
+        ca_location=kafka.ssl_ca_location,
+        certificate_location=kafka.ssl_certificate_location,
+        key_location=kafka.ssl_key_location,
+        key_password=kafka.secret("ssl_key_password"),
+        verify_hostname=kafka.ssl_endpoint_identification_algorithm == "https",
+    )
+    sasl = None
+    if kafka.sasl_mechanism is not None and bearer is not None:
+        sasl = Sasl(kafka.sasl_mechanism, token=bearer)
+    elif kafka.sasl_mechanism is not None:
+        sasl = Sasl(
+            kafka.sasl_mechanism,
+            username=kafka.sasl_username or "",
+            password=lambda: kafka.secret("sasl_password") or "",
+        )
+    return Security(kafka.security_protocol, tls, sasl)
+
+
+def token_request(kafka: KafkaSettings) -> FetchToken:
+    """What the token helper is told. Raises `ConfigError`."""
+    extensions = (kafka.sasl_oauthbearer_extensions or "").split(",")
+    return FetchToken(
+        endpoint_url=kafka.sasl_oauthbearer_token_endpoint_url,
+        client_id=kafka.sasl_oauthbearer_client_id,
+        client_secret=kafka.secret("sasl_oauthbearer_client_secret"),
+        scope=kafka.sasl_oauthbearer_scope,
+        provider=kafka.sasl_oauthbearer_token_provider,
+        extensions=dict(pair.split("=", 1) for pair in extensions if pair),
+        path=[os.getcwd(), *sys.path],
+        timeout=_TOKEN_TIMEOUT,
+    )

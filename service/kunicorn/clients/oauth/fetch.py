@@ -1,0 +1,130 @@
+"""One OAUTHBEARER token, from an endpoint or from the user's function.
+
+The client credentials grant (RFC 6749, section 4.4), as Kafka's clients do it (KIP-768). Blocks on the network.
+
+The user's own function: called without arguments, returns `(token, expires_at, principal, extensions)`.
+
+The last two may be left out. `expires_at` is in seconds since 1970, `extensions` a mapping of texts (KIP-342).
+
+How a token can fail to come.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from kunicorn.ipc.messages import FetchToken, Token
+
+
+class TokenError(Exception):
+    """There is no token; the message says what happened, to what, and what to do. Holds no secret."""
+
+
+_MOST_BYTES = 1 << 20
+_SHOWN = 200
+
+
+def ask_endpoint(request: FetchToken) -> Token:
+    """One token from the endpoint. Raises `TokenError`."""
+    url = request.endpoint_url or ""
+    answer = _post(url, request)
+    value = answer.get("access_token")
+    if not isinstance(value, str) or not value:
+        raise TokenError(f"{url} answered without an access_token: is it a token endpoint?")
+    claims = _claims(value)
+    return Token(value, _expiry(url, answer, claims), _principal(request, claims), request.extensions)
+
+
+def _post(url: str, request: FetchToken) -> dict[str, Any]:
+    fields = {"grant_type": "client_credentials", **({"scope": request.scope} if request.scope else {})}
+    login = base64.b64encode(f"{request.client_id}:{request.client_secret}".encode()).decode()
+    headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
+    post = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)  # noqa: S310 - see is_http_url
+    try:
+        with urllib.request.urlopen(post, timeout=request.timeout) as response:  # noqa: S310
+            answer = json.loads(response.read(_MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        said = error.read(_SHOWN).decode(errors="replace")
+        raise TokenError(
+            f"{url} answered {error.code} {error.reason}: {said}; check kafka.sasl_oauthbearer_client_id, "
+            f"sasl_oauthbearer_client_secret and sasl_oauthbearer_scope"
+        ) from error
+    except OSError as error:
+        why = getattr(error, "reason", error)
+        raise TokenError(f"{url} does not answer: {why}; check kafka.sasl_oauthbearer_token_endpoint_url") from error
+    except ValueError as error:
+        raise TokenError(f"{url} answered no JSON; check kafka.sasl_oauthbearer_token_endpoint_url") from error
+    if not isinstance(answer, dict):
+        raise TokenError(f"{url} answered no JSON object; check kafka.sasl_oauthbearer_token_endpoint_url")
+    return answer
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """What a JWT says of itself (RFC 7519), unverified: that is for the broker. Empty for other kinds of token."""
+    payload = token.partition(".")[2].partition(".")[0]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (ValueError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _expiry(url: str, answer: dict[str, Any], claims: dict[str, Any]) -> float:
+    """Seconds since 1970. `expires_in` first: it does not depend on the two clocks."""
+    for value, since in ((answer.get("expires_in"), time.time()), (claims.get("exp"), 0.0)):
+        try:
+            if value is not None:
+                return since + float(value)
+        except (TypeError, ValueError):
+            continue
+    raise TokenError(f"{url} does not say when the token expires: neither expires_in nor a claim exp")
+
+
+def _principal(request: FetchToken, claims: dict[str, Any]) -> str:
+    subject = claims.get("sub")
+    return subject if isinstance(subject, str) and subject else request.client_id or "unknown"
+
+
+_CONTRACT = "it is to return (token, expires_at in seconds since 1970, principal, extensions), the last two optional"
+
+
+def call_provider(request: FetchToken) -> Token:
+    """One token from the function. Raises `TokenError`, and whatever the function raises."""
+    entrypoint = request.provider or ""
+    returned = _load(entrypoint)()
+    if not isinstance(returned, tuple) or not 2 <= len(returned) <= 4:
+        raise TokenError(f"{entrypoint} returned {type(returned).__name__}: {_CONTRACT}")
+    defaults: tuple[Any, ...] = (entrypoint, {})
+    value, expires_at, principal, extensions = returned + defaults[len(returned) - 2 :]
+    well = isinstance(value, str) and value and isinstance(expires_at, int | float) and isinstance(principal, str)
+    if not well or not principal or not _texts(extensions):
+        kinds = ", ".join(type(each).__name__ for each in returned)
+        raise TokenError(f"{entrypoint} returned ({kinds}), or an empty text: {_CONTRACT}")
+    return Token(value, float(expires_at), principal, {**request.extensions, **extensions})
+
+
+def _texts(extensions: Any) -> bool:
+    is_mapping = isinstance(extensions, Mapping)
+    return is_mapping and all(isinstance(text, str) for pair in extensions.items() for text in pair)
+
+
+def _load(entrypoint: str) -> Any:
+    module, _, attribute = entrypoint.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise TokenError(f"kafka.sasl_oauthbearer_token_provider = {entrypoint!r} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise TokenError(f"kafka.sasl_oauthbearer_token_provider = {entrypoint!r} cannot be called")
+    return found

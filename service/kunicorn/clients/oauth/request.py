@@ -1,0 +1,71 @@
+"""One OAUTHBEARER token for a process that is no supervisor: commands, and the tasks of a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from kunicorn.errors import PeerError, how_it_ended
+from kunicorn.ipc.messages import FetchToken, FromTokenHelper, Token, TokenFailed, decode, encode
+from kunicorn.settings.security import without_secrets
+
+_MAX_PACKET = 1 << 17
+_DYING = 5.0
+
+
+def fetch(request: FetchToken) -> Token:
+    """Ask for a token in a process of its own, which ends with the answer. Blocks up to `request.timeout` seconds.
+
+    Raises `PeerError` where there is none, with the reason.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        helper = subprocess.Popen(
+            [sys.executable, "-m", "kunicorn.clients.oauth", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=without_secrets(os.environ),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            return _ask(ours, request, helper)
+        finally:
+            # Its whole group: what a user's function started must not outlive the answer.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(helper.pid, signal.SIGKILL)
+            helper.wait()
+
+
+def _ask(sock: socket.socket, request: FetchToken, helper: subprocess.Popen[bytes]) -> Token:
+    asked = request.provider or request.endpoint_url
+    sock.settimeout(request.timeout)
+    try:
+        sock.send(encode(request))
+        body = sock.recv(_MAX_PACKET)
+    except TimeoutError as error:
+        raise PeerError(f"{asked} gave none within {request.timeout:g} s") from error
+    except OSError:
+        body = b""
+    if not body:
+        # It closed its end of the socket by dying, or is about to.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            helper.wait(_DYING)
+        how = "still running" if helper.returncode is None else how_it_ended(helper.returncode)
+        raise PeerError(f"the process that asks {asked} ended without an answer ({how})")
+    return answered(body)
+
+
+def answered(body: bytes) -> Token:
+    """The token in the helper's answer. Raises `PeerError` where there is none that is still good."""
+    answer: FromTokenHelper = decode(body, FromTokenHelper)
+    if isinstance(answer, TokenFailed):
+        raise PeerError(answer.error)
+    if answer.expires_at <= time.time():
+        raise PeerError(f"the one that came has expired already, {time.time() - answer.expires_at:.0f} s ago")
+    return answer

@@ -1,0 +1,1 @@
+"""The command line, and what each command does. `cli*` declare: `--help` loads no client."""

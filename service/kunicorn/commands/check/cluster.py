@@ -1,0 +1,304 @@
+"""What `kunicorn check` finds of the cluster: brokers, topics, rights, schema registry, and what this member would get.
+
+What the cluster says: brokers, topics, rights, the group's coordinator.
+
+What this member would be given, were it started now. Pure.
+
+What `kunicorn check` found of one thing.
+
+Whether the schema registry answers, and lets us in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kunicorn.clients.config import decoding_of
+from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
+from kunicorn.errors import ExitCode, HandlerLoadError, PeerError
+from kunicorn.group.assignors import ASSIGNORS
+from kunicorn.group.errors import ErrorCode
+from kunicorn.group.protocol import Member, Subscription
+from kunicorn.kafka.admin import Described, GroupAdmin, Operation, conversion_refused, may_join, on_topics
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.codec import describe
+from kunicorn.kafka.consumer_protocol import decode_subscription
+from kunicorn.kafka.coordinator import Coordinator
+from kunicorn.kafka.errors import AuthenticationFailed, CoordinatorUnavailable
+from kunicorn.kafka.metadata import Metadata, TopicInfo
+from kunicorn.positions import TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.settings.assign import shown
+from kunicorn.supervisor.partitions.balance import workers_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the answer. `text` says what was found and, where it failed, what to do."""
+
+    what: str
+    text: str
+    failure: ExitCode | None = None
+    warning: bool = False
+    """Allowed, and works, but should be known."""
+
+    def __str__(self) -> str:
+        return f"{self.result:<7} {self.what:<9} {self.text}"
+
+    @property
+    def result(self) -> str:
+        """In a word."""
+        return "FAILED" if self.failure is not None else "warning" if self.warning else "ok"
+
+    def told(self) -> dict[str, str]:
+        """For a program."""
+        return {"what": self.what, "result": self.result, "text": self.text}
+
+
+_NEWCOMER = "\uffff this member"
+"""Sorts behind the members there are, as a newcomer's id usually does not, but its share does not depend on it."""
+
+
+def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -> Finding:
+    """How many partitions this member would have beside those that `group` has, and its workers each.
+
+    With the classic protocol as the group's own strategy would plan it; with the consumer protocol the brokers plan
+    (KIP-848), evenly.
+    """
+    if group.classic and settings.group.group_protocol == "consumer" and not settings.group.allow_protocol_upgrade:
+        return Finding("members", conversion_refused(settings.group.id, group), ExitCode.CONFIGURATION)
+    total, others = sum(topics.values()), len(group.members)
+    instance = settings.group.group_instance_id
+    if instance is not None and any(member.instance_id == instance for member in group.members):
+        return Finding(
+            "members", f"{others}; one of them is {instance}: this member would take its place and partitions"
+        )
+    share = _planned(settings, group, topics) if others and group.strategy in ASSIGNORS else None
+    if share is None:
+        share = -(-total // (others + 1))
+    if total and not share:
+        return Finding("members", f"{others} already share {total} partitions: this member would idle", warning=True)
+    workers = workers_wanted(share, settings.workers.count)
+    return Finding(
+        "members",
+        f"{others or 'none'} now; this member would get {share} of {total} partitions, "
+        f"for {min(workers, share) or 'no'} of its {settings.workers.count} workers",
+    )
+
+
+def _planned(settings: Settings, group: Described, topics: Mapping[str, int]) -> int:
+    members = [
+        Member(each.member_id, decode_subscription(group.strategy, each.member_id, each.metadata), each.instance_id)
+        for each in group.members
+    ]
+    newcomer = Member(_NEWCOMER, Subscription(tuple(topics), rack=settings.kafka.client_rack))
+    # In a first round a cooperative plan gives nobody what another one still has to give back (KIP-429).
+    strategy = "sticky" if ASSIGNORS[group.strategy].cooperative else group.strategy
+    return len(ASSIGNORS[strategy].plan([*members, newcomer], topics)[_NEWCOMER])
+
+
+_PATIENCE = 15.0
+"""Seconds for a coordinator: a new cluster creates __consumer_offsets when it is first asked for one."""
+_PAUSE = 0.5
+
+
+async def findings(settings: Settings) -> AsyncIterator[Finding]:
+    """One after the other; ends early where nothing else can be asked."""
+    kafka = settings.kafka
+    try:
+        token = await fetch_token(kafka)
+    except PeerError as error:
+        yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
+        return
+    if token is not None:
+        left = token.expires_at - time.time()
+        yield Finding("token", f"OAUTHBEARER token of {token.principal!r}, valid for {left:.0f} s")
+    cluster = open_cluster(kafka, token)
+    try:
+        async for finding in _asked(settings, cluster):
+            yield finding
+    finally:
+        await cluster.close()
+
+
+async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]:
+    topics = settings.assign.wanted.topics or settings.group.topics
+    own = settings.assign.wanted.topics or settings.subscribed_topics
+    patterns = any(topic.startswith("^") for topic in topics)
+    try:
+        metadata = await cluster.refresh(None if patterns else (*topics, *settings.other_topics))
+    except AuthenticationFailed as error:
+        yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
+        return
+    except PeerError as error:
+        yield Finding("brokers", unreached(error), ExitCode.CONFIGURATION)
+        return
+    yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
+    for topic in topics:
+        yield _topic(topic, metadata)
+    for topic, setting in settings.other_topics.items():
+        retry = settings.retry_topics.get(topic)
+        purpose = f"retries after {retry.delay}: " if retry is not None else _PURPOSES[setting]
+        yield _named(topic, metadata, purpose, _remedies(setting))
+    for finding in await _rights(cluster, consumed(own, metadata), settings.other_topics):
+        yield finding
+    if settings.assigned:
+        yield _partitions(settings.assign.wanted.numbered, metadata)
+        return
+    group = await _group(Coordinator(cluster, settings.group.id), settings.group.id)
+    yield group
+    if group.failure is None:
+        yield await _prediction(settings, cluster, consumed(own, metadata))
+
+
+# -- topics and rights -----------------------------------------------------------------------------------------------
+
+
+def consumed(topics: Sequence[str], metadata: Metadata) -> dict[str, int]:
+    """The topics that `topics` mean, with their numbers of partitions."""
+    return {
+        name: len(info.partitions)
+        for name, info in metadata.topics.items()
+        if info.partitions and any(name == t or (t.startswith("^") and re.match(t, name)) for t in topics)
+    }
+
+
+def _topic(wanted: str, metadata: Metadata) -> Finding:
+    if wanted.startswith("^"):
+        matching = [t for t in metadata.topics.values() if not t.error and re.match(wanted, t.name)]
+        return Finding("topics", f"{wanted} matches {_listed(matching)}")
+    return _named(wanted, metadata, "", _TOPIC_REMEDIES)
+
+
+def _named(name: str, metadata: Metadata, purpose: str, remedies: Mapping[int, str]) -> Finding:
+    info = metadata.topics.get(name)
+    if info is not None and info.partitions and not info.error:
+        return Finding("topics", f"{purpose}{_with_count(info)}")
+    error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    remedy = remedies.get(error, "ask whoever runs the cluster")
+    return Finding("topics", f"{purpose}{name}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
+
+
+_TOPIC_REMEDIES: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics (assign.partitions)",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
+    ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
+}
+
+
+_PURPOSES = {"dead_letters.topic": "dead letters: ", "producing.topic": "outputs: "}
+
+
+def _remedies(setting: str) -> Mapping[int, str]:
+    return {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: f"create the topic, or correct {setting}",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and WRITE on it",
+    }
+
+
+async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[str]) -> list[Finding]:
+    """What is missing, topic by topic, or one line that nothing is."""
+    needed = [*((name, Operation.READ) for name in topics), *((name, Operation.WRITE) for name in others)]
+    try:
+        held = await on_topics(cluster, {name for name, _ in needed}, REQUEST_TIMEOUT) if needed else {}
+    except PeerError as error:
+        return [Finding("rights", f"not known: {error}", warning=True)]
+    missing = [
+        Finding(
+            "rights",
+            f"{name}: this user may not {what.name}; grant it {what.name} on the topic",
+            ExitCode.CONFIGURATION,
+        )
+        for name, what in needed
+        if name in held and what not in held[name]
+    ]
+    if missing or not held:
+        return missing
+    return [Finding("rights", f"this user may {' and '.join(sorted({o.name for _, o in needed}))} as needed")]
+
+
+def _partitions(numbered: Collection[TopicPartition], metadata: Metadata) -> Finding:
+    there = {name: topic.partitions for name, topic in metadata.topics.items()}
+    if absent := [tp for tp in numbered if tp.partition not in there.get(tp.topic, ())]:
+        return Finding("assign", f"{shown(absent)} do not exist; correct assign.partitions", ExitCode.CONFIGURATION)
+    return Finding("assign", "no group is joined, no offsets are committed")
+
+
+def _listed(topics: list[TopicInfo], most: int = 5) -> str:
+    if not topics:
+        return "no topic yet; those that appear will be consumed"
+    names = ", ".join(_with_count(topic) for topic in topics[:most])
+    return names + (f" and {len(topics) - most} more topics" if len(topics) > most else "")
+
+
+def _with_count(topic: TopicInfo) -> str:
+    count = len(topic.partitions)
+    return f"{topic.name} ({count} partition{'' if count == 1 else 's'})"
+
+
+# -- the group -------------------------------------------------------------------------------------------------------
+
+
+async def _group(coordinator: Coordinator, group: str) -> Finding:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE
+    while True:
+        try:
+            node = await coordinator.find()
+            if not await may_join(coordinator, REQUEST_TIMEOUT):
+                raise CoordinatorUnavailable(
+                    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                    f"group {group!r} can be seen but not joined: {describe(ErrorCode.GROUP_AUTHORIZATION_FAILED)}",
+                )
+        except CoordinatorUnavailable as error:
+            if error.error not in _COMING or loop.time() > deadline:
+                remedy = _GROUP_REMEDIES.get(error.error, "ask whoever runs the cluster")
+                return Finding("group", f"{error}; {remedy}", ExitCode.CONFIGURATION)
+        except PeerError as error:
+            return Finding("group", f"{error}; try again", ExitCode.CONFIGURATION)
+        else:
+            return Finding("group", f"{group} has its coordinator on node {node.node_id} at {node.address}")
+        await asyncio.sleep(_PAUSE)
+
+
+_COMING: frozenset[int] = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_GROUP_REMEDIES: Mapping[int, str] = {
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
+    ErrorCode.INVALID_GROUP_ID: "correct group.id",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the brokers that hold __consumer_offsets are down; try again",
+}
+
+
+async def _prediction(settings: Settings, cluster: Cluster, topics: Mapping[str, int]) -> Finding:
+    try:
+        group = await GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT).describe()
+    except PeerError as error:
+        return Finding("members", f"not known: {error}", warning=True)
+    if group.error and group.error != ErrorCode.GROUP_ID_NOT_FOUND:
+        return Finding(
+            "members", f"not known: {describe(group.error)}; DESCRIBE on the group would show them", warning=True
+        )
+    return predicted(settings, group, topics)
+
+
+def registry_findings(settings: Settings) -> Iterator[Finding]:
+    """None where no registry is set. Blocks up to schema_registry.timeout_ms. Raises `ConfigError` for the password."""
+    url = settings.schema_registry.url
+    if url is None:
+        return
+    from kunicorn.handler.decode.schema_registry import why_silent
+
+    try:
+        why = why_silent(decoding_of(settings, settings.handler).schema_registry)
+    except HandlerLoadError as error:
+        yield Finding("registry", str(error), ExitCode.CONFIGURATION)
+        return
+    if why is None:
+        yield Finding("registry", f"{url} answers")
+    else:
+        remedy = "correct [schema_registry], or start it; records would wait"
+        yield Finding("registry", f"{url} cannot be asked: {why}; {remedy}", ExitCode.CONFIGURATION)

@@ -1,0 +1,293 @@
+"""What `kunicorn check` finds of the handler: whether it loads, and what it makes of the latest records.
+
+The handler tried on the latest records there are. Nothing is committed; what the handler itself does is real.
+
+Whether the handler can be loaded.
+
+Processes that run the user's code for a check, and can neither hang us nor take us along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import msgspec
+
+from kunicorn.clients.config import consumer_properties, handler_orders
+from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster
+from kunicorn.commands.check.cluster import Finding
+from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
+from kunicorn.handler.call import AS_BYTES
+from kunicorn.handler.config import Decoding, HandlerOrder
+from kunicorn.ipc.messages import Token
+from kunicorn.kafka.admin import EARLIEST, LATEST, list_offsets
+from kunicorn.positions import TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.settings.security import without_secrets
+from kunicorn.text import printable
+
+_LAST_LINES_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the child ended, and what it said."""
+
+    code: int | None
+    """Exit code, negative for a signal; None if it had to be killed for taking too long."""
+    said: str
+
+    @property
+    def how(self) -> str:
+        """For people."""
+        return "killed: it took too long" if self.code is None else how_it_ended(self.code)
+
+
+def run(
+    program: Sequence[str],
+    arguments: Sequence[str],
+    told: bytes,
+    timeout: float,
+    printed: Callable[[str], None] | None = None,
+) -> Ended:
+    """Run Python with `program` in a process group of its own, until it ends or `timeout` seconds are over. Blocks.
+
+    Its first arguments are our `sys.path` as JSON and the descriptor that it answers on; `told` is what it reads on
+    standard input (arguments can be read by every user of the machine). `printed` gets each line of its output, on a
+    thread, as it comes; without it the output goes nowhere.
+    """
+    read_end, write_end = os.pipe()
+    importable_here = json.dumps(list(dict.fromkeys([os.getcwd(), *sys.path])))
+    with contextlib.closing(_Input(told)) as given:
+        child = subprocess.Popen(
+            [sys.executable, *program, importable_here, str(write_end), *arguments],
+            pass_fds=[write_end],
+            env=without_secrets(os.environ),
+            stdin=given.fd,
+            stdout=subprocess.DEVNULL if printed is None else subprocess.PIPE,
+            stderr=subprocess.DEVNULL if printed is None else subprocess.STDOUT,
+            start_new_session=True,
+        )
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as answer, _passing_on(child, printed):
+        code = _ended(child, timeout)
+        # The group is dead, so this meets the pipe's end: nothing that the module started still holds the other one.
+        return Ended(code, answer.read().decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _passing_on(child: subprocess.Popen[bytes], printed: Callable[[str], None] | None) -> Iterator[None]:
+    """Read what the child prints from now on: it would wait for a reader once the pipe is full."""
+    if printed is None or child.stdout is None:
+        yield
+        return
+
+    def read(output: IO[bytes]) -> None:
+        for line in output:
+            printed(line.decode(errors="backslashreplace").rstrip("\n"))
+
+    reader = threading.Thread(target=read, args=(child.stdout,), daemon=True)
+    reader.start()
+    yield
+    # A process that it started and that left its group may hold the other end, for as long as it likes.
+    reader.join(_LAST_LINES_SECONDS)
+
+
+class _Input:
+    """What the child reads, in memory: a pipe would fill up where the child does not read."""
+
+    def __init__(self, content: bytes) -> None:
+        self.fd = os.memfd_create("told")
+        os.write(self.fd, content)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+
+    def close(self) -> None:
+        """The child has its own."""
+        os.close(self.fd)
+
+
+def _ended(child: subprocess.Popen[bytes], timeout: float) -> int | None:
+    """The child's exit code, None if it had to be killed; whatever it started goes with it."""
+    try:
+        return child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+_IMPORT = """
+import json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+import msgspec
+from kunicorn.errors import ServiceError
+from kunicorn.handler.call import arguments_of
+from kunicorn.handler.retry import find
+from kunicorn.handler.load import find as find_handler, handler_of
+from kunicorn.handler.outputs import refuse_two_committers
+from kunicorn.handler.config import Decoding
+try:
+    mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
+    delivery = sys.argv[4] or None
+    handler = handler_of(sys.argv[3], find_handler(sys.argv[3], yields=delivery is not None))
+    arguments_of(handler, mode, decoding)
+    refuse_two_committers(handler, delivery)
+    for name in sys.argv[5:]:
+        find(name)
+except ServiceError as error:
+    os.write(int(sys.argv[2]), str(error).encode(errors="backslashreplace"))
+    os._exit(int(error.exit_code))
+os._exit(0)
+"""
+"""Run by a Python of its own. Leaves by `_exit`: threads that the handler's module started must not keep it."""
+
+
+def importable(
+    entrypoint: str,
+    exceptions: Collection[str],
+    timeout: float,
+    mode: str = "record",
+    decoding: Decoding = AS_BYTES,
+    *,
+    delivery: str | None = None,
+) -> Finding:
+    """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks.
+
+    `delivery`: how what it returns is sent; None: not at all.
+    """
+    order = msgspec.json.encode((mode, decoding))
+    ended = run(["-c", _IMPORT], [entrypoint, delivery or "", *exceptions], order, timeout)
+    if ended.code is None:
+        return no_handler(
+            f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
+        )
+    if ended.code == 0:
+        return Finding("handler", f"{entrypoint} can be imported and called")
+    if ended.code == ExitCode.CONFIGURATION and ended.said:
+        return Finding("handler", ended.said, ExitCode.CONFIGURATION)
+    return no_handler(ended.said or f"importing {entrypoint!r} ended the process: {ended.how}")
+
+
+def no_handler(text: str) -> Finding:
+    """The handler cannot do its work."""
+    return Finding("handler", text, ExitCode.HANDLER)
+
+
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from kunicorn.commands.check.trying import main
+main()
+"""
+TRIAL_TIMEOUT = 120.0
+"""Seconds for fetching and handling together."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the child is told, on its standard input. Carries secrets."""
+
+    group: str
+    handlers: list[HandlerOrder]
+    client: dict[str, str | int | float | bool]
+    token: Token | None
+    ranges: list[tuple[str, int, int, int]]
+    """Topic, partition, first offset, and the end."""
+    records: int
+    """So many of those, the youngest."""
+    delivery: str | None = None
+    output_topic: str | None = None
+    """How what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What the child answers."""
+
+    handled: int
+    failed: int
+    seconds: float
+    """Spent in the handler."""
+    worst: float
+    outcomes: dict[str, int]
+    """What the handler said other than that it is done: Skip, DeadLetter, …"""
+    error: str
+    """The first failure, with the user's part of its traceback; empty without one."""
+
+
+def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> Finding:
+    """Let a process of its own fetch and handle them. Blocks. What it prints goes to standard error, line by line."""
+    try:
+        order = _order(settings, records)
+    except (PeerError, ConfigError) as error:
+        return Finding("trial", f"the latest records cannot be found: {error}", ExitCode.CONFIGURATION)
+    if not order.ranges:
+        return Finding("trial", "the topics hold no records to try the handler on", warning=True)
+    ended = run(["-c", _PROGRAM], [], msgspec.json.encode(order), timeout, _show)
+    try:
+        result = msgspec.json.decode(ended.said, type=Result)
+    except msgspec.DecodeError:
+        why = ended.said or ended.how
+        return no_handler(f"trying the handler on {records} records ended early: {why}")
+    return _finding(result)
+
+
+def _show(line: str) -> None:
+    print(f"handler | {printable(line)}", file=sys.stderr, flush=True)
+
+
+def _finding(result: Result) -> Finding:
+    total = result.handled + result.failed
+    others = "".join(f", {count} said {name}" for name, count in result.outcomes.items())
+    pace = f"{result.seconds / max(1, total) * 1000:.1f} ms each, the longest call {result.worst * 1000:.0f} ms"
+    if result.failed:
+        return Finding(
+            "trial", f"{result.failed} of {total} records failed ({pace}){others}: {result.error}", ExitCode.HANDLER
+        )
+    return Finding("trial", f"{total} records handled, {pace}{others}; nothing is committed")
+
+
+def _order(settings: Settings, records: int) -> Order:
+    with asyncio.Runner() as runner:
+        token = runner.run(fetch_token(settings.kafka))
+        ranges = runner.run(_ranges(settings, token, records))
+    return Order(
+        settings.group.id,
+        handler_orders(settings),
+        {**consumer_properties(settings, f"{settings.kafka.client_id}-check"), "log_level": 0},
+        token,
+        ranges,
+        records,
+        settings.producing.delivery,
+        settings.producing.topic,
+    )
+
+
+async def _ranges(settings: Settings, token: Token | None, records: int) -> list[tuple[str, int, int, int]]:
+    """The last offsets of each partition, more than `records` in all where there are enough."""
+    from kunicorn.commands.check.cluster import consumed
+
+    cluster = open_cluster(settings.kafka, token)
+    try:
+        topics = settings.assign.wanted.topics or settings.group.topics
+        patterns = any(topic.startswith("^") for topic in topics)
+        metadata = await cluster.refresh(None if patterns else topics)
+        every = [TopicPartition(t, n) for t in consumed(topics, metadata) for n in metadata.topics[t].partitions]
+        firsts, ends = [
+            await list_offsets(cluster, dict.fromkeys(every, at), 0, REQUEST_TIMEOUT) for at in (EARLIEST, LATEST)
+        ]
+    finally:
+        await cluster.close()
+    filled = {tp: (firsts[tp].offset, ends[tp].offset) for tp in every if ends[tp].offset > firsts[tp].offset >= 0}
+    share = -(-records // len(filled)) if filled else 0
+    return [(tp.topic, tp.partition, max(first, end - share), end) for tp, (first, end) in filled.items()]

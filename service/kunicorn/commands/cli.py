@@ -1,0 +1,390 @@
+"""The command line. Imports what a command needs when it runs: `kunicorn --version` loads no Kafka client.
+
+`kunicorn config`: the settings in force, and what settings there can be.
+
+`kunicorn completion`, and what a shell's script asks of us when somebody presses Tab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kunicorn import __version__
+from kunicorn.commands.cli_group import dlq_commands as dlq
+from kunicorn.commands.cli_group import offsets_commands as offsets
+from kunicorn.commands.cli_group import register_control as add_control
+from kunicorn.commands.cli_group import register_replay_one as add_desk
+from kunicorn.commands.cli_pipeline import app as pipeline
+from kunicorn.errors import ServiceError
+from kunicorn.text import as_json_text, check_confirmable
+
+config_commands = typer.Typer(
+    name="config", help="Show the settings in force, or their JSON schema.", no_args_is_help=True,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+@config_commands.command(short_help="Show the settings in force: file, environment, defaults; secrets hidden.")
+def show(
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")] = Path(
+        "config.toml"
+    ),
+    every: Annotated[bool, typer.Option("--all", help="Those at their default, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; always all of them.")] = False,
+) -> None:
+    """Show the settings that `run` would go by, each with where it comes from. Secrets are hidden.
+
+    Exits 0, or 2 with every problem there is in the settings.
+    """
+    from kunicorn.settings import load, shown
+    from kunicorn.settings.generate.pages import listed
+    from kunicorn.text import as_json_text
+
+    settings = load(config, os.environ)
+    if as_json:
+        typer.echo(as_json_text(shown(settings)))
+    else:
+        for line in listed(config, os.environ, settings, every=every):
+            typer.echo(line)
+
+
+@config_commands.command(short_help="Print the JSON schema of the settings' file.")
+def schema() -> None:
+    """Print the JSON schema (2020-12) of the settings' file, for editors and for charts."""
+    from kunicorn.settings.generate.pages import json_schema
+    from kunicorn.text import as_json_text
+
+    typer.echo(as_json_text(json_schema()))
+
+
+_COMPLETING = "_KUNICORN_COMPLETE"
+"""Set by the shell's script when it asks what may follow."""
+
+
+class Shell(StrEnum):
+    """Those for which there is a script."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def register_completion(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Print what makes a shell complete kunicorn's commands.")(completion)
+
+
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> None:
+    """Print a script that makes the shell complete commands and options.
+
+    \b
+    Examples:
+      source <(kunicorn completion bash)                                    now
+      kunicorn completion bash > ~/.local/share/bash-completion/completions/kunicorn
+      kunicorn completion fish > ~/.config/fish/completions/kunicorn.fish
+    """
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name="kunicorn", complete_var=_COMPLETING, shell=shell.value))
+
+
+def prepare() -> None:
+    """Before the application runs: be able to answer a shell that asks."""
+    if _COMPLETING in os.environ:
+        # Typer's own way in would add options that write into the user's shell profile.
+        from typer._completion_classes import completion_init
+
+        completion_init()
+
+
+_EPILOG = """\b
+Examples:
+  kunicorn demo                         see it work, without a Kafka of your own
+  kunicorn check --config config.toml   is everything there that the service needs?
+  kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
+  kunicorn status --watch               what does the service on this machine do?
+  kunicorn lag                          how far behind is the group?
+  kunicorn offsets reset --to-datetime 2h    what would it mean to go back two hours?
+  kunicorn seek orders:7 --to-offset 1234    what would it mean to go on there, while it runs?
+  kunicorn replay-one orders 7 1234     that record through the handler, here; --pdb debugs it
+  kunicorn dlq list                     what is in the dead-letter topic?
+  kunicorn leave --instance orders-3    remove a static member that will not come back
+  kunicorn pipeline backfill --from 2h  handle history again, on Spark
+
+\b
+Exit codes:
+  0 stopped as asked, all that was handled is committed; with [assign] all in hand is finished
+  1 a bug; the log has the traceback
+  2 a setting is wrong
+  3 the handler cannot be loaded
+  4 the group refuses this member for good
+  5 workers die again and again with nothing in hand
+  6 stopped, but something handled is not committed and will be handled again;
+    with [assign] or --until-end: not all that was to be handled is finished
+"""
+
+app = typer.Typer(
+    name="kunicorn",
+    help="gunicorn for Kafka consumers: one group member, many worker processes.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain text: help is read in containers' logs and pipes as often as on terminals.
+    rich_markup_mode=None,
+    # A bug's traceback is for the log; the decorated one prints local variables, and secrets with them.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(dlq, name="dlq")
+app.add_typer(offsets, name="offsets")
+app.add_typer(config_commands, name="config")
+app.add_typer(pipeline, name="pipeline")
+
+Config = Annotated[
+    Path,
+    typer.Option(
+        "--config", "-c", metavar="PATH", help="The settings' TOML file; config.example.toml shows every setting."
+    ),
+]
+
+Json = Annotated[bool, typer.Option("--json", help="For a program.")]
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kunicorn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(short_help="Run the service until SIGTERM or Ctrl-C.")
+def run(
+    config: Config = Path("config.toml"),
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: reload when the handler's files or the settings change.")
+    ] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="For jobs: exit when all is handled that there is at the start.")
+    ] = False,
+    max_records: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Exit when about so many records are handled.")
+    ] = None,
+    run_for: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Exit after so long: 90s, 2h.")] = None,
+    stop_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Exit at this time, such as 2026-01-31T06:00:00Z.")
+    ] = None,
+) -> None:
+    """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
+
+    Or until one of the ends that options name, for jobs; the exit code is 0 if all of that is handled and committed.
+
+    Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
+    A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the
+    handler anew and replaces one worker after the other, without a rebalance.
+    """
+    # Imports leave nothing to collect, and looking for it again and again takes a tenth of the start.
+    gc.disable()
+    from kunicorn.settings import Settings, at_a_desk, load
+
+    def read() -> Settings:
+        settings = load(config, os.environ)
+        return at_a_desk(settings) if reload else settings
+
+    settings = read()
+    from kunicorn.supervisor.limits import until_of
+
+    until = until_of(settings, end=until_end, max_records=max_records, run_for=run_for, stop_at=stop_at)
+    watched: Sequence[Path] = ()
+    if reload:
+        from kunicorn.supervisor.workers.rolling import places_of
+
+        entrypoints = [handler.entrypoint for handler in settings.every_handler]
+        watched = places_of(entrypoints, config)
+    from kunicorn.supervisor.workers.spawn import hold_signals, preload, spawn
+
+    hold_signals()
+    try:
+        template = spawn(preload(settings))
+    except OSError as error:
+        raise ServiceError(
+            f"no process can be started with {sys.executable}: {error.strerror}; workers need one each: see that this "
+            f"user may execute it, and that limits of processes and memory leave room"
+        ) from error
+    from kunicorn.supervisor.service import run as run_service
+
+    # What there is now stays: no collection needs to look at it again.
+    gc.freeze()
+    gc.enable()
+    run_service(settings, template, read, watched, until)
+
+
+@app.command(short_help="Say what is missing or wrong, without joining the group.")
+def check(
+    config: Config = Path("config.toml"),
+    tries: Annotated[
+        int,
+        typer.Option("--try", min=0, max=10_000, metavar="N", help="Let the handler handle the latest N records."),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Check settings, handler, brokers, topics, rights and group, a line for each, without joining the group.
+
+    Says what this member would be given beside those there are. Safe beside running members. With --try the handler is
+    called in a process of its own with the latest records: nothing is committed, but what the handler does is real.
+
+    Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler cannot be loaded or fails.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands.check.cluster import Finding
+    from kunicorn.commands.check.session import check as check_service
+
+    found = [Finding("settings", f"{config} is valid")]
+    if as_json:
+        code = check_service(settings, found.append, records=tries)
+        typer.echo(as_json_text([finding.told() for finding in found]))
+    else:
+        typer.echo(str(found[0]))
+        code = check_service(settings, lambda finding: typer.echo(str(finding)), records=tries)
+    raise typer.Exit(code)
+
+
+@app.command(short_help="Show what the service on this machine does.")
+def status(
+    config: Config = Path("config.toml"),
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where it answers, such as http://pod:9400; no file is read then.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks of --watch.")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show member, workers, partitions and lag of a running service, as its /status tells them.
+
+    Exits 0 if the service answered, 2 if not.
+    """
+    from kunicorn.commands.status import address, say_status
+
+    if url is None:
+        from kunicorn.settings import load
+
+        url = address(load(config, os.environ))
+    with contextlib.suppress(KeyboardInterrupt):
+        say_status(url, typer.echo, every=interval if watch else None, as_json=as_json)
+
+
+@app.command(short_help="Show how far behind the group is, in records and in time.")
+def lag(
+    config: Config = Path("config.toml"),
+    every: Annotated[bool, typer.Option("--all", help="All partitions that are behind, not only the worst.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the group's lag by topic and by partition, as the brokers know it; the service need not run.
+
+    The age is that of the first record that is not committed. Joins nothing, changes nothing.
+
+    Exits 0; 2 if no broker answers or a topic is missing; 4 if the group may not be read.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands.lag import say_lag
+
+    say_lag(settings, typer.echo, most=1_000_000 if every else 20, as_json=as_json)
+
+
+@app.command(short_help="Remove a static member that will not come back from its group.")
+def leave(
+    instance: Annotated[
+        str, typer.Option("--instance", metavar="ID", help="The member's group_instance_id, such as a pod's name.")
+    ],
+    config: Config = Path("config.toml"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a static member from its group, so that the others take its partitions over at once.
+
+    A static member keeps them until its session times out, also when it is stopped: it is expected back. This is for
+    one that is not. Shows the member first, and asks.
+
+    Exits 0 if the member was removed; 2 if there is no such member or group, nobody confirmed, or no broker answers;
+    4 if the group refuses, as where this user may not read it.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    check_confirmable(yes=yes, as_json=as_json)
+    from kunicorn.commands.leave import leave as leave_group
+
+    leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"), as_json=as_json)
+
+
+@app.command(short_help="See it work, without a Kafka of your own.")
+def demo(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A broker of yours; without it a mock cluster is started and removed."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=5.0, max=3600.0, help="How long it lasts, about.")] = 25.0,
+    as_json: Json = False,
+) -> None:
+    """Watch a group of two members lose a worker, rebalance and stop, and an audit of every record.
+
+    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice. With --json the audit's
+    result is printed for a program, and what happens meanwhile goes to standard error.
+
+    \b
+    Examples:
+      kunicorn demo
+      kunicorn demo --bootstrap 127.0.0.1:9092 --seconds 60
+    """
+    from kunicorn.commands.demo.scenario import run_demo
+
+    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds, as_json=as_json))
+
+
+# In the order in which --help lists them, behind those above.
+add_control(app)
+add_desk(app)
+register_completion(app)
+
+
+def _declare_only(named: Sequence[str]) -> None:
+    """Typer looks at every option of every command before it runs one: a tenth of a service's start. Anything that is
+    not the name of a command needs them all, to say which there are."""
+    commands = [
+        each for each in app.registered_commands if [each.name or getattr(each.callback, "__name__", None)] == named
+    ]
+    groups = [each for each in app.registered_groups if [each.name] == named]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
+
+
+def main() -> None:
+    """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
+    prepare()
+    _declare_only(sys.argv[1:2])
+    try:
+        app(prog_name="kunicorn")
+    except ServiceError as error:
+        print(f"kunicorn: {error}", file=sys.stderr)
+        raise SystemExit(int(error.exit_code)) from None

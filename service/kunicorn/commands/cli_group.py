@@ -1,0 +1,375 @@
+"""The command line about a group: offsets, pause, resume, seek, dlq, replay-one. Imports what a command needs when it
+runs.
+
+The command line of `kunicorn offsets`. Imports what a command needs when it runs.
+
+The command line of `kunicorn pause`, `resume` and `seek`. Imports what a command needs when it runs.
+
+The command line of `kunicorn dlq`. Imports what a command needs when it runs.
+
+The command line of `kunicorn replay-one`. Imports what the command needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.text import as_json_text, check_confirmable
+
+offsets_commands = typer.Typer(
+    name="offsets", help="Show where the group stands, and put it elsewhere.", no_args_is_help=True,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+Config = Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")]
+Json = Annotated[bool, typer.Option("--json", help="For a program.")]
+
+
+@offsets_commands.command("show", short_help="Show committed offsets beside the logs' starts and ends.")
+def show_offsets(
+    config: Config = Path("config.toml"),
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="topic,partition,offset, as --from-file reads it.")] = False,
+) -> None:
+    """Show committed offsets, log starts, log ends, lag and who owns each partition. Changes nothing.
+
+    Exits 0; 2 if no broker answers or a topic is missing; 4 if the group may not be read.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands import offsets
+
+    if as_csv:
+        offsets.export(settings, typer.echo)
+    else:
+        offsets.show(settings, typer.echo, as_json=as_json)
+
+
+@offsets_commands.command("reset", short_help="Plan a reset of committed offsets; --execute does it.")
+def reset_offsets(  # noqa: PLR0913 - each is an option
+    *,
+    config: Config = Path("config.toml"),
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To where the logs begin.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To where they end: skips what is there.")] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option(help="To the first record not older: 2026-01-31T12:00:00Z, or an age: 2h.")
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option(metavar="N", help="So many on; back if negative.")] = None,
+    to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset in each.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Lines of topic,partition,offset, or the JSON of show.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC[:N[-M]]", help="Only these: orders, orders:7, orders:0-3.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without, only the plan is shown.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a reset would do to each partition; with --execute commit it.
+
+    Refused while the group has members: they would go on where they are, and commit over it. An offset outside of the
+    log is kept within it.
+
+    Exits 0 if the plan was shown or done; 2 if the group has members, an option is wrong or no broker answers; 4 if
+    the group refuses; 6 if single partitions were refused.
+
+    \b
+    Examples:
+      kunicorn offsets reset --to-datetime 2h
+      kunicorn offsets reset --shift-by=-100 --topic orders:0-3 --execute
+      kunicorn offsets show --csv > before.csv; kunicorn offsets reset --from-file before.csv
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands.offsets import Options
+    from kunicorn.commands.offsets import reset as reset_offsets
+
+    options = Options(to_earliest, to_latest, to_datetime, shift_by, to_offset, from_file)
+    reset_offsets(settings, options, topic or (), typer.echo, execute=execute, as_json=as_json)
+
+
+Partitions = Annotated[
+    list[str] | None, typer.Argument(metavar="TOPIC[:N[-M]]...", help="Such as orders:7, orders:0-3, or orders.")
+]
+Url = Annotated[str | None, typer.Option(metavar="URL", help="Where it answers, such as http://pod:9400.")]
+TokenFile = Annotated[Path | None, typer.Option(metavar="PATH", help="In place of the settings' [http] token.")]
+Every = Annotated[bool, typer.Option("--all", help="All partitions of this member.")]
+
+
+def register_control(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(short_help="Have a running service fetch some partitions no more.")(pause)
+    app.command(short_help="Have a running service go on with paused or halted partitions.")(resume)
+    app.command(short_help="Put partitions of a running service at another offset.")(seek)
+
+
+def pause(
+    partitions: Partitions = None,
+    every: Every = False,
+    config: Config = Path("config.toml"),
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Pause partitions in the service on this machine, or at --url; what is in hand is finished.
+
+    A pause is this member's own: when the partition leaves it, or the service restarts, it is over. With --url
+    it takes [http] token; here, as the service's user, it takes none.
+
+    Exits 0 if they are paused, 2 if not.
+    """
+    _act("pause", _named(partitions, every=every), config, url, token_file, as_json=as_json)
+
+
+def resume(
+    partitions: Partitions = None,
+    every: Every = False,
+    config: Config = Path("config.toml"),
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Resume partitions that are paused or halted; a record that halted its partition gets as many tries as a new one.
+
+    With --url it takes [http] token; here, as the service's user, it takes none.
+
+    Exits 0 if they go on, 2 if not.
+    """
+    _act("resume", _named(partitions, every=every), config, url, token_file, as_json=as_json)
+
+
+def seek(  # noqa: PLR0913 - each is an option
+    *,
+    partitions: Annotated[list[str], typer.Argument(metavar="TOPIC:N...", help="Such as orders:7 or orders:0-3.")],
+    to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(help="To the first record not older: 2026-01-31T12:00:00Z, or an age: 2h.")
+    ] = None,
+    earliest: Annotated[bool, typer.Option("--earliest", help="To where the log begins.")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="To where it ends: skips what is there.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it. Without, only the plan is shown.")] = False,
+    config: Config = Path("config.toml"),
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what putting partitions elsewhere would mean; with --execute have the running service do it.
+
+    It finishes what is in hand, commits the new offset and goes on there, without a rebalance. A partition that is
+    halted goes on from there, one that is paused stays so. An offset outside of the log is refused. With --url
+    it takes [http] token; here, as the service's user, it takes none.
+
+    Exits 0 if the plan was shown or done; 2 if it cannot be, or no service answers.
+
+    \b
+    Examples:
+      kunicorn seek orders:7 --to-offset 1234            the plan: what would be skipped, or handled again
+      kunicorn seek orders:7 --to-offset 1234 --execute
+      kunicorn seek orders:0-3 --to-datetime 2h --execute --url http://orders-2:9400
+    """
+    body = {**_target(to_offset, to_datetime, earliest=earliest, latest=latest), "execute": execute}
+    answer = _act("seek", {"partitions": partitions, **body}, config, url, token_file, as_json=as_json)
+    if not execute and not as_json and answer["ok"]:
+        typer.echo("--execute does it")
+
+
+def _target(
+    to_offset: int | None, to_datetime: str | None, *, earliest: bool, latest: bool
+) -> Mapping[str, str | int | None]:
+    """Raises `ConfigError` unless one is given."""
+    from kunicorn.text import moment
+
+    given: list[Mapping[str, str | int | None]] = []
+    if to_offset is not None:
+        given.append({"to_offset": to_offset})
+    if to_datetime is not None:
+        given.append({"to_time_ms": moment("--to-datetime", to_datetime, time.time_ns() // 1_000_000)})
+    given += [{"to": name} for name, wanted in (("earliest", earliest), ("latest", latest)) if wanted]
+    if len(given) != 1:
+        raise ConfigError("say exactly one of --to-offset, --to-datetime, --earliest, --latest")
+    return given[0]
+
+
+def _named(partitions: list[str] | None, *, every: bool) -> Mapping[str, Any]:
+    if bool(partitions) == every:
+        raise ConfigError("name partitions, such as orders:7, or say --all")
+    return {"partitions": partitions or []}
+
+
+def _act(
+    action: str, body: Mapping[str, Any], config: Path, url: str | None, token_file: Path | None, *, as_json: bool
+) -> Mapping[str, Any]:
+    """Ask, and print the answer. Raises `ConfigError` for one that refuses."""
+    from kunicorn.commands.control import RunningService, lines
+    from kunicorn.settings import load
+    from kunicorn.text import as_json_text
+
+    answer = RunningService.of(load(config, os.environ), url, token_file).ask(action, body)
+    if as_json:
+        typer.echo(as_json_text(answer))
+    else:
+        for line in lines(answer.get("partitions", ())):
+            typer.echo(line)
+    if not answer["ok"]:
+        raise ConfigError(f"{answer['said']}{_hint(answer['said'])}")
+    if not as_json:
+        typer.echo(answer["said"])
+    return answer
+
+
+def _hint(said: str) -> str:
+    if "is not assigned to this member" not in said:
+        return ""
+    return "; `kunicorn offsets show` says which member has it, and --url is where that one answers"
+
+
+dlq_commands = typer.Typer(
+    name="dlq", help="Look into the dead-letter topic, and send letters back.", no_args_is_help=True,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+@dlq_commands.command("list", short_help="Count letters by error and by where they came from.")
+def list_letters(
+    config: Config = Path("config.toml"),
+    latest: Annotated[int, typer.Option(min=0, help="How many of the latest letters to name.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; the latest letters whole.")] = False,
+) -> None:
+    """Count all letters by error type, topic and partition, and name the latest. Changes nothing."""
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands.dlq import summary, summary_json
+    from kunicorn.commands.dlq_topic import opened
+
+    with opened(settings) as topic:
+        if as_json:
+            typer.echo(summary_json(topic.name, topic.letters(), latest))
+            return
+        for line in summary(topic.name, topic.letters(), latest):
+            typer.echo(line)
+
+
+@dlq_commands.command("show", short_help="Show one letter whole.")
+def show_letter(
+    place: Annotated[str, typer.Argument(metavar="PARTITION@OFFSET", help="As `kunicorn dlq list` names it.")],
+    config: Config = Path("config.toml"),
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; nothing is cut.")] = False,
+) -> None:
+    """Show where a letter came from, why, and its key, headers and value. Changes nothing."""
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands import dlq
+    from kunicorn.commands.dlq_topic import opened
+
+    with opened(settings) as topic:
+        letter = dlq.one(topic, place)
+        for line in [dlq.as_json(letter)] if as_json else dlq.whole(letter):
+            typer.echo(line)
+
+
+@dlq_commands.command("replay", short_help="Send letters back to the topics they came from.")
+def replay_letters(  # noqa: PLR0913 - each is an option
+    *,
+    config: Config = Path("config.toml"),
+    since: Annotated[str | None, typer.Option(help="Given up then or later: a time with zone, or an age: 2h.")] = None,
+    until: Annotated[str | None, typer.Option(help="Given up before then.")] = None,
+    error: Annotated[str | None, typer.Option(help="Error type, with or without its module.")] = None,
+    key: Annotated[str | None, typer.Option(help="The record's key, as text.")] = None,
+    topic: Annotated[str | None, typer.Option(help="The topic they came from.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    from_beginning: Annotated[bool, typer.Option(help="Those that were replayed before, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program; with --yes.")] = False,
+) -> None:
+    """Send letters back with their key, value, headers and timestamp, and count the replay in a header.
+
+    Shows what would be sent, and asks. What was delivered is remembered: a second replay does not repeat it. The
+    letters stay in the dead-letter topic.
+
+    Exits 0 if all were delivered, 2 if nobody confirmed or a topic is missing, 6 if some were refused.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    check_confirmable(yes=yes, as_json=as_json)
+    from kunicorn.commands.dlq_topic import Selection
+    from kunicorn.text import moment
+
+    now_ms = time.time_ns() // 1_000_000
+    chosen = Selection(
+        moment("--since", since, now_ms) if since is not None else None,
+        moment("--until", until, now_ms) if until is not None else None,
+        error,
+        key.encode() if key is not None else None,
+        topic,
+    )
+    from kunicorn.commands.dlq import run
+
+    sent = run(
+        settings,
+        chosen,
+        limit,
+        from_beginning=from_beginning,
+        confirm=lambda: yes or typer.confirm("Send them back?"),
+        say=(lambda _: None) if as_json else typer.echo,
+    )
+    if as_json:
+        typer.echo(as_json_text(sent))
+
+
+def register_replay_one(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("replay-one", short_help="One real record through the handler, at your desk.")(replay_record)
+
+
+def replay_record(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION")],
+    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET")],
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")] = Path(
+        "config.toml"
+    ),
+    debug: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where the handler raises.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+) -> None:
+    """Fetch one record and let the handler handle it once, with its setup and teardown, in this process.
+
+    Joins no group, commits nothing, sends nothing: dead letters that it would have made are shown. What the handler
+    itself does is real.
+
+    Exits 0 if the handler returned or said an outcome, 2 if there is no such record or no broker answers, 3 if the
+    handler cannot be loaded or raised.
+
+    \b
+    Examples:
+      kunicorn replay-one orders 7 1234
+      kunicorn replay-one orders 7 1234 --pdb
+    """
+    from kunicorn.commands import replay_one
+    from kunicorn.positions import TopicPartition
+    from kunicorn.settings import load
+    from kunicorn.text import as_json_text
+
+    if debug and (as_json or not sys.stdin.isatty()):
+        raise ConfigError("--pdb needs a person at a terminal: leave --json out, and do not redirect the input")
+    settings = load(config, os.environ)
+    message = replay_one.find(settings, TopicPartition(topic, partition), offset)
+    replayed = replay_one.replay(settings, message, debug=debug)
+    if as_json:
+        typer.echo(as_json_text(replay_one.as_json(replayed)))
+    else:
+        for line in replay_one.lines(replayed, settings):
+            typer.echo(line)
+    raise typer.Exit(ExitCode.HANDLER if replayed.error is not None else ExitCode.CLEAN)

@@ -1,0 +1,239 @@
+"""The command line of `kunicorn pipeline`. Imports what a command needs when it runs: help needs no Spark."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kunicorn.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from kunicorn.pipeline.executors import SettingsFile
+    from kunicorn.pipeline.report import Finished, Say
+    from kunicorn.settings import Settings
+
+app = typer.Typer(
+    name="pipeline", help="The same handler on Spark: reprocess history, catch up, stream, export.",
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+Config = Annotated[
+    Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file; executors need the same path.")
+]
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, k8s://…, yarn.")
+]
+RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="The run's name; made up if left out.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")]
+Json = Annotated[bool, typer.Option("--json", help="For a program: what came of it, or the plan of a --dry-run.")]
+
+
+@app.command(short_help="Handle history again; the live group's offsets stay as they are.")
+def backfill(  # noqa: PLR0913 - each is an option
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="First record: a time with its zone, or an age: 2h.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End, not included; else now.")] = None,
+    slack: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Read to the first record so long behind --to, and not to the log's end: 1h."),
+    ] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Instead: {"orders": {"0": [100, 200]}}; -2 is the earliest, -1 the latest.'),
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Only these of group.topics.")] = None,
+    run: RunId = None,
+    resume: Annotated[str | None, typer.Option(metavar="ID", help="Go on with a run that was cut off.")] = None,
+    dry_run: Dry = False,
+    as_json: Json = False,
+) -> None:
+    """Handle the records between two times again, in rounds, with the live service's rules.
+
+    Safe beside the live service: this joins no group and commits nothing. Each record has an idempotency_key, the same
+    in every try, for handlers whose effects must not add up. A run that was killed repeats at most its last round.
+
+    Exits 0 if everything was handled, 6 if something is left: stopped, or halted by its handler.
+    """
+    from kunicorn.pipeline import backfill as job
+    from kunicorn.text import span
+
+    settings, file = _read(config)
+    if resume is not None:
+        if any(each is not None for each in (since, until, slack, offsets, topic, run)):
+            raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
+        raise typer.Exit(_told(job.resume(settings, file, resume, master, _saying(as_json)), as_json))
+    slack_ms = None if slack is None else round(span("--slack", slack) * 1000)
+    request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
+    if dry_run:
+        return job.dry_run(settings, request).tell(typer.echo, as_json=as_json)
+    raise typer.Exit(_told(job.backfill(settings, file, request, master, run, _saying(as_json)), as_json))
+
+
+@app.command(short_help="Handle records as they come, with Structured Streaming.")
+def stream(
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    run: Annotated[
+        str, typer.Option("--run", metavar="ID", help="The stream's name; its checkpoint goes by it.")
+    ] = "stream",
+    starting_offsets: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Where a new stream begins: earliest, latest, or offsets as Spark's JSON."),
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Pace of micro-batches.")] = 10.0,
+    available_now: Annotated[bool, typer.Option("--available-now", help="End when all of now is handled.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program: what came of it.")] = False,
+) -> None:
+    """Handle micro-batch after micro-batch until SIGTERM or Ctrl-C; Spark's checkpoint knows where it is.
+
+    Joins no group. The offsets are committed for a group of the stream's own, pipeline.stream_group_id, so that
+    dashboards show its lag. The outcome table has every offset once, whatever is killed.
+
+    Exits 0 after a stop, 6 if a record halts the stream.
+    """
+    from kunicorn.pipeline import stream as job
+
+    settings, file = _read(config)
+    pace = job.Pace(every, available_now)
+    raise typer.Exit(_told(job.stream(settings, file, master, run, starting_offsets, pace, _saying(as_json)), as_json))
+
+
+@app.command(short_help="Topics into a lake, Parquet or Delta, each record once.")
+def export(
+    target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or delta.")] = "parquet",
+    value: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="bytes, text or json; else as handler.value decodes it.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="TYPE", help="As --value; else as handler.key decodes it.")] = None,
+    dry_run: Dry = False,
+    as_json: Json = False,
+) -> None:
+    """Write the topics' records to DIR/date=YYYY-MM-DD/, from where the last export ended to the ends of now.
+
+    Calls no handler, joins no group. Killed anywhere, every record is there once: the next export repeats the round
+    underway under the same names, or in a Delta table commits it unless that has happened.
+    """
+    from kunicorn.pipeline import export as job
+    from kunicorn.pipeline.export import form_asked
+    from kunicorn.pipeline.state import place
+
+    settings, file = _read(config)
+    form = form_asked(settings, to, value, key)
+    if dry_run:
+        return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)
+    raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
+
+
+@app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
+def reconcile(
+    table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
+    config: Config = Path("config.toml"),
+    as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
+) -> None:
+    """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
+
+    Exits 0 if there are none, 6 if there are.
+    """
+    from kunicorn.pipeline import reconcile as job
+    from kunicorn.pipeline.state import place
+
+    settings, _ = _read(config)
+    raise typer.Exit(job.reconcile(settings, place(table), typer.echo, as_json=as_json))
+
+
+@app.command(short_help="Print what runs a job on Kubernetes.")
+def manifest(  # noqa: PLR0913 - each is an option
+    command: Annotated[list[str], typer.Argument(metavar="-- JOB …", help="The job: backfill --from 7d")],
+    *,
+    image: Annotated[str, typer.Option(help="The worker's image, with a Java and kunicorn[pipeline].")],
+    kind: Annotated[str, typer.Option(help="submit, job, kubeflow or apache.")] = "job",
+    name: Annotated[str, typer.Option(help="Of the job's objects.")] = "kunicorn-pipeline",
+    namespace: Annotated[str, typer.Option(help="Where it runs.")] = "default",
+    config_map: Annotated[str, typer.Option(help="The ConfigMap with config.toml.")] = "kunicorn",
+    secret: Annotated[str | None, typer.Option(help="The Secret with the key sasl-password.")] = None,
+    service_account: Annotated[str, typer.Option(help="Whose rights the driver has.")] = "spark",
+    executors: Annotated[int, typer.Option(min=1, help="How many, where Spark starts them.")] = 2,
+) -> None:
+    """Print a spark-submit line, a plain Job (Spark in one pod), or a SparkApplication of either operator.
+
+    \b
+    Example:
+      kunicorn pipeline manifest --image registry/orders:1.4 --kind kubeflow -- backfill --from 7d
+    """
+    from kunicorn.pipeline.manifests import Cluster, arguments_of, rendered
+
+    arguments = arguments_of(command, kind)
+    cluster = Cluster(name, namespace, image, config_map, secret, service_account, executors, arguments)
+    typer.echo(rendered(kind, cluster), nl=False)
+
+
+def _read(config: Path) -> tuple[Settings, SettingsFile]:
+    """The settings, and what executors are told of them. Raises `ConfigError`."""
+    from kunicorn.pipeline.spark import check_installed
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    check_installed()
+    from kunicorn.pipeline.executors import settings_file
+
+    return settings, settings_file(config, settings)
+
+
+def _saying(as_json: bool) -> Say:
+    """Where a job tells of its progress: with `--json` standard output is the program's."""
+    return partial(typer.echo, err=as_json)
+
+
+def _told(finished: Finished, as_json: bool) -> ExitCode:
+    """Say what came of a job; the code to exit with."""
+    from kunicorn.pipeline.report import tell
+
+    tell(finished, typer.echo, for_program=as_json)
+    return finished.code
+
+
+def _time(option: str, text: str | None) -> int | None:
+    from kunicorn.text import moment
+
+    return None if text is None else moment(option, text, time.time_ns() // 1_000_000)
+
+
+@app.command("catch-up", short_help="Take over a group that is far behind, bring it to its end, hand it back.")
+def catch_up(
+    *,
+    config: Config = Path("config.toml"),
+    master: Master = "local[*]",
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the group's members to leave.")
+    ] = 0.0,
+    run: RunId = None,
+    dry_run: Dry = False,
+    as_json: Json = False,
+) -> None:
+    """Handle what an empty group has left, from its committed offsets to the ends of now, and commit after each round.
+
+    Stop the live service first. Killed anywhere, what was not committed is handled again by the next catch-up or the
+    live service; nothing is lost. A live member that joins meanwhile wins: the commit is refused, and the run ends.
+
+    Exits 0 if the group is at the ends, 4 if it has members, 6 if something is left.
+    """
+    from kunicorn.pipeline import catch_up as job
+
+    settings, file = _read(config)
+    if dry_run:
+        return job.dry_run(settings).tell(typer.echo, as_json=as_json)
+    raise typer.Exit(_told(job.catch_up(settings, file, master, run, wait, _saying(as_json)), as_json))

@@ -1,0 +1,169 @@
+"""`kunicorn pause`, `resume`, `seek`: a running service is asked over its own HTTP, with its token.
+
+Asking a running service to act. Blocks for as long as the action takes.
+
+A seek's plan, for the person who decides. Pure.
+"""
+
+from __future__ import annotations
+
+import getpass
+import http.client
+import json
+import os
+import platform
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kunicorn.commands.status import DIRECTLY, address
+from kunicorn.errors import ConfigError
+from kunicorn.observe import requests
+from kunicorn.settings import Settings
+from kunicorn.settings.security import file_content
+from kunicorn.text import table
+
+_SPARE = 30.0
+"""Seconds beside those that the service may take to drain and to commit."""
+_LONGEST_ANSWER = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunningService:
+    """Where it answers, and what it is to be shown."""
+
+    url: str
+    token: str | None = field(repr=False)
+    """None: it is asked on this machine, as its own user or as root (`kunicorn.observe.requests`)."""
+    patience: float
+    """Seconds."""
+    port: int = 0
+    """Of [http], where it is asked on this machine."""
+
+    @classmethod
+    def of(cls, settings: Settings, url: str | None, token_file: Path | None) -> RunningService:
+        """The one with these settings, or at `url`. Raises `ConfigError` where it cannot be asked."""
+        if token_file is not None:
+            try:
+                token = file_content(str(token_file)).get_secret_value()
+            except ValueError as error:
+                raise ConfigError(f"--token-file {str(token_file)!r} {error}") from error
+        elif settings.http.acts:
+            token = settings.http.secret_token()
+        elif url is not None:
+            raise ConfigError(
+                f"at {url} the service takes orders with a token only: set http.token or http.token_file for it and "
+                f"for this; on its own machine, as its user, none is needed, nor --url"
+            )
+        elif not settings.http.port:
+            raise ConfigError("http.port = 0 takes any port: set one, so that the service can be found, or say --url")
+        else:
+            token = None
+        waits = (settings.group.drain_timeout_ms + settings.group.commit_timeout_ms) / 1000 + _SPARE
+        where = url.rstrip("/") if url is not None else address(settings)
+        return cls(where, token, waits, settings.http.port)
+
+    def ask(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The answer: `ok`, `said`, and `partitions` of a seek. One that refuses is an answer, too (409).
+
+        Raises `ConfigError` where nobody answers, or not to us.
+        """
+        if self.token is None:
+            return self._ask_here(action, body)
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"--url {self.url!r} is no address of a service; write it such as http://127.0.0.1:9400")
+        request = urllib.request.Request(  # noqa: S310 - the scheme has just been looked at
+            f"{self.url}/actions/{action}",
+            json.dumps({**body, "by": _who()}).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
+        )
+        try:
+            with DIRECTLY.open(request, timeout=self.patience) as answer:
+                return _read(self.url, answer.read(_LONGEST_ANSWER))
+        except urllib.error.HTTPError as error:
+            refused = _read(self.url, error.read(_LONGEST_ANSWER))
+            if error.code == 409:
+                return refused
+            raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
+        except OSError as error:
+            why = getattr(error, "reason", error)
+            raise ConfigError(
+                f"no service answers at {self.url}: {why}; is it running here? --url says another place"
+            ) from error
+
+    def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        connection = _Here(self.port, self.patience)
+        headers = {"Content-Type": "application/json"}
+        try:
+            connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
+            answer = connection.getresponse()
+            told = _read(self.url, answer.read(_LONGEST_ANSWER))
+        except (OSError, http.client.HTTPException) as error:
+            raise ConfigError(
+                f"no service of this user with http.port = {self.port} answers on this machine: {error}; is it "
+                f"running, in this container, as this user? One elsewhere is found by --url, and takes http.token"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status not in {200, 409}:
+            raise ConfigError(f"the service on this machine refuses: {told['said']}")
+        return told
+
+
+class _Here(http.client.HTTPConnection):
+    """To the service on this machine."""
+
+    def __init__(self, port: int, timeout: float) -> None:
+        super().__init__("localhost", port, timeout=timeout)
+        self._seconds = timeout
+
+    def connect(self) -> None:
+        """Caller: the base class."""
+        self.sock = requests.connect(self.port, self._seconds)
+
+
+def _read(url: str, body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or "said" not in found:
+        raise ConfigError(f"what answers at {url} is not kunicorn, or an older one; correct --url")
+    return found
+
+
+def _who() -> str:
+    """For the service's log."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        # A container's user need not have a name.
+        user = f"uid {os.getuid()}"
+    return f"{user}@{platform.node()}"[:200]
+
+
+_HEAD = ("partition", "committed", "position", "then", "records", "log start", "log end", "note")
+
+
+def lines(moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """`moves`: as the service answers, see `kunicorn.observe.actions.SeekMove`."""
+    yield from table(_HEAD, map(_row, moves))
+
+
+def _row(move: Mapping[str, Any]) -> tuple[str | int | None, ...]:
+    name = f"{move['topic']}-{move['partition']}"
+    if move["then"] < 0:
+        return (name, move["committed"], move["position"], None, " ", None, None, move["problem"])
+    place = (move["committed"], move["position"], move["then"])
+    return (name, *place, _effect(move), move["log_start"], move["log_end"], move["problem"] or " ")
+
+
+def _effect(move: Mapping[str, Any]) -> str:
+    """In offsets from where the handler is now; what is committed may be a little older."""
+    if move["position"] is None:
+        return " "
+    count = move["then"] - move["position"]
+    return "stays" if not count else f"{abs(count):,} {'skipped' if count > 0 else 'again'}"

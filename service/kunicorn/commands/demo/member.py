@@ -1,0 +1,286 @@
+"""The processes of the demo: members of its group, and the one that feeds them.
+
+One member of the demo's group: a real `kunicorn run`, watched over HTTP like any other.
+
+Produces keyed records at a steady pace and remembers where each one went.
+
+Child processes that never outlive whoever started them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from confluent_kafka import KafkaError, Message, Producer
+
+from kunicorn.observe.status import Status, WorkerStatus
+from kunicorn.positions import TopicPartition
+
+KEYS = 500
+
+
+class Feed:
+    """A thread that produces `rate` records a second to `topic` until `stop`."""
+
+    def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
+        # Java's partitioner, so that keys go where every other producer of the topic would send them; idempotent, so
+        # that what is counted once here is in the log once.
+        properties = {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "enable.idempotence": True}
+        self._producer = Producer({**properties, "linger.ms": 5, "log_level": 0})
+        self._topic = topic
+        self._rate = rate
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        self._offsets: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        self.acknowledged = 0
+        """Records the broker has confirmed."""
+        self.failure: str | None = None
+        """The first delivery that failed for good."""
+
+    def start(self) -> None:
+        """Begin to produce."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Produce no more and wait for the last confirmations; harmless before `start` and when repeated."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        if self._producer.flush(timeout) > 0 and self.failure is None:
+            self.failure = f"the broker confirmed only {self.acknowledged} records within {timeout:g} s"
+
+    @property
+    def produced(self) -> Mapping[TopicPartition, set[int]]:
+        """Offsets by partition; complete after `stop`."""
+        return self._offsets
+
+    def _run(self) -> None:
+        began, sent = time.monotonic(), 0
+        while not self._ended.wait(0.01):
+            due = int((time.monotonic() - began) * self._rate)
+            for number in range(sent, due):
+                key = f"customer-{random.randrange(KEYS)}"
+                self._producer.produce(self._topic, f"order {number}", key, on_delivery=self._delivered)
+            sent = max(sent, due)
+            self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is not None or topic is None or partition is None or offset is None:
+            self.failure = self.failure or f"a record could not be produced to {self._topic}: {error}"
+            return
+        self._offsets[TopicPartition(topic, partition)].add(offset)
+        self.acknowledged += 1
+
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+#: The kernel sends the death signal when the *thread* that forked ends, not the process. All children are started
+#: by this one thread, which lives until the interpreter exits; started from a pool's worker they would die with it.
+_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
+
+
+def die_with_parent() -> None:
+    """Have the kernel send SIGKILL to the calling process when its parent dies, by whatever cause.
+
+    Called in the child, between fork and exec; survives exec.
+    """
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """The command that runs a module under this same interpreter."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+def python_path() -> dict[str, str]:
+    """The environment in which a child imports what this process can import, installed or not."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def start_child(
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    log: Path | None = None,
+    pipes: bool = False,
+) -> subprocess.Popen[str]:
+    """Start `command` as a child that is killed when this process dies.
+
+    `env` is added to our environment. With `log`, standard output and error are appended to that file;
+    with `pipes`, standard input and output are text pipes instead. Any thread may call it.
+    """
+    with open(log if log is not None else os.devnull, "ab") as output:
+        return _starter.submit(
+            subprocess.Popen[str],
+            command,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipes else output,
+            stderr=None if pipes and log is None else output,
+            text=True,
+            # Of its own group: Ctrl-C in the terminal is for us, and we stop the children in order.
+            process_group=0,
+            preexec_fn=die_with_parent,
+        ).result()
+
+
+_CONFIG = """\
+[kafka]
+bootstrap_servers = [{bootstrap}]
+
+[group]
+id = "{group}"
+topics = ["{topic}"]
+partition_assignment_strategy = ["cooperative-sticky"]
+heartbeat_interval_ms = 500
+session_timeout_ms = {session_timeout_ms}
+allow_short_session_timeout = true
+commit_interval_ms = 1000
+drain_timeout_ms = 5000
+
+[handler]
+entrypoint = "kunicorn.commands.demo.audit:handle"
+
+[workers]
+count = {workers}
+
+[http]
+host = "127.0.0.1"
+port = {port}
+
+[log]
+level = "info"
+format = "text"
+"""
+
+
+@dataclass(frozen=True)
+class MemberConfig:
+    """What the members of one demo have in common."""
+
+    bootstrap: str
+    group: str
+    topic: str
+    workers: int
+    handler_ms: int
+    session_timeout_ms: int
+    directory: Path
+
+    @property
+    def audit(self) -> Path:
+        """Where all members' handlers write what they did."""
+        return self.directory / "audit"
+
+
+class Member:
+    """A member's supervisor process. Only `start` and `stop` block."""
+
+    def __init__(self, number: int, config: MemberConfig) -> None:
+        self.name = f"member-{number}"
+        self.log = config.directory / f"{self.name}.log"
+        self.status: Status | None = None
+        """What it last said of itself; kept when it is gone."""
+        self._config = config
+        self._port = _free_port()
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and before."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def alive(self) -> bool:
+        """It was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Write its configuration and start it."""
+        path = self._config.directory / f"{self.name}.toml"
+        path.write_text(
+            _CONFIG.format(
+                bootstrap=", ".join(f'"{address}"' for address in self._config.bootstrap.split(",")),
+                group=self._config.group,
+                topic=self._config.topic,
+                session_timeout_ms=self._config.session_timeout_ms,
+                workers=self._config.workers,
+                port=self._port,
+            )
+        )
+        environment = {
+            **python_path(),
+            "KUNICORN_AUDIT_DIR": str(self._config.audit),
+            "KUNICORN_AUDIT_MEMBER": self.name,
+            "KUNICORN_HANDLER_MS": str(self._config.handler_ms),
+        }
+        command = python_module("kunicorn", "run", "--config", str(path))
+        self._process = start_child(command, env=environment, log=self.log)
+
+    def refresh(self) -> Status | None:
+        """Ask for `/status`; the last answer stays where there is no new one (starting, stopping, gone)."""
+        if self.alive:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/status", timeout=1) as answer:
+                    self.status = msgspec.json.decode(answer.read(), type=Status)
+            except (OSError, urllib.error.URLError, http.client.HTTPException):
+                pass  # Nobody listens yet or any more; whether it lives is asked of the process, not of the port.
+        return self.status
+
+    def kill_worker(self) -> WorkerStatus | None:
+        """SIGKILL a worker, one with a record in hand if there is one; None where no worker has partitions."""
+        workers = self.status.workers if self.status else ()
+        busy = sorted((w for w in workers if w.pid and w.partitions), key=lambda w: w.in_hand is None)
+        if not busy or busy[0].pid is None:
+            return None
+        os.kill(busy[0].pid, signal.SIGKILL)
+        return busy[0]
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM: drain, commit, leave, exit 0."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The end of what it logged."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,313 @@
+"""`kunicorn dlq`: what is in the dead-letter topic, and back to where it came from.
+
+`kunicorn dlq replay`: letters become records of their topics again, each once unless it is asked to be repeated.
+
+What was delivered is remembered in the offsets of a side group, committed only after delivery: a replay that is
+interrupted repeats at most what was on its way.
+
+`kunicorn dlq list` and `show`: counts, and one letter whole. Text for people; control characters are escaped.
+
+One replay with a person before it: plan, question, progress, result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+from rich.console import Console
+from rich.progress import Progress
+
+from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, opened
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.handler.dead_letters import replayed as replayed_headers
+from kunicorn.settings import Settings
+from kunicorn.text import json_bytes, printable, shown_bytes
+
+_REMEMBER_EVERY = 1_000
+_ON_THEIR_WAY = 10_000
+"""Below librdkafka's own limit (`queue.buffering.max.messages`), where it refuses more."""
+_FLUSH_SECONDS = 120.0
+
+
+class NotAllReplayed(ServiceError):
+    """Some letters were refused by their topics; they are not remembered as replayed."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+@dataclass(slots=True)
+class Plan:
+    """What would be sent, and what not."""
+
+    chosen: set[tuple[int, int]] = field(default_factory=set)
+    """Partition and offset of each letter to send."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By topic and error type."""
+    left: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Letters by partition that are not yet replayed, chosen or not."""
+    replayed: int = 0
+    foreign: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """For the person who decides."""
+        yield f"to send back: {len(self.chosen)}"
+        for (topic, error), count in sorted(self.counts.items()):
+            yield f"{count:>8}  {error}  to {topic}"
+        if self.left_out:
+            yield f"{self.left_out:>8}  left out by the filters"
+        if self.replayed:
+            yield f"{self.replayed:>8}  replayed before; --from-beginning repeats them"
+        if self.foreign:
+            yield f"{self.foreign:>8}  no dead letters of kunicorn's, passed over"
+
+    @property
+    def left_out(self) -> int:
+        """Letters that are not yet replayed and were not asked for."""
+        return sum(map(len, self.left.values())) - len(self.chosen)
+
+    def told(self, sent: int) -> dict[str, Any]:
+        """For a program, with how many of them were delivered."""
+        return {
+            "planned": [
+                {"topic": topic, "error": error, "records": count}
+                for (topic, error), count in sorted(self.counts.items())
+            ],
+            "left_out": self.left_out,
+            "replayed_before": self.replayed,
+            "foreign": self.foreign,
+            "sent": sent,
+        }
+
+
+def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], limit: int | None) -> Plan:
+    """Look through the topic. Raises `ConfigError` where a letter's topic is not there any more."""
+    found = Plan()
+    for letter in topic.letters():
+        if letter.told is None:
+            found.foreign += 1
+        elif letter.offset in done[letter.partition]:
+            found.replayed += 1
+        else:
+            found.left[letter.partition].add(letter.offset)
+            if selection.takes(letter.told, letter.record.key) and (limit is None or len(found.chosen) < limit):
+                found.chosen.add((letter.partition, letter.offset))
+                found.counts[letter.told.topic, letter.told.cause.type] += 1
+    if gone := sorted({name for name, _ in found.counts if not topic.partitions_of(name)}):
+        raise ConfigError(f"topic {gone[0]!r}, where letters came from, does not exist any more: filter by --topic")
+    return found
+
+
+def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Callable[[], None]) -> int:
+    """Send what is planned; how many were delivered. `sent` is called for each. Raises `NotAllReplayed`."""
+    sending = _Sending(topic, topic.producer(), done, sent)
+    starts = {number: end for number, (_, end) in topic.bounds.items()}
+    starts |= {number: min(o for n, o in plan.chosen if n == number) for number in {n for n, _ in plan.chosen}}
+    try:
+        for letter in topic.letters(starts):
+            if (letter.partition, letter.offset) in plan.chosen:
+                sending.send(letter)
+                if sending.sent % _REMEMBER_EVERY == 0:
+                    sending.remember(plan)
+    finally:
+        # A Ctrl-C, too: what was delivered by then is remembered.
+        sending.remember(plan)
+    if sending.refused:
+        (why, count), *_ = sending.refused.most_common(1)
+        raise NotAllReplayed(f"{sum(sending.refused.values())} letters were refused, {count} of them: {why}")
+    return sending.delivered
+
+
+class _Sending:
+    def __init__(
+        self, topic: LettersTopic, producer: Producer, done: dict[int, Replayed], told: Callable[[], None]
+    ) -> None:
+        self.sent = self.delivered = 0
+        self.refused: Counter[str] = Counter()
+        self._topic = topic
+        self._producer = producer
+        self._done = done
+        self._told = told
+        self._partitions: dict[str, int] = {}
+
+    def send(self, letter: Found) -> None:
+        """To the partition it came from, as long as that exists: whatever partitioner its producer had."""
+        told, record = letter.told, letter.record
+        assert told is not None
+        if told.topic not in self._partitions:
+            self._partitions[told.topic] = self._topic.partitions_of(told.topic)
+        more: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}
+        if told.partition < self._partitions[told.topic]:
+            more["partition"] = told.partition
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            self._hear(letter, error)
+
+        headers: list[tuple[str, str | bytes | None]] = list(replayed_headers(told))
+        if len(self._producer) >= _ON_THEIR_WAY:
+            self._producer.flush(_FLUSH_SECONDS)
+        self._producer.produce(told.topic, record.value, record.key, headers=headers, on_delivery=delivered, **more)
+        self.sent += 1
+        self._producer.poll(0)
+
+    def _hear(self, letter: Found, error: KafkaError | None) -> None:
+        if error is not None:
+            self.refused[error.str()] += 1
+            return
+        self.delivered += 1
+        self._done[letter.partition].add(letter.offset)
+        self._told()
+
+    def remember(self, plan: Plan) -> None:
+        """Wait for what is on its way, then commit for the side group."""
+        self._producer.flush(_FLUSH_SECONDS)
+        for number, (_, end) in self._topic.bounds.items():
+            self._done[number].settle(plan.left[number], end)
+        self._topic.remember(self._done)
+
+
+def summary(topic: str, letters: Iterable[Found], latest: int) -> Iterator[str]:
+    """Counts by where from and why, times, the latest letters, and what is no letter of ours."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    foreign: Counter[str] = Counter()
+    last: deque[Found] = deque(maxlen=latest)
+    times: list[int] = []
+    for found in letters:
+        if found.told is None:
+            foreign[found.why] += 1
+            continue
+        counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
+        times = [min([found.told.time_ms, *times]), max([found.told.time_ms, *times])]
+        last.append(found)
+    total = sum(counts.values())
+    span = f", {_time(times[0])} to {_time(times[1])}" if times else ""
+    yield f"{topic}: {total} dead letter{'' if total == 1 else 's'}{span}"
+    for (error, source, partition), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        yield f"{count:>8}  {error}  {source}-{partition}"
+    for why, count in foreign.items():
+        yield f"{count:>8}  no dead letters of kunicorn's: {why}"
+    if last:
+        yield "the latest, for `kunicorn dlq show`:"
+    for found in last:
+        told = found.told
+        assert told is not None
+        source = f"{told.topic}-{told.partition}@{told.offset}"
+        error = f"{told.cause.type}: {_one_line(told.cause.message)}"
+        yield f"  {found.partition}@{found.offset}  {_time(told.time_ms)}  {source}  {error}"
+
+
+def summary_json(topic: str, letters: Iterable[Found], latest: int) -> str:
+    """The same for a program."""
+    counts: Counter[tuple[str, str, int]] = Counter()
+    foreign = 0
+    last: deque[Found] = deque(maxlen=latest)
+    for found in letters:
+        if found.told is None:
+            foreign += 1
+        else:
+            counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
+            last.append(found)
+    groups = [
+        {"error": error, "topic": source, "partition": partition, "count": count}
+        for (error, source, partition), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    told = {"topic": topic, "letters": sum(counts.values()), "foreign": foreign, "groups": groups}
+    return json.dumps({**told, "latest": [_plain(found) for found in last]}, ensure_ascii=False)
+
+
+def one(topic: LettersTopic, place: str) -> Found:
+    """The letter at "partition@offset". Raises `ConfigError`."""
+    number, at, offset = place.partition("@")
+    if not (at and number.isdecimal() and offset.isdecimal()):
+        raise ConfigError(f"{place!r} is not the place of a letter; `kunicorn dlq list` shows them, such as 0@12")
+    first, end = topic.bounds.get(int(number), (0, 0))
+    if first <= int(offset) < end:
+        ends = {other: bound[1] for other, bound in topic.bounds.items() if other != int(number)}
+        for found in topic.letters({**ends, int(number): int(offset)}):
+            if found.offset == int(offset):
+                return found
+            break
+    raise ConfigError(f"there is no record at {place} of {topic.name!r}: it has {_shown_bounds(topic)}")
+
+
+def _shown_bounds(topic: LettersTopic) -> str:
+    return ", ".join(f"{number}@{first} to {number}@{end - 1}" if end > first else f"nothing in {number}"
+                     for number, (first, end) in topic.bounds.items())  # fmt: skip
+
+
+def whole(found: Found) -> Iterator[str]:
+    """One letter for a person."""
+    record, told = found.record, found.told
+    if told is None:
+        yield f"no dead letter of kunicorn's: {found.why}"
+    else:
+        yield f"from      {told.topic}-{told.partition}@{told.offset}, group {told.group}"
+        yield f"given up  {_time(told.time_ms)} after {told.cause.attempts} attempts, {told.replays} replays before"
+        yield f"error     {told.cause.type}: {_one_line(told.cause.message)}"
+        yield from (f"          {printable(line)}" for line in told.cause.stack.splitlines())
+    yield f"timestamp {_time(record.timestamp) if record.timestamp is not None else 'none'}"
+    yield f"key       {shown_bytes(record.key)}"
+    for name, value in told.headers if told is not None else record.headers:
+        yield f"header    {printable(name)}: {shown_bytes(value)}"
+    yield f"value     {shown_bytes(record.value)}"
+
+
+def as_json(found: Found) -> str:
+    """One letter for a program; bytes that are not UTF-8 are base64."""
+    return json.dumps(_plain(found), ensure_ascii=False)
+
+
+def _plain(found: Found) -> dict[str, Any]:
+    record, told = found.record, found.told
+    letter: dict[str, Any] = {
+        "place": f"{found.partition}@{found.offset}",
+        "timestamp": record.timestamp,
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+        "headers": [[name, json_bytes(value)] for name, value in (told.headers if told else record.headers)],
+    }
+    if told is not None:
+        letter |= {"topic": told.topic, "partition": told.partition, "offset": told.offset, "group": told.group}
+        letter |= {"error": told.cause.type, "message": told.cause.message, "stack": told.cause.stack}
+        letter |= {"attempts": told.cause.attempts, "time": told.time_ms, "replays": told.replays}
+    return letter
+
+
+def _one_line(text: str) -> str:
+    return printable(text.splitlines()[0] if text else "")[:200]
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def run(
+    settings: Settings,
+    selection: Selection,
+    limit: int | None,
+    *,
+    from_beginning: bool,
+    confirm: Callable[[], bool],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Plan, have it confirmed, send; what was done, for a program. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
+    with opened(settings) as topic:
+        done = topic.replayed()
+        nothing = {number: Replayed() for number in topic.bounds}
+        planned = plan(topic, selection, nothing if from_beginning else done, limit)
+        say("\n".join(planned.lines()))
+        if not planned.chosen:
+            return planned.told(0)
+        if not confirm():
+            raise ConfigError("nothing was sent")
+        # On standard error, and only on a terminal: a log of a job wants the result alone.
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("sending", total=len(planned.chosen))
+            delivered = replay(topic, planned, done, lambda: bar.advance(task))
+        say(f"sent back and acknowledged: {delivered}")
+        return planned.told(delivered)

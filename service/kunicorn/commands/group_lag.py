@@ -1,0 +1,206 @@
+"""Where a group stands and how far behind it is, asked of the brokers. Joins nothing, changes nothing.
+
+Where a group stands: its committed offsets beside the logs they point into. Joins nothing, changes nothing.
+
+How old the oldest unhandled records are: one record of each partition is read, at its committed offset.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as Coordinates
+
+from kunicorn.clients.config import consumer_properties
+from kunicorn.clients.session import REQUEST_TIMEOUT, Visit
+from kunicorn.errors import ConfigError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.group.protocol import Committed, LogOffset
+from kunicorn.handler.record import Record
+from kunicorn.ipc.messages import Token
+from kunicorn.kafka.admin import EARLIEST, LATEST, Described, DescribedMember, IsolationLevel, list_offsets
+from kunicorn.kafka.codec import describe
+from kunicorn.kafka.metadata import Metadata
+from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One partition. Offsets are the next one to read; None: not known, or there is none."""
+
+    tp: TopicPartition
+    committed: int | None
+    first: int | None
+    """Where the log begins."""
+    end: int | None
+    """High watermark, or last stable offset with `isolation_level = "read_committed"`."""
+    member: DescribedMember | None = None
+    """Whose it is now."""
+    problem: str | None = None
+    """Why something is not known."""
+
+    @property
+    def lag(self) -> int | None:
+        """Records that a restart would handle at most; without a committed offset it is not known."""
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - max(self.committed, self.first or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """A group and its partitions: those of the subscribed topics, and those it has committed besides."""
+
+    group_id: str
+    state: str
+    """As the coordinator names it: Stable, Empty, …; "none" where there is no such group."""
+    members: tuple[DescribedMember, ...]
+    partitions: tuple[Standing, ...]
+
+
+def look(visit: Visit) -> GroupStanding:
+    """Ask coordinator and leaders. Blocks.
+
+    Raises `ConfigError` with [assign], or where nothing is there; `FatalGroupError` where the group refuses.
+    """
+    if visit.settings.assigned:
+        raise ConfigError(
+            "there is no group: these settings assign partitions by name, and commit nothing; see [assign]"
+        )
+    group = visit.described()
+    committed = visit.ask(visit.group.committed) if not group.error else {}
+    topics = subscribed(visit, {tp.topic for tp, found in committed.items() if found.offset != NO_OFFSET})
+    partitions = {TopicPartition(t, n) for t in topics for n in visit.cluster.metadata.topics[t].partitions}
+    firsts, ends = (_log_offsets(visit, dict.fromkeys(partitions, at)) for at in (EARLIEST, LATEST))
+    held = {tp: member for member in group.members for tp in member.partitions}
+    every = partitions | {tp for tp, found in committed.items() if found.offset != NO_OFFSET}
+    rows = tuple(_standing(tp, committed.get(tp), firsts.get(tp), ends.get(tp), held.get(tp)) for tp in sorted(every))
+    return GroupStanding(visit.group_id, _state(group), tuple(group.members), rows)
+
+
+def subscribed(visit: Visit, besides: Collection[str] = ()) -> list[str]:
+    """Names of the topics that the settings mean, and of those `besides` that exist. Raises `ConfigError` for one that
+    is missing."""
+    wanted = visit.settings.subscribed_topics
+    patterns = [topic for topic in wanted if topic.startswith("^")]
+    asked = None if patterns else {*wanted, *besides}
+    metadata = visit.ask(lambda: visit.cluster.refresh(asked))
+    for name in wanted:
+        if not name.startswith("^"):
+            _refuse_missing(name, metadata)
+    matching = {name for name in metadata.topics if any(re.match(pattern, name) for pattern in patterns)}
+    named = matching.union(besides, (name for name in wanted if not name.startswith("^")))
+    return sorted(name for name in named if name in metadata.topics and metadata.topics[name].partitions)
+
+
+def at_time(visit: Visit, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
+    """The first offset of each partition whose record is not older; the log's end where all are.
+
+    Raises `ConfigError` where a leader does not answer: an offset that is guessed would be lost records.
+    """
+    found = _log_offsets(visit, dict.fromkeys(partitions, timestamp_ms))
+    older = [tp for tp, answer in found.items() if not answer.error and answer.offset == NO_OFFSET]
+    answers = {**found, **_log_offsets(visit, dict.fromkeys(older, LATEST))}
+    for tp, answer in answers.items():
+        if answer.error:
+            raise ConfigError(f"{tp}: its leader cannot look up a time: {describe(answer.error)}; try again")
+    return {tp: answer.offset for tp, answer in answers.items()}
+
+
+def _log_offsets(visit: Visit, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+    level = IsolationLevel[visit.settings.kafka.isolation_level.upper()]
+    return visit.ask(lambda: list_offsets(visit.cluster, queries, level, REQUEST_TIMEOUT)) if queries else {}
+
+
+def _refuse_missing(name: str, metadata: Metadata) -> None:
+    topic = metadata.topics.get(name)
+    error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if error:
+        remedy = _REMEDIES.get(error, "ask whoever runs the cluster")
+        raise ConfigError(f"topic {name!r}: {describe(error)}; {remedy}")
+
+
+_REMEDIES: Mapping[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
+}
+
+
+def _state(group: Described) -> str:
+    return "none" if group.error == ErrorCode.GROUP_ID_NOT_FOUND else group.state
+
+
+def _standing(
+    tp: TopicPartition,
+    committed: Committed | None,
+    first: LogOffset | None,
+    end: LogOffset | None,
+    member: DescribedMember | None,
+) -> Standing:
+    errors = [answer.error for answer in (committed, first, end) if answer is not None and answer.error]
+    problem = describe(errors[0]) if errors else None if end is not None else "this partition does not exist any more"
+    return Standing(
+        tp,
+        committed.offset if committed is not None and committed.offset != NO_OFFSET else None,
+        first.offset if first is not None and not first.error else None,
+        end.offset if end is not None and not end.error else None,
+        member,
+        problem,
+    )
+
+
+_SMALL: Mapping[str, str | int] = {
+    "queued.min.messages": 1,
+    "max.partition.fetch.bytes": 16_384,
+    "fetch.max.bytes": 1_048_576,
+    "message.max.bytes": 1_048_576,
+    "log_level": 0,
+}
+"""One record of each partition is wanted, not what a worker would prefetch."""
+
+
+def timestamps(
+    settings: Settings, token: Token | None, offsets: Mapping[TopicPartition, int], within: float
+) -> dict[TopicPartition, int]:
+    """Milliseconds since 1970 of the first record from each offset on. Joins no group, commits nothing. Blocks.
+
+    A partition is missing whose record did not come `within` seconds or carries no time. Raises `ConfigError`.
+    """
+    if not offsets:
+        return {}
+    consumer = reader(settings, token, f"{settings.kafka.client_id}-lag", _SMALL)
+    found: dict[TopicPartition, int] = {}
+    missing = set(offsets)
+    try:
+        consumer.assign([Coordinates(tp.topic, tp.partition, offset) for tp, offset in offsets.items()])
+        deadline = time.monotonic() + within
+        while missing and time.monotonic() < deadline:
+            for message in consumer.consume(500, 0.2):
+                if message.error() is not None:
+                    continue
+                record = Record.of(message)
+                tp = TopicPartition(record.topic, record.partition)
+                if tp in missing:
+                    missing.discard(tp)
+                    consumer.incremental_unassign([Coordinates(*tp)])
+                    if record.timestamp is not None:
+                        found[tp] = record.timestamp
+    finally:
+        consumer.close()
+    return found
+
+
+def reader(settings: Settings, token: Token | None, client_id: str, more: Mapping[str, str | int]) -> Consumer:
+    """A consumer that joins nothing, with the workers' properties and `more`. Raises `ConfigError`."""
+    own: dict[str, object] = {**consumer_properties(settings, client_id), **more}
+    if token is not None:
+        own["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
+    try:
+        return Consumer(own)
+    except KafkaException as error:
+        raise ConfigError(f"the Kafka client refuses its properties: {error.args[0].str()}; see [kafka]") from error

@@ -1,0 +1,73 @@
+"""`kunicorn leave`: takes the slot of a static member from it that will not come back (KIP-345).
+
+A static member that dies keeps its partitions until its session times out, and one that is stopped sends no LeaveGroup
+on purpose. Whoever scales a StatefulSet down for good frees the partitions with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kunicorn.clients.session import visiting
+from kunicorn.commands.offsets import member_json
+from kunicorn.errors import ConfigError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.kafka.admin import Described, DescribedMember
+from kunicorn.settings import Settings
+from kunicorn.text import as_json_text
+
+_PARTITIONS_SHOWN = 20
+
+Say = Callable[[str], None]
+Confirm = Callable[[], bool]
+"""Whether the person who saw what was said wants it done. May block."""
+
+
+def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, as_json: bool = False) -> None:
+    """Show the static member, have it confirmed, remove it. With `as_json` say nothing before it is done. Blocks.
+
+    Raises `ConfigError` if there is nothing to remove, nobody confirmed or no broker answers; `FatalGroupError` if the
+    group refuses.
+    """
+    if settings.assigned:
+        raise ConfigError("there is no group to leave: these settings assign partitions by name; see [assign]")
+    group_id = settings.group.id
+    with visiting(settings, "see whether the member is still there") as visit:
+        group = visit.described()
+        member = _static_member(group, group_id, instance_id)
+        for line in () if as_json else _shown(group, group_id, member):
+            say(line)
+        if not confirm():
+            raise ConfigError("nothing was removed")
+        error = visit.ask(lambda: visit.group.remove(member, "removed by kunicorn leave"))
+        if error:
+            raise visit.refused(error, f"static member {instance_id!r} was not removed")
+    if as_json:
+        say(as_json_text({"group": group_id, "removed": member_json(member)}))
+    else:
+        say(f"static member {instance_id} is removed: the others take its partitions over")
+
+
+def _static_member(group: Described, group_id: str, instance_id: str) -> DescribedMember:
+    if group.error == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise ConfigError(f"there is no group {group_id!r} on this cluster: correct group.id")
+    for member in group.members:
+        if member.instance_id == instance_id:
+            return member
+    static = sorted(member.instance_id for member in group.members if member.instance_id is not None)
+    there_are = f"its static members are {', '.join(static)}" if static else "it has no static members"
+    raise ConfigError(
+        f"group {group_id!r} has no static member {instance_id!r}: {there_are}; correct --instance, or it has left"
+    )
+
+
+def _shown(group: Described, group_id: str, member: DescribedMember) -> list[str]:
+    partitions = sorted(member.partitions)
+    listed = " ".join(map(str, partitions[:_PARTITIONS_SHOWN])) + (" …" if len(partitions) > _PARTITIONS_SHOWN else "")
+    return [
+        f"group      {group_id}: {group.state}, {len(group.members)} members",
+        f"member     {member.instance_id}: {member.member_id}",
+        f"client     {member.client_id} at {member.host.removeprefix('/')}",
+        f"partitions {len(partitions)}: {listed}".rstrip(": "),
+        "Removing it starts a rebalance. If its process still runs, it loses its partitions, uncommitted, and rejoins.",
+    ]

@@ -1,0 +1,416 @@
+"""`kunicorn offsets`: where a group stands, and how to put it elsewhere.
+
+One command about offsets with a person or a script before it: look, plan, and only with --execute act.
+
+What a reset of offsets would do, partition by partition. Pure; looked at before anything is done.
+
+Where `kunicorn offsets reset` is to put a group, as the command line says it. Pure.
+
+The names are those of Kafka's own `kafka-consumer-groups.sh --reset-offsets`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
+
+from kunicorn.clients.session import Visit, visiting
+from kunicorn.commands.group_lag import GroupStanding, Standing, at_time, look
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.kafka.admin import DescribedMember
+from kunicorn.kafka.codec import describe
+from kunicorn.positions import TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.settings.assign import partitions_named
+from kunicorn.text import as_json_text, moment, printable, table
+
+
+@dataclass(frozen=True, slots=True)
+class ToEarliest:
+    """Where the log begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToLatest:
+    """Where the log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToDatetime:
+    """The first record that is not older."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """So many records on, or back where it is negative."""
+
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToOffset:
+    """The same offset in every partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """An offset of its own for each partition."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+Target = ToEarliest | ToLatest | ToDatetime | ShiftBy | ToOffset | FromFile
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command line; exactly one says where to."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_datetime: str | None = None
+    shift_by: int | None = None
+    to_offset: int | None = None
+    from_file: Path | None = None
+
+    def target(self, now_ms: int) -> Target:
+        """The one that is given. Raises `ConfigError` for none, for several, and for values that mean nothing."""
+        values = {name: getattr(self, name) for name in _NAMES}
+        # By identity: 0 equals False, and is an offset.
+        given = [name for name, value in values.items() if value is not None and value is not False]
+        if len(given) != 1:
+            said = " and ".join(map(_NAMES.__getitem__, given)) or "nothing"
+            raise ConfigError(f"say exactly one of {', '.join(_NAMES.values())} (given: {said})")
+        if self.to_datetime is not None:
+            return ToDatetime(moment("--to-datetime", self.to_datetime, now_ms))
+        if self.shift_by is not None:
+            return ShiftBy(self.shift_by)
+        if self.to_offset is not None:
+            return ToOffset(self.to_offset)
+        if self.from_file is not None:
+            return FromFile(read_file(self.from_file))
+        return ToEarliest() if self.to_earliest else ToLatest()
+
+
+_NAMES: Mapping[str, str] = {
+    "to_earliest": "--to-earliest",
+    "to_latest": "--to-latest",
+    "to_datetime": "--to-datetime",
+    "shift_by": "--shift-by",
+    "to_offset": "--to-offset",
+    "from_file": "--from-file",
+}
+
+
+def chosen(partitions: Collection[TopicPartition], named: Sequence[str]) -> list[TopicPartition]:
+    """Those of `partitions` that "orders", "orders:7" or "orders:0-3" name; all, where nothing is named.
+
+    Raises `ConfigError` for a name that means none of them.
+    """
+    if not named:
+        return sorted(partitions)
+    found: set[TopicPartition] = set()
+    for item in named:
+        try:
+            topic, numbers = partitions_named(item)
+        except ValueError as error:
+            raise ConfigError(f"--topic {item!r}: {error}") from None
+        meant = {tp for tp in partitions if tp.topic == topic and (numbers is None or tp.partition in numbers)}
+        if not meant or (numbers is not None and len(meant) < len(numbers)):
+            there_are = ", ".join(sorted({tp.topic for tp in partitions}))
+            raise ConfigError(f"--topic {item!r} names partitions that the group does not consume; it has {there_are}")
+        found |= meant
+    return sorted(found)
+
+
+def read_file(path: Path) -> Mapping[TopicPartition, int]:
+    """Lines of topic,partition,offset as Kafka's `--export` writes them, or the JSON of `kunicorn offsets show --json`.
+
+    Raises `ConfigError` naming the line. Blocks on the disk.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--from-file {path} cannot be read: {error}") from error
+    offsets = _from_json(path, text) if text.lstrip().startswith("{") else _from_csv(path, text.splitlines())
+    if not offsets:
+        raise ConfigError(f"--from-file {path} names no partition; write lines such as orders,0,1234")
+    return offsets
+
+
+def _from_csv(path: Path, lines: Iterable[str]) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(lines), 1):
+        cells = [cell.strip().strip('"') for cell in row]
+        if not any(cells) or cells[0].startswith("#"):
+            continue
+        if len(cells) != 3 or not (cells[1].isdecimal() and cells[2].isdecimal()):
+            raise ConfigError(f"--from-file {path}, line {number}: not topic,partition,offset, such as orders,0,1234")
+        tp = TopicPartition(cells[0], int(cells[1]))
+        if tp in offsets:
+            raise ConfigError(f"--from-file {path}, line {number}: {tp} is named twice")
+        offsets[tp] = int(cells[2])
+    return offsets
+
+
+def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:
+    try:
+        rows = json.loads(text)["partitions"]
+        found = {TopicPartition(str(row["topic"]), int(row["partition"])): row["committed"] for row in rows}
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"--from-file {path} is not what `kunicorn offsets show --json` writes: {error}") from error
+    return {tp: offset for tp, offset in found.items() if isinstance(offset, int) and offset >= 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition's committed offset, now and then."""
+
+    tp: TopicPartition
+    now: int | None
+    then: int
+    note: str = ""
+
+    @property
+    def effect(self) -> str:
+        """In records: what would be handled again, or never."""
+        if self.now is None or self.now == self.then:
+            return "" if self.now is None else "stays"
+        records = abs(self.then - self.now)
+        return f"{records:,} {'skipped' if self.then > self.now else 'again'}"
+
+
+def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicPartition, int]) -> list[Move]:
+    """A move for each of `standings`. `found`: the offsets at the time of `ToDatetime`.
+
+    An offset outside of the log is kept within it: a consumer would be reset from there by its policy. Raises
+    `ConfigError` where a partition's log is not known.
+    """
+    moves = []
+    for standing in standings:
+        if standing.first is None or standing.end is None:
+            why = standing.problem or "its leader does not answer"
+            raise ConfigError(f"{standing.tp}: {why}; leave it out with --topic, or try again")
+        wanted = _wanted(target, standing, found)
+        if wanted is None:
+            continue
+        then = min(max(wanted, standing.first), standing.end)
+        note = "" if then == wanted else f"{wanted:,} is not in the log ({standing.first:,} to {standing.end:,})"
+        moves.append(Move(standing.tp, standing.committed, then, note))
+    return moves
+
+
+def _wanted(target: Target, standing: Standing, found: Mapping[TopicPartition, int]) -> int | None:
+    match target:
+        case ToEarliest():
+            return standing.first
+        case ToLatest():
+            return standing.end
+        case ToDatetime():
+            return found[standing.tp]
+        case ToOffset(offset):
+            return offset
+        case FromFile(offsets):
+            return offsets.get(standing.tp)
+        case ShiftBy(records):
+            if standing.committed is None:
+                raise ConfigError(f"{standing.tp} has no committed offset to shift; use --to-earliest or --to-offset")
+            return max(0, standing.committed + records)
+        case _:
+            assert_never(target)
+
+
+def lines(moves: Sequence[Move]) -> Iterator[str]:
+    """For the person who decides."""
+    head = ("partition", "committed", "then", "records", "note")
+    yield from table(head, [(str(move.tp), move.now, move.then, move.effect, move.note or " ") for move in moves])
+    again = sum(max(0, move.now - move.then) for move in moves if move.now is not None)
+    skipped = sum(max(0, move.then - move.now) for move in moves if move.now is not None)
+    yield f"{len(moves)} partitions: {again:,} offsets would be handled again, {skipped:,} never"
+
+
+Say = Callable[[str], None]
+_METADATA = "kunicorn offsets reset"
+"""Stored beside the offsets, for whoever wonders later."""
+
+
+class NotAllReset(ServiceError):
+    """Some partitions keep their offset."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+def show(settings: Settings, say: Say, *, as_json: bool) -> None:
+    """Print where the group stands. Raises `ConfigError`, `FatalGroupError`."""
+    with visiting(settings) as visit:
+        group = look(visit)
+    if as_json:
+        say(as_json_text(_group_json(group)))
+        return
+    for line in _shown(group):
+        say(line)
+
+
+def export(settings: Settings, say: Say) -> None:
+    """Print the committed offsets as `--from-file` reads them."""
+    with visiting(settings) as visit:
+        group = look(visit)
+    for each in group.partitions:
+        if each.committed is not None:
+            say(f"{each.tp.topic},{each.tp.partition},{each.committed}")
+
+
+def reset(
+    settings: Settings, options: Options, topics: Sequence[str], say: Say, *, execute: bool, as_json: bool
+) -> None:
+    """Show the plan; with `execute` commit it.
+
+    Raises `ConfigError` for options that mean nothing and for a group that has members, `NotAllReset` where the broker
+    refuses single partitions.
+    """
+    target = options.target(time.time_ns() // 1_000_000)
+    with visiting(settings, "look at the offsets, then try again") as visit:
+        group = look(visit)
+        moves = _moves(visit, target, group, topics)
+        if not as_json:
+            say(f"group {group.group_id}: {group.state}, {len(group.members)} members")
+            for line in lines(moves):
+                say(line)
+            if kept := settings.retry_topics.keys() - {move.tp.topic for move in moves}:
+                # Going back would repeat retries, going on would lose records that wait for theirs.
+                say(f"retry topics stay where they are unless --topic names them: {', '.join(sorted(kept))}")
+        if execute:
+            _refuse_while_alive(group)
+            _commit(visit, moves)
+    if as_json:
+        say(as_json_text({"group": group.group_id, "executed": execute, "partitions": [_move_json(m) for m in moves]}))
+    elif execute:
+        say(f"done: {len(moves)} offsets are committed; the group goes on there when it is started")
+    else:
+        say("nothing was changed; --execute does it" + (_warning(group) if group.members else ""))
+
+
+def _moves(visit: Visit, target: Target, group: GroupStanding, topics: Sequence[str]) -> list[Move]:
+    known = {each.tp: each for each in group.partitions}
+    named = bool(topics) or isinstance(target, FromFile)
+    wanted = chosen([tp for tp in known if named or tp.topic not in visit.settings.retry_topics], topics)
+    if isinstance(target, FromFile):
+        if strangers := sorted(tp for tp in target.offsets if tp not in known):
+            raise ConfigError(
+                f"--from-file names {strangers[0]}, which the group does not consume; correct group.topics"
+            )
+        wanted = [tp for tp in wanted if tp in target.offsets]
+    found = at_time(visit, wanted, target.timestamp_ms) if isinstance(target, ToDatetime) else {}
+    moves = planned(target, [known[tp] for tp in wanted], found)
+    if not moves:
+        raise ConfigError("this means no partition of the group; correct --topic or --from-file")
+    return moves
+
+
+def _refuse_while_alive(group: GroupStanding) -> None:
+    """A running consumer would go on where it is and commit over the reset."""
+    if group.members:
+        named = "; ".join(_member(member) for member in group.members[:5])
+        more = f" and {len(group.members) - 5} more" if len(group.members) > 5 else ""
+        raise ConfigError(f"nothing was changed: group {group.group_id!r} has members, stop them first: {named}{more}")
+
+
+def _member(member: DescribedMember) -> str:
+    name = member.instance_id or member.member_id
+    return printable(
+        f"{name} ({member.client_id} at {member.host.removeprefix('/')}, {len(member.partitions)} partitions)"
+    )
+
+
+def _warning(group: GroupStanding) -> str:
+    return f", once its {len(group.members)} members are stopped: {'; '.join(map(_member, group.members[:5]))}"
+
+
+def _commit(visit: Visit, moves: Sequence[Move]) -> None:
+    answers = visit.ask(lambda: visit.group.reset({move.tp: move.then for move in moves}, _METADATA))
+    refused = {move.tp: answers.get(move.tp, ErrorCode.UNKNOWN_SERVER_ERROR) for move in moves}
+    refused = {tp: error for tp, error in refused.items() if error}
+    if not refused:
+        return
+    tp, error = next(iter(refused.items()))
+    if error == ErrorCode.UNKNOWN_MEMBER_ID:
+        raise ConfigError(f"group {visit.group_id!r} has got members meanwhile and refuses: stop them first")
+    if error == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        raise visit.refused(error, "its offsets may not be changed")
+    raise NotAllReset(
+        f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {describe(error)}; the others are set"
+    )
+
+
+# -- what is printed -------------------------------------------------------------------------------------------------
+
+
+def _shown(group: GroupStanding) -> Iterator[str]:
+    yield f"group {group.group_id}: {group.state}, {len(group.members)} members"
+    head = ("topic", "partition", "committed", "log start", "log end", "lag", "member", "note")
+    yield from table(head, map(_row, group.partitions))
+
+
+def _row(each: Standing) -> tuple[str | int | None, ...]:
+    owner = each.member.instance_id or each.member.client_id if each.member is not None else None
+    offsets = (each.committed, each.first, each.end, each.lag)
+    return (each.tp.topic, each.tp.partition, *offsets, owner, each.problem or _note(each))
+
+
+def _note(each: Standing) -> str:
+    if each.committed is not None and each.first is not None and each.committed < each.first:
+        return f"{each.first - each.committed:,} offsets are not in the log any more"
+    if each.committed is not None and each.end is not None and each.committed > each.end:
+        return "beyond the end: the log was truncated, or the topic created anew"
+    return " "
+
+
+def _group_json(group: GroupStanding) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "members": [member_json(member) for member in group.members],
+        "partitions": [standing_json(each) for each in group.partitions],
+    }
+
+
+def member_json(member: DescribedMember) -> dict[str, Any]:
+    """One member for a program."""
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host.removeprefix("/"),
+        "partitions": [str(tp) for tp in member.partitions],
+    }
+
+
+def standing_json(each: Standing) -> dict[str, Any]:
+    """One partition for a program."""
+    return {
+        **_tp_json(each.tp),
+        "committed": each.committed,
+        "log_start": each.first,
+        "log_end": each.end,
+        "lag": each.lag,
+        "member_id": each.member.member_id if each.member is not None else None,
+        "problem": each.problem,
+    }
+
+
+def _move_json(move: Move) -> dict[str, Any]:
+    return {**_tp_json(move.tp), "committed": move.now, "then": move.then, "note": move.note}
+
+
+def _tp_json(tp: TopicPartition) -> dict[str, Any]:
+    return {"topic": tp.topic, "partition": tp.partition}

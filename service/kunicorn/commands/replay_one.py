@@ -1,0 +1,233 @@
+"""`kunicorn replay-one`: one real record through the handler, at one's desk.
+
+One record through the handler, as a worker would call it, in this process; and what came of it, in words.
+
+Finding one record, and saying why there is none at an offset.
+
+`kunicorn replay-one`: one real record through the handler at one's desk. No group is joined, nothing is committed or
+sent; what the handler itself does is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pdb  # noqa: T100 - it is what --pdb asks for
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import Message
+
+from kunicorn.clients.config import consumer_properties
+from kunicorn.clients.range_reader import Damaged, fetch
+from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.handler.load import user_traceback
+from kunicorn.handler.outcome import Outcome as Said
+from kunicorn.handler.record import Record
+from kunicorn.ipc.messages import Token
+from kunicorn.kafka.admin import EARLIEST, LATEST, list_offsets
+from kunicorn.kafka.codec import describe
+from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.positions import TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.testing.bench import Bench
+from kunicorn.testing.memory import GivenRecord
+from kunicorn.testing.outcome import Handled, Run
+from kunicorn.text import json_bytes, printable, shown_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of it."""
+
+    record: Record
+    run: Run
+    seconds: float
+
+    @property
+    def handled(self) -> Handled:
+        """The record's own part."""
+        return self.run.records[0]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the handler raised, other than an outcome."""
+        return next((each for each in self.run.errors if not isinstance(each, Said)), None)
+
+
+def replay(settings: Settings, message: Message, *, debug: bool = False) -> Replayed:
+    """Set up, handle once, tear down; with `debug` in the debugger where the handler raises, before the teardown.
+
+    Raises `HandlerLoadError`. What the handler prints goes to standard error. Blocks for as long as the handler does.
+    """
+    record = Record.of(message)
+    # One try shows all there is to see; somebody who steps through the handler must not be interrupted.
+    limits: dict[str, Any] = {"max_attempts": 1, **({"handler_timeout_ms": None} if debug else {})}
+    handler = settings.handler_of(record.topic)
+    rules = tuple(rule.model_copy(update={"max_attempts": 1}) for rule in handler.failures)
+    once = handler.model_copy(update={**limits, "failures": rules})
+    given = GivenRecord(
+        record.value,
+        record.key,
+        tuple(record.headers),
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+    )
+    bench = Bench(
+        settings.model_copy(update={"handler": once, "handlers": ()}), [given], None, post_mortem if debug else None
+    )
+    try:
+        with redirect_stdout(sys.stdout if debug else sys.stderr):
+            bench.work()
+        return Replayed(record, bench.outcome(), bench.took)
+    finally:
+        bench.close()
+
+
+def post_mortem(error: BaseException) -> None:
+    """The debugger, at the line that raised; `up` leads to the handler, `q` goes on."""
+    if isinstance(error, Said):
+        return
+    traceback.print_exception(error)
+    pdb.post_mortem(error.__traceback__)
+
+
+def lines(replayed: Replayed, settings: Settings) -> Iterator[str]:
+    """For a person."""
+    record, handled, error = replayed.record, replayed.handled, replayed.error
+    yield f"record    {record.topic}-{record.partition}@{record.offset}, {_time(record.timestamp)}"
+    yield f"key       {shown_bytes(record.key)}"
+    for name, value in record.headers:
+        yield f"header    {printable(name)}: {shown_bytes(value)}"
+    yield f"value     {shown_bytes(record.value)}"
+    yield f"outcome   {handled.outcome} after {replayed.seconds * 1000:.1f} ms"
+    if error is not None:
+        yield f"error     {type(error).__name__}: {printable(str(error))}"
+        yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
+        if (attempts := settings.handler_of(record.topic).max_attempts) > 1:
+            yield f"then      the service would try it {attempts} times before that"
+    for why in replayed.run.halted.values():
+        yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
+    for letter in replayed.run.dead_letters:
+        yield f"letter    would go to {letter.topic}: {printable(letter.error_type)}: {printable(letter.error)}"
+    yield "nothing was committed or sent"
+
+
+def as_json(replayed: Replayed) -> dict[str, Any]:
+    """For a program."""
+    record, error = replayed.record, replayed.error
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+        "headers": [[name, json_bytes(value)] for name, value in record.headers],
+        "outcome": str(replayed.handled.outcome),
+        "seconds": replayed.seconds,
+        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "traceback": "" if error is None else user_traceback(error),
+        "halted": next(iter(replayed.run.halted.values()), None),
+        "dead_letters": [
+            {"topic": letter.topic, "headers": [[name, json_bytes(value)] for name, value in letter.raw_headers]}
+            for letter in replayed.run.dead_letters
+        ],
+    }
+
+
+def _time(ms: int | None) -> str:
+    if ms is None:
+        return "without a timestamp"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_NEIGHBOURS = 100
+"""Offsets before and behind, for the nearest records where there is none."""
+_PATIENCE = 15.0
+
+
+def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
+    """The record. Blocks for seconds.
+
+    Raises `ConfigError` where there is none: which of topic, partition and offset is wrong, and what there is.
+    """
+    try:
+        with asyncio.Runner() as runner:
+            token = runner.run(fetch_token(settings.kafka))
+            first, end = runner.run(_bounds(settings, token, tp))
+    except AuthenticationFailed as error:
+        raise ConfigError(str(error)) from error
+    except PeerError as error:
+        raise ConfigError(unreached(error)) from error
+    if first >= end:
+        raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")
+    if not first <= offset < end:
+        raise ConfigError(f"{tp} has no offset {offset}: its log has {first} to {end - 1}")
+    around = (*tp, max(first, offset - _NEIGHBOURS), min(end, offset + _NEIGHBOURS))
+    try:
+        records = _fetched(settings, token, around, {})
+    except Damaged as damage:
+        if (found := _at(damage.found, offset)) is None:
+            raise
+        return found
+    found = _at(records, offset)
+    if found is None:
+        raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
+    return found
+
+
+async def _bounds(settings: Settings, token: Token | None, tp: TopicPartition) -> tuple[int, int]:
+    """Where the log begins and ends. Raises `ConfigError`, `PeerError`."""
+    cluster = open_cluster(settings.kafka, token)
+    try:
+        topic = (await cluster.refresh((tp.topic,))).topics.get(tp.topic)
+        error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None or error or not topic.partitions:
+            raise ConfigError(f"topic {tp.topic!r}: {describe(error)}; correct the name, or grant this user READ on it")
+        if tp.partition not in topic.partitions:
+            raise ConfigError(
+                f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{len(topic.partitions) - 1}"
+            )
+        ends = [(await list_offsets(cluster, {tp: at}, 0, REQUEST_TIMEOUT))[tp] for at in (EARLIEST, LATEST)]
+    finally:
+        await cluster.close()
+    if failed := next((each.error for each in ends if each.error), 0):
+        raise ConfigError(f"{tp}: {describe(failed)}; try again")
+    return ends[0].offset, ends[1].offset
+
+
+def _fetched(
+    settings: Settings, token: Token | None, around: tuple[str, int, int, int], more: dict[str, Any]
+) -> list[Message]:
+    own = consumer_properties(settings, f"{settings.kafka.client_id}-replay-one")
+    return fetch({**own, "log_level": 0, **more}, token, [around], _PATIENCE)
+
+
+def _at(records: Sequence[Message], offset: int) -> Message | None:
+    return next((each for each in records if each.offset() == offset), None)
+
+
+def _why(settings: Settings, token: Token | None, around: tuple[str, int, int, int], offset: int) -> str:
+    """A marker, and a record that compaction took, leave the same gap behind; one of a transaction does not."""
+    if settings.kafka.isolation_level == "read_committed":
+        every = _fetched(settings, token, around, {"isolation.level": "read_uncommitted"})
+        if _at(every, offset) is not None:
+            return "belongs to a transaction that was aborted or is still open (kafka.isolation_level hides it)"
+    return "is no record: compaction has removed it, or a transaction's marker stands there"
+
+
+def _nearest(records: Sequence[Message], offset: int) -> str:
+    offsets = sorted(each.offset() or 0 for each in records)
+    before = max((each for each in offsets if each < offset), default=None)
+    after = min((each for each in offsets if each > offset), default=None)
+    near = [f"{each} {word}" for each, word in ((before, "before"), (after, "behind")) if each is not None]
+    return f"the nearest records are {' and '.join(near)}" if near else f"none is within {_NEIGHBOURS} offsets of it"

@@ -1,0 +1,163 @@
+"""`kunicorn status`: what a running service says of itself, asked over HTTP, for a terminal or a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kunicorn.errors import ConfigError
+from kunicorn.settings import Settings
+from kunicorn.text import duration, printable, table
+
+Answer = Mapping[str, Any]
+_TIMEOUT = 5.0
+_LONGEST_ANSWER = 64 * 1024 * 1024
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A service on this machine, or a pod beside us: a proxy for the way out (http_proxy) would not find it."""
+_CLEAR = "\x1b[H\x1b[2J"
+_EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
+
+
+def address(settings: Settings) -> str:
+    """Where a service with these settings answers on this machine. Raises `ConfigError` where it cannot be known."""
+    http = settings.http
+    if not http.enabled:
+        raise ConfigError("the service does not answer over HTTP: http.enabled is false")
+    if http.port == 0:
+        raise ConfigError(
+            "http.port is 0: the service logs the port it took; say it with --url http://127.0.0.1:<port>"
+        )
+    host = "127.0.0.1" if http.host in _EVERYWHERE else http.host
+    return f"http://[{host}]:{http.port}" if ":" in host else f"http://{host}:{http.port}"
+
+
+def ask(url: str) -> Answer:
+    """`/status` of the service at `url`. Blocks for seconds at most. Raises `ConfigError`."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
+    try:
+        with DIRECTLY.open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
+            found = json.loads(answer.read(_LONGEST_ANSWER))
+    except urllib.error.HTTPError as error:
+        raise ConfigError(
+            f"{url}/status answers {error.code}: another service, or an older one; correct --url"
+        ) from error
+    except OSError as error:
+        why = getattr(error, "reason", error)
+        raise ConfigError(
+            f"no service answers at {url}: {why}; is it running here? --url says another place"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{url}/status is not kunicorn's: {error}; correct --url") from error
+    if not isinstance(found, dict) or "partitions" not in found:
+        raise ConfigError(f"{url}/status is not kunicorn's; correct --url")
+    return found
+
+
+def say_status(url: str, say: Callable[[str], None], *, every: float | None, as_json: bool) -> None:
+    """Print it once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks."""
+    before: Answer | None = None
+    while True:
+        began, now = time.monotonic(), ask(url)
+        if as_json:
+            say(json.dumps(now, ensure_ascii=False, indent=None if every is not None else 2))
+        else:
+            clear = _CLEAR if every is not None and sys.stdout.isatty() else ""
+            say(clear + "\n".join(lines(now, before)))
+        if every is None:
+            return
+        before = now
+        time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+def lines(now: Answer, before: Answer | None = None) -> Iterator[str]:
+    """The service on a screen. With an answer of `before`, rates too. Pure."""
+    yield from _head(now)
+    yield ""
+    yield from table(
+        ("worker", "pid", "state", "partitions", "load", "handled", "per s", "restarts", "rss MB", "in hand", "for"),
+        [_worker(worker, rate) for worker, rate in zip(now["workers"], _rates(now, before), strict=True)],
+    )
+    yield ""
+    yield from _partitions(now)
+
+
+def _head(now: Answer) -> Iterator[str]:
+    lag = sum(p["lag"] or 0 for p in now["partitions"])
+    ages = [p["lag_seconds"] for p in now["partitions"] if p["lag_seconds"] is not None]
+    yield f"{now['client_id']} {now['version']}, pid {now['pid']}, up {duration(now['uptime'])}" + (
+        ", stopping" if now["stopping"] else ""
+    )
+    if now["problem"]:
+        yield f"PROBLEM  {printable(now['problem'])}"
+    if (group := now["group"]) is not None:
+        name = group["instance_id"] or group["member_id"]
+        beat = duration(group["heartbeat_age"]) or "never"
+        yield (
+            f"group    {group['group_id']}: {group['state']}, generation {group['generation']}, member {name}, "
+            f"last heartbeat {beat} ago"
+        )
+        for rebalance in group["last_rebalances"][-1:]:
+            yield (
+                f"         {group['rebalances']} rebalances, the last {duration(rebalance['age'])} ago: "
+                f"{printable(rebalance['reason'])}, {rebalance['result']} in {duration(rebalance['seconds'])}"
+            )
+    if (assign := now["assign"]) is not None:
+        yield f"assign   {assign['finished']} of {assign['partitions']} partitions are finished"
+    oldest = duration(max(ages)) if ages else None
+    yield f"lag      {lag:,} records" + (f", the oldest {oldest} old" if oldest is not None else "")
+
+
+def _in_short(reason: str | None) -> str | None:
+    """Its first line: an exception's type and message; --json has the traceback below it, and so has the log."""
+    return reason.partition("\n")[0] if reason else reason
+
+
+def _rates(now: Answer, before: Answer | None) -> list[float | None]:
+    if before is None or before["pid"] != now["pid"]:
+        return [None] * len(now["workers"])
+    seconds = max(0.001, now["uptime"] - before["uptime"])
+    handled = {worker["worker"]: worker["handled"] for worker in before["workers"]}
+    return [max(0, w["handled"] - handled.get(w["worker"], w["handled"])) / seconds for w in now["workers"]]
+
+
+def _worker(worker: Answer, rate: float | None) -> tuple[str | int | float | None, ...]:
+    rss = worker["rss_bytes"] // 1_000_000 if worker["rss_bytes"] is not None else None
+    state = f"{worker['state']}, paused by lease" if worker["paused_by_lease"] else worker["state"]
+    return (
+        str(worker["worker"]), str(worker["pid"] or "") or None, state, worker["partitions"], worker["load"],
+        worker["handled"], rate,
+        worker["restarts"], rss, worker["in_hand"], duration(worker["in_hand_age"]),
+    )  # fmt: skip
+
+
+def _partitions(now: Answer) -> Iterator[str]:
+    """Counts by state, and every partition that has something to say."""
+    counts = Counter(partition["state"] for partition in now["partitions"])
+    yield f"{len(now['partitions'])} partitions: " + (
+        ", ".join(f"{n} {state}" for state, n in counts.items()) or "none"
+    )
+    telling = [p for p in now["partitions"] if p["state"] != "running" or p["reason"]]
+    rows = [
+        (
+            f"{p['topic']}-{p['partition']}",
+            p["state"],
+            duration(p["since"]),
+            p["position"],
+            p["lag"],
+            _in_short(p["reason"]),
+        )
+        for p in telling[:_MOST_SHOWN]
+    ]
+    yield from table(("partition", "state", "for", "position", "lag", "why"), rows)
+    if len(telling) > _MOST_SHOWN:
+        yield f"… and {len(telling) - _MOST_SHOWN} more"
+
+
+_MOST_SHOWN = 20

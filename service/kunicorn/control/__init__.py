@@ -1,1 +1,0 @@
-"""`kunicorn pause`, `resume`, `seek`: a running service is asked over its own HTTP, with its token."""

@@ -1,1 +1,0 @@
-"""`kunicorn dlq`: what is in the dead-letter topic, and back to where it came from."""

@@ -1,0 +1,176 @@
+"""A handler's configuration on the wire: which topics, how it is called, what becomes of what it cannot handle.
+
+What a worker is told of its handlers, once, with `messages.Configure`: whose records each gets, how it is called,
+and what becomes of what it cannot handle. Everything is complete here; defaults and rules are those of the settings.
+
+The retry topics of a handler: where a failed record waits, while its partition goes on. Pure.
+
+Which of several handlers gets a topic's records. Pure; the settings are checked by it, workers go by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+_UNITS: Mapping[str, int] = {"h": 3_600_000, "m": 60_000, "s": 1000}
+"""Milliseconds, the largest first."""
+
+
+class RetryTopic(NamedTuple):
+    """Records wait there for so long before they come to the handler again."""
+
+    name: str
+    delay_ms: int
+
+    @property
+    def delay(self) -> str:
+        """In words, as `delay_in_words`."""
+        return delay_in_words(self.delay_ms)
+
+
+def delay_in_words(delay_ms: int) -> str:
+    """5000 is "5s", 90,000 "90s", 600,000 "10m": part of a topic's name, and a metric's label."""
+    for unit, length in _UNITS.items():
+        if delay_ms % length == 0:
+            return f"{delay_ms // length}{unit}"
+    return f"{delay_ms}ms"
+
+
+class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of records whose handler raised one of these; complete."""
+
+    exceptions: list[str]
+    """Classes as package.module.Class; the worker finds them once it has imported the handler."""
+    attempts: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    retry_timeout_ms: int | None
+    on_failure: str
+    retry_topic_delays_ms: list[int] = []
+    """Of which retry topics; none: `on_failure` follows at once."""
+
+
+class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where records go that were given up, and how those are sent that go into retry topics. Carries secrets."""
+
+    topic: str | None
+    """None: only retry topics are asked for."""
+    group: str
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's producer, complete."""
+
+    def __repr__(self) -> str:
+        return f"DeadLetterTarget(topic={self.topic!r}, …)"
+
+
+class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How what handlers return is sent. Carries secrets."""
+
+    delivery: str
+    """"at_least_once" or "transactions"."""
+    topic: str | None
+    group: str
+    client: dict[str, str | int | float | bool]
+    """librdkafka properties of the worker's producer, complete."""
+    max_records: int
+    """Handled and not delivered: most records of one batch, and bytes of outputs in all."""
+    max_bytes: int
+    max_ms: int
+    """The oldest of a batch waits no longer before it is delivered."""
+
+    def __repr__(self) -> str:
+        return f"ProducingTarget(delivery={self.delivery!r}, topic={self.topic!r}, …)"
+
+
+REGISTERED = frozenset({"avro", "jsonschema", "protobuf"})
+"""Decoders that ask a schema registry; the last one names a class, too, behind a colon."""
+
+
+class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
+    secrets."""
+
+    value: str = "bytes"
+    key: str = "bytes"
+    schema_registry: dict[str, str | int | float | bool] = {}
+    """confluent-kafka's configuration of the registry's client, complete; empty without a registry."""
+    on_undecodable: str | None = None
+    """None: as on_failure says."""
+
+    def __repr__(self) -> str:
+        return f"Decoding(value={self.value!r}, key={self.key!r}, …)"
+
+
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What bounds the batches of one handler beside their number of records."""
+
+    max_bytes: int | None = None
+    max_ms: int = 0
+    """How long records may wait for a fuller batch; 0: not at all."""
+    memory: int = 0
+    """Bytes that may wait so, of all partitions together."""
+
+
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Calls of the handler are within spans."""
+
+    group: str
+
+
+class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One handler: whose records it gets, and how it is called. Its options may be secrets."""
+
+    entrypoint: str
+    mode: str
+    """"record" or "batch"."""
+    options: dict[str, Any]
+    batch_max_records: int
+    retry_attempts: int
+    """Tries of one record (or batch) in all, the first included."""
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    retry_timeout_ms: int | None = None
+    on_failure: str = "halt"
+    """"halt", "dead_letter" or "skip"."""
+    failures: list[FailureRule] = []
+    """Other rules for some exceptions; the first match counts."""
+    ordering: str = "partition"
+    """"partition", "key" or "none": what is handled in order."""
+    concurrency: int | None = None
+    """Most records in hand at a time; None: what suits the handler."""
+    decoding: Decoding = Decoding()
+    batching: Batching = Batching()
+    tracing: Tracing | None = None
+    """None: no spans."""
+    topics: list[str] = []
+    """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
+    retry_topics: list[RetryTopic] = []
+    """The shortest delay first."""
+
+    @property
+    def asks_for_several(self) -> bool:
+        """Whether the settings want several of its records in hand."""
+        return self.ordering != "partition" or self.concurrency not in (None, 1)
+
+    def __repr__(self) -> str:
+        return f"HandlerOrder(entrypoint={self.entrypoint!r}, …)"
+
+
+def takes(patterns: Sequence[str], topic: str) -> bool:
+    """Whether names and patterns (with a leading ^) are meant to include that topic."""
+    return topic in patterns or any(re.match(each, topic) for each in patterns if each.startswith("^"))
+
+
+def route(handlers: Sequence[Sequence[str]], topic: str) -> int | None:
+    """The number of the handler, each given by its topics; None if no handler takes it.
+
+    Who names the topic goes before who has a pattern for it; of patterns the first one that matches counts.
+    """
+    named = next((number for number, topics in enumerate(handlers) if topic in topics), None)
+    if named is not None:
+        return named
+    return next((number for number, topics in enumerate(handlers) if takes(topics, topic)), None)

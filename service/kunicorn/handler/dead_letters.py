@@ -1,0 +1,233 @@
+"""Dead letters and retry records: where records go that were given up, and how they look there.
+
+A dead letter: the record as it was, and in headers where it came from and why it could not be handled.
+
+Key, value, headers and timestamp are the original's. What is added stands in headers whose names begin with
+`kunicorn-`, as UTF-8 text; those that the original had under such names are replaced. No Kafka client is used here.
+
+Where records go that were given up, and how they look there: the dead-letter topic, or a retry topic.
+
+A record of a retry topic has its own timestamp, that of its sending: the topic's retention and its delay count from
+there. What it was before stands in headers (`kunicorn.handler.record`). No Kafka client is used here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kunicorn.handler.config import RetryTopic
+from kunicorn.handler.load import error_message, user_traceback
+from kunicorn.handler.record import ATTEMPTS, OFFSET, PARTITION, RETRY_TOPIC, TIMESTAMP, TOPIC, Record
+from kunicorn.handler.retry import End
+
+PREFIX = "kunicorn-"
+GROUP = "kunicorn-group"
+ERROR_TYPE, ERROR_MESSAGE, ERROR_STACK = "kunicorn-error-type", "kunicorn-error-message", "kunicorn-error-stack"
+TIME = "kunicorn-time"
+"""When it was given up, milliseconds since 1970."""
+REPLAYS = "kunicorn-replays"
+"""How often the record was sent back to its topic by `kunicorn dlq replay`; stays with the record."""
+
+WORKER_DIED = "WorkerDied"
+"""The error's type where the record killed its workers."""
+
+_LONGEST_MESSAGE = 1_000
+_LONGEST_STACK = 8_000
+_STACK_FRAMES = 20
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Source(Protocol):
+    """A record as `kunicorn.Record` has it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """A `Source` that is put together: of an outcome row, or of what a record in a retry topic was first."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a record could not be handled; texts are bounded."""
+
+    type: str
+    message: str
+    stack: str
+    attempts: int
+
+
+_TOLD_AS = {
+    "kunicorn.worker.produce.sender.LetterRefused": "kunicorn.worker.refusals.LetterRefused",
+    "kunicorn.worker.produce.sender.NotDelivered": "kunicorn.worker.refusals.NotDelivered",
+}
+"""What dead letters call exceptions of ours: whoever counts letters goes by these names, wherever the classes stand."""
+
+
+def cause_of(error: BaseException, attempts: int) -> Cause:
+    """The cause in an exception: its class with the module, its message, the user's part of its traceback."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = _TOLD_AS.get(name, name)
+    stack = user_traceback(error, _STACK_FRAMES)
+    # The end of a stack says where it was raised, the beginning of a message what happened.
+    return Cause(name, error_message(error)[:_LONGEST_MESSAGE], stack[-_LONGEST_STACK:], attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What is produced to the dead-letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int | None
+    """Milliseconds since 1970; None: the record had none."""
+
+
+def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
+    """The record as a dead letter of `group`, given up at `now_ms` (milliseconds since 1970)."""
+    added = {
+        TOPIC: record.topic,
+        PARTITION: str(record.partition),
+        OFFSET: str(record.offset),
+        GROUP: group,
+        ERROR_TYPE: cause.type,
+        ERROR_MESSAGE: cause.message,
+        ERROR_STACK: cause.stack,
+        ATTEMPTS: str(cause.attempts),
+        TIME: str(now_ms),
+    }
+    return Letter(record.key, record.value, with_ours(record.headers, added), record.timestamp)
+
+
+def with_ours(headers: Headers, added: Mapping[str, str]) -> Headers:
+    """A record's own headers with these of ours, in place of those that it had of them."""
+    kept = [(name, value) for name, value in headers if not name.startswith(PREFIX) or name == REPLAYS]
+    return [*kept, *((name, text.encode(errors="replace")) for name, text in added.items())]
+
+
+class Unreadable(ValueError):
+    """A record that is no dead letter of ours, and what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a dead letter's headers tell, and the original's own headers."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    cause: Cause
+    time_ms: int
+    replays: int
+    headers: Headers
+
+
+def read(headers: Iterable[tuple[str, bytes | None]]) -> Told:
+    """Read a letter's headers back. Raises `Unreadable`."""
+    every = list(headers)
+    ours = {name: value.decode(errors="replace") for name, value in every if name.startswith(PREFIX) and value}
+    if missing := [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]:
+        raise Unreadable(f"no header {missing[0]}")
+    try:
+        cause = Cause(
+            ours[ERROR_TYPE], ours.get(ERROR_MESSAGE, ""), ours.get(ERROR_STACK, ""), int(ours.get(ATTEMPTS, "1"))
+        )
+        return Told(
+            ours[TOPIC],
+            int(ours[PARTITION]),
+            int(ours[OFFSET]),
+            ours.get(GROUP, ""),
+            cause,
+            int(ours[TIME]),
+            int(ours.get(REPLAYS, "0")),
+            [(name, value) for name, value in every if not name.startswith(PREFIX)],
+        )
+    except ValueError as error:
+        raise Unreadable(f"a header that is no number: {error}") from error
+
+
+def replayed(told: Told) -> Headers:
+    """The headers with which the original goes back to its topic: its own, and how often it was replayed."""
+    return [*told.headers, (REPLAYS, str(told.replays + 1).encode())]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One topic, and what a record becomes on its way there."""
+
+    topic: str
+    kind: str
+    """For people: "dead-letter topic"."""
+    end: End
+    """How the record has ended by that; a partition waits for this by the same name."""
+    letter: Callable[[Record, str, Cause, int], Letter]
+    """Of a record, the group, what it failed by, and now (milliseconds since 1970)."""
+
+
+def dead_letters(topic: str) -> Address:
+    """The dead-letter topic of that name."""
+    return Address(topic, "dead-letter topic", End.DEAD_LETTER, _dead_letter)
+
+
+def retries(topic: RetryTopic) -> Address:
+    """A retry topic."""
+
+    def letter(record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
+        return retry_of(record, group, cause, now_ms, topic.name)
+
+    return Address(topic.name, "retry topic", End.RETRY_TOPIC, letter)
+
+
+def retry_of(record: Record, group: str, cause: Cause, now_ms: int, topic: str) -> Letter:
+    """The record as it waits in that retry topic from `now_ms` on."""
+    origin = record.origin
+    added = {
+        RETRY_TOPIC: topic,
+        TOPIC: origin.topic,
+        PARTITION: str(origin.partition),
+        OFFSET: str(origin.offset),
+        GROUP: group,
+        ERROR_TYPE: cause.type,
+        ERROR_MESSAGE: cause.message,
+        ATTEMPTS: str(origin.attempts + cause.attempts),
+    }
+    if origin.timestamp is not None:
+        added[TIMESTAMP] = str(origin.timestamp)
+    return Letter(record.key, record.value, with_ours(record.headers, added), now_ms)
+
+
+def _dead_letter(record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
+    """As of the place where the record was first, with all its tries."""
+    origin = record.origin
+    first = SourceRecord(
+        origin.topic, origin.partition, origin.offset, origin.timestamp, record.key, record.value, record.headers
+    )
+    return letter_of(first, group, replace(cause, attempts=origin.attempts + cause.attempts), now_ms)

@@ -1,0 +1,118 @@
+"""From the bytes on the wire to what a handler wants: by name, by a function of the user's, by its parameter's type.
+
+A value or key that cannot be decoded fails its record with `Undecodable`, which `[[handler.failures]]` can name as
+`kunicorn.Undecodable`.
+
+What is said of a value or key that cannot be decoded: which record, which part, why. Never what is in it. Pure.
+
+Errors of decoders are not simply quoted: many of them quote the payload, which does not belong in logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from json import JSONDecodeError
+from typing import Any
+
+from confluent_kafka import Message
+from msgspec import MsgspecError
+
+_TOLD = 3
+"""Problems of one value that are told; the others are counted."""
+_LONGEST = 500
+
+
+class Undecodable(Exception):
+    """A record's value or key is not what it should be. Trying again would not help: the record goes the way that
+    `handler.on_undecodable` says, or else `on_failure`. A handler may raise it, too.
+    """
+
+    __module__ = "kunicorn"
+    """As users import it and write it in [[handler.failures]], and as dead letters tell it."""
+
+
+class NotDecodableYet(Exception):
+    """What decoding needs, such as the schema registry, is away: the record waits until it is back, however long. A
+    handler, or a decoder of the user's, may raise it, too.
+    """
+
+    __module__ = "kunicorn"
+
+
+class NullRefused(ValueError):
+    """A tombstone for a handler whose parameter may not be None."""
+
+
+def undecodable(message: Message, part: str, form: str, error: Exception) -> Undecodable:
+    """The failure of this record. `part` is "value" or "key", `form` what it should be."""
+    place = f"{message.topic()}-{message.partition()}@{message.offset()}"
+    failure = Undecodable(f"{place}: its {part} is no {form}: {explained(error)[:_LONGEST]}")
+    # Where it was raised, for a decoder of the user's; the log shows the user's frames only.
+    return failure.with_traceback(error.__traceback__)
+
+
+def explained(error: BaseException) -> str:
+    """Why, as far as it can be told without the payload; for unknown errors only what they are."""
+    return next((tell(error) for kind, tell in _TOLD_OF.items() if _is(error, kind)), _name(error))
+
+
+def _is(error: BaseException, kind: type[BaseException] | str) -> bool:
+    """By class, or by the name of a class in a library that need not be there."""
+    if isinstance(kind, str):
+        return any(f"{each.__module__}.{each.__qualname__}" == kind for each in type(error).__mro__)
+    return isinstance(error, kind)
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _bad_text(error: Any) -> str:
+    return f"{error.reason} at byte {error.start}"
+
+
+def _unquoted(error: BaseException) -> str:
+    """msgspec quotes an unknown enum's or tag's value."""
+    return re.sub(r"'.*'", "'…'", str(error))
+
+
+def _invalid(error: Any) -> str:
+    """pydantic: where and what, without the input. What a validator of the user's says may quote it."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    more = len(problems) - _TOLD
+    return "; ".join(map(_problem, problems[:_TOLD])) + (f"; and {more} more" if more > 0 else "")
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    own = problem["type"] in {"value_error", "assertion_error"}
+    what = f"refused by a validator ({problem['type']})" if own else problem["msg"]
+    where = ".".join(map(str, problem["loc"]))
+    return f"{where}: {what}" if where else str(what)
+
+
+def _violation(error: Any) -> str:
+    return f"{error.json_path} breaks the rule {error.validator!r} of its schema"
+
+
+def _caused(error: BaseException) -> str:
+    """confluent-kafka's deserialisers wrap what they met; where they raise by themselves, only the framing is wrong."""
+    inner = error.__cause__ or error.__context__
+    return explained(inner) if inner is not None else str(error)
+
+
+_TOLD_OF: Mapping[type[BaseException] | str, Callable[[Any], str]] = {
+    NullRefused: str,
+    JSONDecodeError: str,
+    UnicodeDecodeError: _bad_text,
+    MsgspecError: _unquoted,
+    RecursionError: lambda _: "nested too deeply",
+    "pydantic_core._pydantic_core.ValidationError": _invalid,
+    "jsonschema.exceptions.ValidationError": _violation,
+    "confluent_kafka.schema_registry.error.SchemaRegistryError": str,
+    "confluent_kafka.serialization.SerializationError": _caused,
+}
+"""The first that an error is an instance of."""
+
+
+__all__ = ["NotDecodableYet", "Undecodable"]

@@ -1,0 +1,246 @@
+"""What the handler is called with: which decoders it gets, and records and batches made by them.
+
+What the handler is called with: a record, a decoded one, or a model; each of them, or a batch.
+
+Which decoders a handler gets, by the settings and by its parameter's type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from confluent_kafka import Message
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.config import REGISTERED, Decoding
+from kunicorn.handler.decode import Undecodable
+from kunicorn.handler.decode.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then, one
+from kunicorn.handler.decode.models import Model, model_of
+from kunicorn.handler.load import user_traceback
+from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Arguments of one call in batch mode."""
+
+    argument: Any
+    records: int
+    """So many of the messages, the first ones, are in it."""
+    undecodable: Undecodable | None = None
+    """What is wrong with the one behind them, if that is why it is not in it."""
+
+
+class Form(Protocol):
+    """One of those below."""
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """The handler as a function of one argument."""
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """The argument for each, made as it is asked for. What a decoder raises propagates as it is."""
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """The argument for as many of them as can be decoded. Raises `NotDecodableYet`."""
+
+    def blame(self, message: Message) -> None:
+        """Raise `Undecodable` if it was this message's decoding that failed, and not the handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Records as they are."""
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """See `Form`."""
+        return handle
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """See `Form`."""
+        return map(Record, map(Message.value, messages), messages)
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """See `Form`."""
+        return Gathered(Batch(messages), len(messages))
+
+    def blame(self, message: Message) -> None:
+        """See `Form`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Records with what their value and key hold."""
+
+    value: Decoder
+    key: Decoder
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """See `Form`."""
+        return handle
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """See `Form`."""
+        raw = map(Message.value, messages)
+        return map(DecodedRecord, raw, messages, self.value.each(messages), self.key.each(messages))
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """See `Form`."""
+        columns, failure = decoded_columns(messages, self.value, self.key)
+        count = len(columns[0])
+        return Gathered(DecodedBatch(messages[:count], *columns), count, failure)
+
+    def blame(self, message: Message) -> None:
+        """See `Form`."""
+        one(self.value, message, Part.VALUE)
+        one(self.key, message, Part.KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """Instances of the model that the handler's parameter is annotated with."""
+
+    value: Decoder
+    key: Decoder
+    with_record: bool
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """See `Form`."""
+        return _Spread(handle) if self.with_record else handle
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """See `Form`."""
+        if not self.with_record:
+            return self.value.each(messages)
+        seen, shown = itertools.tee(self.value.each(messages))
+        raw = map(Message.value, messages)
+        return zip(seen, map(DecodedRecord, raw, messages, shown, self.key.each(messages)), strict=True)
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """See `Form`."""
+        columns, failure = decoded_columns(messages, self.value, self.key)
+        values, count = columns[0], len(columns[0])
+        if not self.with_record:
+            return Gathered(values, count, failure)
+        return Gathered((values, DecodedBatch(messages[:count], *columns)), count, failure)
+
+    def blame(self, message: Message) -> None:
+        """See `Form`."""
+        one(self.value, message, Part.VALUE)
+        if self.with_record:
+            one(self.key, message, Part.KEY)
+
+
+def argument_of(form: Form, message: Message) -> Any:
+    """The argument for this one. Raises `Undecodable`, `NotDecodableYet`."""
+    try:
+        return next(form.each([message]))
+    except Exception:
+        form.blame(message)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """A handler of two arguments, called with a pair."""
+
+    handle: Callable[..., Any]
+
+    def __call__(self, pair: tuple[Any, Any]) -> Any:
+        return self.handle(*pair)
+
+
+def decoded_columns(
+    messages: Sequence[Message], value: Decoder, key: Decoder
+) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
+    """Values and keys of as many as can be decoded, and what is wrong with the one behind them.
+
+    Raises `NotDecodableYet`.
+    """
+    # Which one cannot be decoded is found out only when one cannot: looking at each would cost every batch.
+    with contextlib.suppress(Exception):
+        columns = list(value.each(messages)), list(key.each(messages))
+        if len(columns[0]) == len(columns[1]) == len(messages):
+            return columns, None
+    values: list[Any] = []
+    keys: list[Any] = []
+    for message in messages:
+        try:
+            pair = one(value, message, Part.VALUE), one(key, message, Part.KEY)
+        except Undecodable as failure:
+            return (values, keys), failure
+        values.append(pair[0])
+        keys.append(pair[1])
+    return (values, keys), None
+
+
+BYTES = "bytes"
+
+
+def form_of(handle: Callable[..., Any], mode: str, decoding: Decoding) -> Form:
+    """What `handle` is called with. Imports what the settings name. Raises `HandlerLoadError`."""
+    key = decoder_of(decoding.key, Part.KEY, decoding)
+    if (model := model_of(handle, mode)) is not None:
+        return Modelled(_of_model(model, decoding), key, model.with_record)
+    if decoding.value == decoding.key == BYTES:
+        return Plain()
+    return Decoded(decoder_of(decoding.value, Part.VALUE, decoding), key)
+
+
+def decoder_of(name: str, part: Part, decoding: Decoding) -> Decoder:
+    """The decoder that `handler.value` or `handler.key` names. Raises `HandlerLoadError`."""
+    if name == BYTES:
+        return Raw(part)
+    if name in NAMED:
+        return OfBytes(part, *NAMED[name])
+    if name.partition(":")[0] not in REGISTERED:
+        return OfBytes(part, f"input of {name}", _function(name, f"handler.{part.value}"))
+    from kunicorn.handler.decode.schema_registry import registered
+
+    return registered(name, part, decoding.schema_registry)
+
+
+def _of_model(model: Model, decoding: Decoding) -> Decoder:
+    refused = "" if model.takes_null else _no_null(model.name)
+    if decoding.value in (BYTES, "json"):
+        # Straight from the bytes: twice as fast as by way of Python's own objects.
+        return OfBytes(Part.VALUE, f"JSON of {model.name}", model.from_json, refused)
+    if decoding.value == "text":
+        raise HandlerLoadError(
+            f'handler.value = "text" makes texts, but the handler\'s parameter wants {model.name}; remove the setting, '
+            f"or the annotation"
+        )
+    first = decoder_of(decoding.value, Part.VALUE, decoding)
+    return Then(first, f"{model.name}, or {first.form}", model.from_object, refused)
+
+
+def _no_null(model: str) -> str:
+    return f"it is null (a tombstone); a parameter annotated with '{model} | None' gets None for those"
+
+
+def _function(name: str, setting: str) -> Callable[[bytes], Any]:
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}\n{user_traceback(error)}".rstrip()
+        raise HandlerLoadError(f"{setting} = {name!r} cannot be imported: {why}") from error
+    if not callable(found) or inspect.iscoroutinefunction(found):
+        raise HandlerLoadError(
+            f"{setting} = {name!r} is no plain function; name one that takes bytes and returns what they hold"
+        )
+    try:
+        inspect.signature(found).bind(b"")
+    except TypeError as error:
+        raise HandlerLoadError(f"{setting} = {name!r} is called with one argument, the bytes: {error}") from error
+    except ValueError:
+        pass  # Written in C and silent about its arguments.
+    decode: Callable[[bytes], Any] = found
+    return decode

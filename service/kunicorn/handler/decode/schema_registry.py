@@ -1,0 +1,151 @@
+"""Avro, Protobuf and JSON by the schemas of a registry, through confluent-kafka's own deserialisers (an extra).
+
+Each worker has one client; a schema is asked for once and kept. While the registry does not answer, records wait; what
+it answers of a schema that it does not know is the record's fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Message
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.decode.decoders import Decoder, OfMessage, Part
+from kunicorn.handler.record import Record
+
+_PASSES = frozenset({401, 403, 407, 408, 429})
+"""The registry's refusals (HTTP) that are about us, or about now, and not about the record; so are all from 500 on."""
+_BY_TOPIC = {"subject.name.strategy.type": "TOPIC"}
+"""The default asks the registry for associations that no record here needs."""
+_ANY_SCHEMA = 1
+
+Properties = Mapping[str, str | int | float | bool]
+Deserialise = Callable[[bytes | None, Any], Any]
+
+
+def registered(name: str, part: Part, properties: Properties) -> Decoder:
+    """The decoder "avro", "jsonschema" or "protobuf:package.module:Message". Raises `HandlerLoadError`."""
+    kind, _, detail = name.partition(":")
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        deserialise = _DESERIALISERS[kind](_client(SchemaRegistryClient, properties), detail)
+    except ImportError as error:
+        raise HandlerLoadError(
+            f"handler.{part.value} = {name!r} needs libraries that are not there ({error}): "
+            f"pip install 'kunicorn[schema-registry]'"
+        ) from error
+    field = MessageField.VALUE if part is Part.VALUE else MessageField.KEY
+    take = part.of
+
+    def decode(message: Message) -> Any:
+        record = Record.of(message)
+        headers: list[Any] = record.headers
+        context = SerializationContext(record.origin.topic, field, headers or None)
+        try:
+            return deserialise(take(message), context)
+        except Exception as error:
+            if why := _away(error, SchemaRegistryError):
+                raise NotDecodableYet(f"the schema registry cannot be asked: {why}") from error
+            raise
+
+    return OfMessage(f"{kind} of a registered schema", decode)
+
+
+def why_silent(properties: Properties) -> str | None:
+    """Ask for a schema, as a worker does: why none can be had, or None, also where there is no schema of that id.
+
+    Caller: `kunicorn check`. Blocks up to the client's time-out. Raises `HandlerLoadError`.
+    """
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+    except ImportError as error:
+        raise HandlerLoadError(
+            f"[schema_registry] needs libraries that are not there ({error}): pip install 'kunicorn[schema-registry]'"
+        ) from error
+    try:
+        _client(SchemaRegistryClient, properties).get_schema(_ANY_SCHEMA)
+    except Exception as error:
+        if why := _away(error, SchemaRegistryError):
+            return why
+        if not any(isinstance(each, SchemaRegistryError) for each in _chain(error)):
+            raise
+    return None
+
+
+def _client(kind: Callable[[Any], Any], properties: Properties) -> Any:
+    # It tells every request it makes at the level "info".
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    return _kept(kind, tuple(sorted(properties.items())))
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(kind: Callable[[Any], Any], properties: tuple[tuple[str, Any], ...]) -> Any:
+    """One for values and keys. Made in the process that uses it, as connections do not survive a fork."""
+    try:
+        return kind(dict(properties))
+    except (ValueError, TypeError, OSError) as error:
+        raise HandlerLoadError(f"the schema registry's client refuses [schema_registry]: {error}") from error
+
+
+def _avro(client: Any, detail: str) -> Deserialise:
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+    deserialise: Deserialise = AvroDeserializer(client, conf=_BY_TOPIC)
+    return deserialise
+
+
+def _json(client: Any, detail: str) -> Deserialise:
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+    deserialise: Deserialise = JSONDeserializer(None, schema_registry_client=client, conf=_BY_TOPIC)
+    return deserialise
+
+
+def _protobuf(client: Any, detail: str) -> Deserialise:
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
+    module, _, name = detail.partition(":")
+    try:
+        message = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise HandlerLoadError(f"the decoder 'protobuf:{detail}' names a class that is not there: {error}") from error
+    if not hasattr(message, "DESCRIPTOR"):
+        raise HandlerLoadError(f"the decoder 'protobuf:{detail}' names no message's class, as protoc generates them")
+    deserialise: Deserialise = ProtobufDeserializer(
+        message, {**_BY_TOPIC, "use.deprecated.format": False}, schema_registry_client=client
+    )
+    return deserialise
+
+
+_DESERIALISERS: Mapping[str, Callable[[Any, str], Deserialise]] = {
+    "avro": _avro,
+    "jsonschema": _json,
+    "protobuf": _protobuf,
+}
+
+
+def _away(error: BaseException, refusal: type[Any]) -> str:
+    """Why the registry did not answer, if that is what this is about; empty otherwise."""
+    for each in _chain(error):
+        if isinstance(each, refusal):
+            passes = each.http_status_code >= 500 or each.http_status_code in _PASSES
+            return str(each) if passes else ""
+        # Of a library that is only there with the extra: connections refused, time-outs, TLS.
+        if any(kind.__name__ == "TransportError" for kind in type(each).__mro__):
+            return f"{type(each).__name__}: {each}"
+    return ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__ or each.__context__

@@ -1,0 +1,337 @@
+"""The user's handler in its process: found, checked and loaded, with what it prints and its garbage.
+
+Loading the user's handler from its entry point, `package.module:attribute.path`.
+
+A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them; or
+what is in them as a model, and then the record may be a second one (`handler.decode.models`). Or it is a class whose
+method `handle` is that, of which every worker makes one instance. Function, object and class may have hooks as
+attributes or methods, `setup` and others: see `lifecycle`.
+
+What user code prints: whole lines, as soon as they are whole.
+
+Python's garbage collector in the processes that handle records: workers, and Spark's while a job's tasks run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import importlib
+import inspect
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kunicorn
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.decode.models import takes_model_and_record
+from kunicorn.handler.lifecycle import HOOKS, Worker, bound, misfit, setup_takes_worker
+from kunicorn.positions import TopicPartition
+
+
+class DrainDeadline(BaseException):
+    """Raised inside a handler whose partition has to be given up now: `finally` blocks run, and the record counts as
+    not handled. Not an `Exception`, so that a handler's own `except Exception` does not keep the partition.
+
+    An `async def` handler that waits is cancelled instead and sees `asyncio.CancelledError`.
+    """
+
+    __module__ = "kunicorn"
+
+
+class HandlerTimeout(BaseException):
+    """Raised inside a handler that has had its record (or batch) for longer than `handler_timeout_ms`: `finally` blocks
+    run, and the try has failed. Not an `Exception`, for the same reason as `DrainDeadline`; a handler that waits in
+    `async def` is cancelled likewise.
+    """
+
+    __module__ = "kunicorn"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A loaded handler: what is called with records, and its hooks, each None where it has none."""
+
+    entrypoint: str
+    call: Callable[[Any], Any]
+    is_async: bool
+    """`call` returns an awaitable."""
+    yields: bool = False
+    """`call` returns a generator: its items are records to send."""
+    setup: Callable[..., Any] | None = None
+    """With one argument or two: call `setup_in` instead."""
+    teardown: Callable[[], Any] | None = None
+    on_assigned: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+    on_revoked: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+    on_lost: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+    load_offsets: Callable[[Sequence[TopicPartition]], Any] | None = None
+    store_offsets: Callable[[Mapping[TopicPartition, int]], Any] | None = None
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether the offsets to go on from are the handler's own to keep, beside its effects."""
+        return self.load_offsets is not None
+
+    def setup_in(self, worker: Worker, options: Mapping[str, Any]) -> Any:
+        """Call `setup`; what it returns is to be awaited if it is awaitable. Raises what the user's code raises."""
+        if self.setup is None:
+            return None
+        arguments = (worker, dict(options)) if setup_takes_worker(self.setup) else (dict(options),)
+        return self.setup(*arguments)
+
+
+def load(entrypoint: str, *, yields: bool = False) -> Handler:
+    """Import the handler's module, find the handler in it, and of a class make the instance.
+
+    Caller: a process that handles, once. Blocks and raises like `find`, and so for what `__init__` raises.
+    """
+    target = find(entrypoint, yields=yields)
+    return handler_of(entrypoint, _instance(entrypoint, target) if inspect.isclass(target) else target)
+
+
+def handler_of(entrypoint: str, target: Any) -> Handler:
+    """What `find` has found, as a handler. Of a class, without an instance, it can be looked at, not called."""
+    call = _call_of(target)
+    hooks = {name: getattr(target, name, None) for name in HOOKS}
+    return Handler(entrypoint, call, _is_async(call), _yields(call), **hooks)
+
+
+def find(entrypoint: str, *, yields: bool = False) -> Any:
+    """Import the handler's module and find the function, object or class in it; makes no instance.
+
+    The current directory is importable, like for `python -m`. Blocks for as long as the import takes and runs the
+    user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text
+    ends with the user's part of the traceback if the module raised.
+    """
+    module_name, path = _parse(entrypoint)
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    target = _find(entrypoint, _import(entrypoint, module_name), path)
+    if inspect.isclass(target):
+        _check_class(entrypoint, target)
+    call = _call_of(target)
+    _check_callable(entrypoint, call)
+    if _yields(call) and not yields:
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r} contains 'yield': calling it would handle nothing; remove the yield, "
+            f"or set [producing] delivery to have sent what it yields"
+        )
+    for name in HOOKS:
+        if problem := misfit(target, name):
+            raise HandlerLoadError(f"handler.entrypoint = {entrypoint!r}: {problem}")
+    return target
+
+
+def _instance(entrypoint: str, cls: type) -> Any:
+    try:
+        return cls()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        where = user_traceback(error)
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r}: making an instance raised {type(error).__name__}: {error}; what may "
+            f"fail belongs into setup(worker, options)" + (f"\n{where}" if where else "")
+        ) from error
+
+
+def _parse(entrypoint: str) -> tuple[str, list[str]]:
+    module, colon, path = entrypoint.partition(":")
+    names = [*module.split("."), *path.split(".")]
+    if not colon or not all(name.isidentifier() for name in names):
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r} is not of the form 'package.module:attribute', "
+            f"such as 'shop.handlers:handle_order'"
+        )
+    return module, path.split(".")
+
+
+def _import(entrypoint: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            searched = ", ".join(entry for entry in sys.path if entry)
+            near = _near(error.name, _siblings(error.name))
+            hint = f"Did you mean {near}?" if near else "Start in the directory that holds it, or set PYTHONPATH."
+            raise HandlerLoadError(
+                f"handler.entrypoint = {entrypoint!r}: there is no module {error.name!r}; looked in the current "
+                f"directory {Path.cwd()} and in {searched}. {hint}"
+            ) from error
+        raise _import_failed(entrypoint, module, error) from error
+    except BaseException as error:
+        # SystemExit too: a module that calls sys.exit() when imported must not take the process along silently.
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise _import_failed(entrypoint, module, error) from error
+
+
+def _siblings(module: str) -> list[str]:
+    """The modules beside where this one would be."""
+    import pkgutil  # Each process would pay for it at its start, for a sentence that is hardly ever said.
+
+    package, _, _ = module.rpartition(".")
+    where = getattr(sys.modules.get(package), "__path__", None) if package else None
+    prefix = f"{package}." if package else ""
+    return [prefix + each.name for each in pkgutil.iter_modules(where)]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Those of the known names that the given one may be meant for, to be shown; empty if none is."""
+    return " or ".join(map(repr, difflib.get_close_matches(name, known, n=3)))
+
+
+def _import_failed(entrypoint: str, module: str, error: BaseException) -> HandlerLoadError:
+    where = user_traceback(error)
+    place = _place(error)
+    return HandlerLoadError(
+        f"handler.entrypoint = {entrypoint!r}: importing {module!r} raised {type(error).__name__}: {error} ({place})"
+        + _names_of_ours(error)
+        + (f"\n{where}" if where else "")
+    )
+
+
+def _names_of_ours(error: BaseException) -> str:
+    """The names that handlers may import, where one that was imported is not ours: Python tells no more than that."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "kunicorn":
+        return f"; handlers import from kunicorn: {', '.join(kunicorn.__all__)}"
+    return ""
+
+
+def user_traceback(error: BaseException, limit: int = 12) -> str:
+    """The last `limit` frames of the traceback that are not ours or the import system's, as Python prints them."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
+    return "".join(traceback.format_list(frames[-limit:])).rstrip()
+
+
+def error_message(error: BaseException) -> str:
+    """What the exception says, cut short, lone surrogates written out (`\\ud83d`). Its `__str__` is the user's code:
+    one that raises, be it SystemExit, or that gives a text of a class of its own must not end the worker."""
+    try:
+        text = str.__getitem__(str(error), slice(_LONGEST_MESSAGE))
+        return str.encode(text, errors="backslashreplace").decode()
+    except BaseException as inner:
+        return f"(its __str__ raised {type(inner).__name__})"
+
+
+def _is_machinery(filename: str) -> bool:
+    return filename.startswith(("<frozen importlib", _OURS)) or filename == importlib.__file__
+
+
+_LONGEST_MESSAGE = 10_000
+"""Of megabytes nobody reads more, and they would go over the pipe, into the log and into /status."""
+
+_OURS = str(Path(__file__).parents[1]) + os.sep
+
+
+def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "at import"
+
+
+def _find(entrypoint: str, module: Any, path: list[str]) -> Any:
+    target = module
+    for name in path:
+        try:
+            target = getattr(target, name)
+        except AttributeError:
+            place = getattr(module, "__file__", None) or module.__name__
+            owner = f"module {target.__name__!r} ({place})" if inspect.ismodule(target) else repr(target)
+            near = _near(name, [each for each in dir(target) if not each.startswith("__")])
+            if target is module and f"{module.__name__}.{name}" in _siblings(f"{module.__name__}.{name}"):
+                near = f"the module: '{module.__name__}.{name}:" + (".".join(path[1:]) or "…") + "'"
+            hint = f"; did you mean {near}?" if near else ""
+            raise HandlerLoadError(f"handler.entrypoint = {entrypoint!r}: {owner} has no {name!r}{hint}") from None
+    return target
+
+
+def _check_class(entrypoint: str, cls: type) -> None:
+    if not _has_method(cls, "handle") and not _has_method(cls, "__call__"):
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r} is a class without a method 'handle(self, record)': nothing would be "
+            f"called with the records; add it"
+        )
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r}: every worker makes an instance without arguments, but that is "
+            f"refused: {error}; take settings from [handler.options] in setup(worker, options)"
+        ) from error
+    except ValueError:
+        return  # Written in C and silent about its arguments: the worker will tell.
+
+
+def _has_method(cls: type, name: str) -> bool:
+    return any(name in each.__dict__ for each in cls.__mro__)
+
+
+def _call_of(target: Any) -> Any:
+    """What is called with the records. Of a class that is not an instance yet: as bound to one."""
+    if inspect.isclass(target):
+        name = "handle" if _has_method(target, "handle") else "__call__"
+        return bound(target, name)
+    # A function is called itself, and so is an object with __call__ alone.
+    handle = None if inspect.isroutine(target) else getattr(target, "handle", None)
+    return handle if callable(handle) else target
+
+
+def _check_callable(entrypoint: str, target: Any) -> None:
+    if not callable(target):
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r} is {type(target).__name__}, which cannot be called"
+        )
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return  # Written in C and silent about its arguments: the first record will tell.
+    try:
+        signature.bind(*[None] * (2 if takes_model_and_record(target) else 1))
+    except TypeError as error:
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "
+            f'the record (the batch of records with mode = "batch"): {error}'
+        ) from error
+
+
+def _yields(target: Any) -> bool:
+    call = getattr(target, "__call__", None)  # noqa: B004
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (target, call))
+
+
+def _is_async(target: Any) -> bool:
+    call = getattr(target, "__call__", None)  # noqa: B004
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (target, call))
+
+
+def print_line_by_line() -> None:
+    """Caller: a process that runs user code, first thing; its forks inherit it.
+
+    `print(a, b)` would else be a write for each part where PYTHONUNBUFFERED is set, and lines of other processes would
+    come between them; without it, into a pipe, lines would wait until there are many.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
+_THRESHOLDS = (50_000, 20, 100)
+"""Messages are tracked by the garbage collector: with its defaults it costs as much as the records themselves."""
+
+
+def settle() -> None:
+    """Leave alone what is loaded so far, and look through the rest seldom. Caller: the main thread, once all is loaded.
+
+    Blocks for one whole collection.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)

@@ -1,0 +1,264 @@
+"""What becomes of a record whose handler raised, by rules and reasons.
+
+What becomes of a record whose handler raised. Pure; time and the random number are arguments.
+
+Why a record was given up, in a few words of a fixed list: the label of a counter. Pure.
+
+Finding exception classes that settings name, in a process that has the user's code.
+
+The retry rules in force: those of the settings, the exception classes that they name found in the user's code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from asyncio import CancelledError
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from kunicorn.errors import ConfigError
+from kunicorn.handler.config import FailureRule, RetryTopic
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.load import HandlerTimeout, error_message, user_traceback
+from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip
+
+
+class Reason(StrEnum):
+    """What led to the end of a record that could not be handled; docs/metrics.md has the list."""
+
+    #: The handler said so itself, by `DeadLetter`.
+    HANDLER = "handler"
+    #: No try is left: `max_attempts`, or a rule's `attempts`.
+    ATTEMPTS = "attempts"
+    #: A try is left, but it would come later than `retry_timeout_ms` allows.
+    RETRY_TIMEOUT = "retry_timeout"
+    #: The last try took longer than `handler_timeout_ms`.
+    HANDLER_TIMEOUT = "handler_timeout"
+    #: It ended the interpreter, by SystemExit or the like, which is not worth another try.
+    EXIT = "exit"
+    #: Its value or key cannot be decoded, which no other try would change.
+    UNDECODABLE = "undecodable"
+    #: Workers died with it in hand, `max_crashes` times.
+    POISON = "poison"
+
+
+_SAYS: Mapping[type[BaseException], Reason] = {
+    DeadLetter: Reason.HANDLER,
+    Undecodable: Reason.UNDECODABLE,
+}
+"""Exceptions that are a reason of their own, however many tries are left."""
+
+
+def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
+    """Why nobody tries again after the record's `failures`-th failure, of so many `attempts`."""
+    said = next((reason for kind, reason in _SAYS.items() if isinstance(error, kind)), None)
+    if said is not None:
+        return said
+    if isinstance(error.__cause__, HandlerTimeout):
+        return Reason.HANDLER_TIMEOUT
+    if ends_at_once(error):
+        return Reason.EXIT
+    return Reason.ATTEMPTS if failures >= attempts else Reason.RETRY_TIMEOUT
+
+
+def ends_at_once(error: BaseException) -> bool:
+    """Whether it is not worth another try: SystemExit and KeyboardInterrupt are a handler's way to say that it will not
+    go on, and mean its record, never the worker.
+
+    A cancellation is no such word: a pool or a client cancels what others share. Ours is an interruption by now.
+    """
+    return not isinstance(error, Exception | CancelledError)
+
+
+def timed_out(interruption: HandlerTimeout) -> TimeoutError:
+    """What a call that took too long has failed with: as others that may pass, it is worth another try."""
+    error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(interruption.__traceback__)
+    error.__cause__ = interruption
+    return error
+
+
+_JITTER = 0.2
+"""Kafka's own for its exponential backoff (KIP-580)."""
+_NS_PER_MS = 1_000_000
+_TRACEBACK_FRAMES = 6
+
+
+class End(StrEnum):
+    """How a record ends whose handler did not simply return; the values are those of `on_failure`, and two more."""
+
+    DONE = "done"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+    HALT = "halt"
+    #: It is in a retry topic, and comes to the handler again from there.
+    RETRY_TOPIC = "retry_topic"
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """After `wait_ns`; `attempts` in all, None: as many as it takes."""
+
+    wait_ns: int
+    attempts: int | None
+
+    def counted(self, failures: int) -> str:
+        """Which try it was that failed, in words."""
+        return f"try {failures}" if self.attempts is None else f"try {failures} of {self.attempts}"
+
+
+Verdict = TryAgain | End
+
+_SAID: Mapping[type[BaseException], End] = {
+    Done: End.DONE,
+    Skip: End.SKIP,
+    DeadLetter: End.DEAD_LETTER,
+    Halt: End.HALT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """`attempts` tries in all, the first included; the wait doubles from `backoff_ms` up to `backoff_max_ms`.
+
+    No try begins later than `timeout_ms` after the first one failed. After the last one the record goes into the first
+    of `retry_topics`; where none is left, `on_failure` is its end.
+    """
+
+    attempts: int
+    backoff_ms: int
+    backoff_max_ms: int
+    timeout_ms: int | None = None
+    on_failure: End = End.HALT
+    retry_topics: tuple[RetryTopic, ...] = ()
+
+    def behind(self, delay_ms: int) -> RetryPolicy:
+        """For records that have waited so long already: what is left is topics with longer delays."""
+        return replace(self, retry_topics=tuple(each for each in self.retry_topics if each.delay_ms > delay_ms))
+
+    def backoff_ns(self, failures: int, random: float) -> int:
+        """The wait after the `failures`-th failure in a row; `random` is from [0, 1)."""
+        doublings = min(failures - 1, 62)
+        wait_ms = min(self.backoff_ms * (1 << doublings), self.backoff_max_ms)
+        return int(wait_ms * _NS_PER_MS * (1 - _JITTER + 2 * _JITTER * random))
+
+    def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
+        """After the record's `failures`-th failure, `failing_ns` after its first.
+
+        What `ends_at_once` is not worth another try.
+        """
+        if ends_at_once(error):
+            return self.on_failure
+        given_up = End.RETRY_TOPIC if self.retry_topics else self.on_failure
+        if failures >= self.attempts:
+            return given_up
+        wait = self.backoff_ns(failures, random)
+        if isinstance(error, Retry) and isinstance(error.after, timedelta):
+            wait = max(0, int(error.after.total_seconds() * 1_000_000_000))
+        if self.timeout_ms is not None and failing_ns + wait > self.timeout_ms * _NS_PER_MS:
+            return given_up
+        return TryAgain(wait, self.attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Rules for some exceptions, the first match counts, and the policy for all others."""
+
+    default: RetryPolicy
+    rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
+    on_undecodable: End | None = None
+    """None: as the policy's `on_failure` says."""
+
+    def behind(self, delay_ms: int) -> Policies:
+        """See `RetryPolicy.behind`."""
+        rules = [(classes, policy.behind(delay_ms)) for classes, policy in self.rules]
+        return replace(self, default=self.default.behind(delay_ms), rules=rules)
+
+    def of(self, error: BaseException) -> RetryPolicy:
+        """The policy for this error."""
+        return next((policy for classes, policy in self.rules if isinstance(error, classes)), self.default)
+
+    def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
+        """See `RetryPolicy.verdict`; what the handler says itself goes before every rule.
+
+        What cannot be decoded is not worth another try. What cannot be decoded yet is no fault of the record's: it
+        waits, however many tries that takes.
+        """
+        if isinstance(error, NotDecodableYet):
+            return TryAgain(self.default.backoff_ns(failures, random), None)
+        if isinstance(error, Undecodable):
+            return self.on_undecodable or self.of(error).on_failure
+        said = next((end for kind, end in _SAID.items() if isinstance(error, kind)), None)
+        return said or self.of(error).verdict(error, failures, failing_ns, random)
+
+
+def describe(error: BaseException) -> str:
+    """The error as text for another process and for a person: type, message, last lines of the traceback."""
+    message = error_message(error)
+    head = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    lines = user_traceback(error, _TRACEBACK_FRAMES)
+    return f"{head}\n{lines}" if lines else head
+
+
+_SETTING = "handler.failures"
+
+
+def find(name: str) -> type[BaseException]:
+    """The class `package.module.Class`, nested ones included; imports its module. Raises `ConfigError`.
+
+    Caller: a worker, after the handler was imported; `kunicorn check`.
+    """
+    parts = name.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:split])
+        try:
+            found: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (module + ".").startswith(error.name + "."):
+                continue
+            raise _refused(name, f"importing {module!r} raised {error}") from error
+        except Exception as error:
+            raise _refused(name, f"importing {module!r} raised {type(error).__name__}: {error}") from error
+        return _exception_in(name, found, parts[split:])
+    raise _refused(name, f"there is no module {parts[0]!r}")
+
+
+def _exception_in(name: str, owner: Any, path: list[str]) -> type[BaseException]:
+    for attribute in path:
+        if not hasattr(owner, attribute):
+            near = difflib.get_close_matches(attribute, dir(owner), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise _refused(name, f"{owner.__name__!r} has no {attribute!r}{hint}")
+        owner = getattr(owner, attribute)
+    if not inspect.isclass(owner) or not issubclass(owner, BaseException):
+        raise _refused(name, "it is no exception class")
+    return owner
+
+
+def _refused(name: str, why: str) -> ConfigError:
+    return ConfigError(f"{_SETTING} names the exception {name!r}: {why}; correct the name, or remove it")
+
+
+def policies_of(default: RetryPolicy, rules: Iterable[FailureRule], on_undecodable: str | None = None) -> Policies:
+    """`default`, and before it the rules of [[handler.failures]], which know of the same retry topics. Raises
+    `ConfigError` for a class that is not there.
+
+    Imports the modules that the rules name. Caller: a process that has the user's code, after the handler's import.
+    """
+    found = [(tuple(map(find, rule.exceptions)), _policy(rule, default.retry_topics)) for rule in rules]
+    return Policies(default, found, None if on_undecodable is None else End(on_undecodable))
+
+
+def _policy(rule: FailureRule, retry_topics: Iterable[RetryTopic]) -> RetryPolicy:
+    return RetryPolicy(
+        rule.attempts,
+        rule.retry_backoff_ms,
+        rule.retry_backoff_max_ms,
+        rule.retry_timeout_ms,
+        End(rule.on_failure),
+        tuple(each for each in retry_topics if each.delay_ms in rule.retry_topic_delays_ms),
+    )

@@ -1,0 +1,199 @@
+"""Tracing with OpenTelemetry, an optional dependency: spans around the handler's calls, contexts in what it sends.
+
+Spans around the handler's calls, for OpenTelemetry (an extra): one for each record, or for each batch with links.
+
+What a record's producer traced goes on: the context is taken from the headers that the process's propagators know, W3C
+Trace Context (traceparent, tracestate) unless OTEL_PROPAGATORS says otherwise. Names are those of OpenTelemetry's
+semantic conventions for messaging and Kafka, 1.27 and later. Keys and values are told to nobody.
+
+Only the API is used here. Whoever wants the spans sets a tracer provider up, in the handler's `setup`: a provider made
+at import would be forked without its thread.
+
+Trace context in what handlers return to be sent, for OpenTelemetry: with it the trace goes on at the consumers.
+
+Each output has a span of its own making (operation "create", kind PRODUCER), a child of the handler's, and that span's
+context in its headers, as semantic conventions for messaging have it where records are sent in batches. Nothing of this
+is imported where tracing is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Message
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter, Setter
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+from kunicorn import __version__
+from kunicorn.handler.decode.forms import Form, Gathered
+from kunicorn.handler.outcome import HeaderValue, Outcome
+from kunicorn.handler.record import Record
+
+Attributes = Mapping[str, str | int | bool]
+
+
+class _Headers(Getter[Message]):
+    """A record's headers as a propagator reads them; what is no text is not there."""
+
+    def get(self, carrier: Message, key: str) -> list[str] | None:
+        values = [value for name, value in Record.of(carrier).headers if name.lower() == key and value is not None]
+        return [value.decode("ascii", errors="ignore") for value in values] or None
+
+    def keys(self, carrier: Message) -> list[str]:
+        return [name for name, _ in Record.of(carrier).headers]
+
+
+_HEADERS = _Headers()
+
+IN_HAND: ContextVar[Sequence[Message]] = ContextVar("records in hand")
+"""Within the span of a call: its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A form (`handler.decode.forms`) whose handler is called within a span; the arguments are those of `inner`."""
+
+    inner: Form
+    is_async: bool
+    group: str
+
+    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
+        """See `Form`."""
+        call = self.inner.adapted(handle)
+
+        def within_span(pair: tuple[Any, Sequence[Message]]) -> Any:
+            with self._span(pair[1]) as tell:
+                return tell(call(pair[0]))
+
+        async def awaited_within_span(pair: tuple[Any, Sequence[Message]]) -> Any:
+            with self._span(pair[1]) as tell:
+                return tell(await call(pair[0]))
+
+        return awaited_within_span if self.is_async else within_span
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
+        """See `Form`."""
+        return zip(self.inner.each(messages), messages, strict=True)
+
+    def batch(self, messages: Sequence[Message]) -> Gathered:
+        """See `Form`."""
+        gathered = self.inner.batch(messages)
+        return Gathered((gathered.argument, messages[: gathered.records]), gathered.records, gathered.undecodable)
+
+    def blame(self, message: Message) -> None:
+        """See `Form`."""
+        self.inner.blame(message)
+
+    @contextmanager
+    def _span(self, of: Message | Sequence[Message]) -> Iterator[Callable[[Any], Any]]:
+        """The span of a call; what is yielded is to be told what the handler returned, and returns that."""
+        first = of if isinstance(of, Message) else of[0]
+        parent, links, attributes = _of_one(first) if isinstance(of, Message) else _of_batch(of)
+        # Asked for each time, as the provider may be set up later than this.
+        span = trace.get_tracer("kunicorn", __version__).start_span(
+            f"process {first.topic()}",
+            context=parent,
+            kind=SpanKind.CONSUMER,
+            links=links,
+            attributes={**self._common(first), **attributes},
+        )
+
+        def tell(returned: Any) -> Any:
+            if isinstance(returned, Outcome):
+                span.set_attribute("kunicorn.outcome", type(returned).__name__)
+            return returned
+
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            in_hand = IN_HAND.set([of] if isinstance(of, Message) else of)
+            try:
+                yield tell
+            except Outcome as said:
+                tell(said)
+                raise
+            except BaseException as error:
+                span.record_exception(error)
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(Status(StatusCode.ERROR))
+                raise
+            finally:
+                IN_HAND.reset(in_hand)
+
+    def _common(self, message: Message) -> Attributes:
+        return {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": message.topic() or "",
+            "messaging.destination.partition.id": str(message.partition()),
+            "messaging.consumer.group.name": self.group,
+        }
+
+
+def _of_one(message: Message) -> tuple[Context, list[Link], Attributes]:
+    """Parent, links and attributes: the producer's span is the parent."""
+    value = message.value()
+    attributes: dict[str, str | int | bool] = {"messaging.kafka.offset": message.offset() or 0}
+    if value is None:
+        attributes["messaging.kafka.message.tombstone"] = True
+    else:
+        attributes["messaging.message.body.size"] = len(value)
+    return propagate.extract(message, context=Context(), getter=_HEADERS), [], attributes
+
+
+def _of_batch(messages: Sequence[Message]) -> tuple[Context, list[Link], Attributes]:
+    """A batch has many producers: their spans are linked to."""
+    contexts = (propagate.extract(message, context=Context(), getter=_HEADERS) for message in messages)
+    spans = [trace.get_current_span(context).get_span_context() for context in contexts]
+    attributes = {"messaging.batch.message_count": len(messages), "messaging.kafka.offset": messages[0].offset() or 0}
+    return Context(), [Link(span) for span in spans if span.is_valid], attributes
+
+
+Pairs = list[tuple[str, HeaderValue]]
+
+
+class _Pairs(Setter[Pairs]):
+    """A record's headers as a propagator writes them."""
+
+    def set(self, carrier: Pairs, key: str, value: str) -> None:
+        carrier.append((key, value.encode()))
+
+
+_PAIRS = _Pairs()
+
+
+def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | None:
+    """An output's headers with the context of its making. Caller: within the handler's span.
+
+    A context of its record that the handler copied with the other headers is replaced; one that it has put there itself
+    stays as it is (a custom creation context, which is not to be touched).
+    """
+    fields = {field.lower() for field in propagate.get_global_textmap().fields}
+    told = [pair for pair in headers if pair[0].lower() in fields]
+    if told and not _copied(told):
+        return headers
+    span = trace.get_tracer("kunicorn", __version__).start_span(
+        f"create {topic}",
+        kind=SpanKind.PRODUCER,
+        attributes={
+            "messaging.system": "kafka",
+            "messaging.operation.name": "create",
+            "messaging.operation.type": "create",
+            "messaging.destination.name": topic,
+            "messaging.message.body.size": len(value or b""),
+        },
+    )
+    with trace.use_span(span, end_on_exit=True):
+        pairs: Pairs = [pair for pair in headers if pair[0].lower() not in fields]
+        propagate.inject(pairs, setter=_PAIRS)
+    return pairs or None
+
+
+def _copied(told: Pairs) -> bool:
+    """Whether some record that the handler has in hand has all of them."""
+    return any(set(told) <= set(Record.of(message).headers) for message in IN_HAND.get(()))

@@ -1,0 +1,206 @@
+"""The ledger: consumed offsets in shared memory, so that a worker killed at any instant loses nothing.
+
+One memfd per worker incarnation, sparse, mapped by supervisor and worker. Nothing has to be cleaned up after
+SIGKILL: the memory goes with its last descriptor.
+
+1. Cells are int64 and are stored only through `memoryview.cast("q")`: one aligned 64-bit store is never torn.
+   `struct.pack_into` zeroes first, and another process then reads 0.
+2. One writer per line: the supervisor writes the lease line, the worker everything else.
+3. The leader epoch is stored before the offset and loaded after it. The one possible mismatch, an older offset
+   with a newer epoch, is harmless; the opposite would claim an epoch that never held the record.
+4. A slot speaks only for the grant written in it. A reader that finds another grant knows: not started.
+5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
+6. A worker that handles several records of a partition at a time says more: which are done beyond the consumed offset,
+   and which are in hand. Those bits lie behind the slots; other workers never touch them, and they cost nothing.
+7. Between slots and bits lie two words a slot: the time that its records have taken so far, and where the run in hand
+   ends. They are no part of the slot's line, which is full, and are read only together with the grant.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import NamedTuple
+
+from kunicorn.ipc.bitmap import RING_BYTES, Marks
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position
+
+_WORD = 8
+_LINE = 8
+"""Words in a cache line: one slot is one line, so that two slots never share one."""
+_HEADER_LINES = 2
+_BESIDE = 2
+"""Words of a slot that are not in its line."""
+_RINGS = 2
+_SLOT_BYTES = (_LINE + _BESIDE) * _WORD + _RINGS * RING_BYTES
+
+_LEASE = 0
+"""Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
+
+_MARKED = _LINE
+"""Whether the worker uses the bits; written by the worker."""
+_DELIVERS = _LINE + 1
+"""Whether its consumed offsets follow the delivery of outputs; written by the worker."""
+
+GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, TIMESTAMP, HANDLED = range(_LINE)
+"""A slot's words: grant; next offset to handle; leader epoch of the last record handled; first offset, number of
+records and start (nanoseconds) of the run in hand; the timestamp (milliseconds since 1970) of its first record, which
+stays when it is done; records finished under this grant. Where outputs are sent the consumed offset is that of the next
+one to be delivered, and with nothing in hand the hand's offset is where the handled ones end."""
+
+HAND_END = 1
+"""Counted from `Ledger.busy_index`: the offset behind the last record of the run in hand, which may have gaps. Says
+something only where one run is in hand at a time, and not the bits."""
+
+
+class SlotReading(NamedTuple):
+    """One slot as another process sees it."""
+
+    consumed: Position
+    hand_offset: int
+    hand_count: int
+    hand_since_ns: int
+    timestamp_ms: int
+    handled: int
+    hand_end: int = NO_OFFSET
+
+    @property
+    def started(self) -> bool:
+        """The worker has opened the slot under the grant that was asked for."""
+        return self.consumed.offset != NO_OFFSET
+
+    @property
+    def in_hand(self) -> int:
+        """The first unfinished offset the handler may have seen; `NO_OFFSET` with nothing in hand."""
+        if self.hand_count == 0:
+            return NO_OFFSET
+        return max(self.hand_offset, self.consumed.offset)
+
+
+NOT_STARTED = SlotReading(Position(NO_OFFSET, NO_EPOCH), NO_OFFSET, 0, 0, NO_TIMESTAMP, 0)
+
+
+class Ledger:
+    """The mapped memory. Who owns the descriptor says `close()`."""
+
+    def __init__(self, fd: int) -> None:
+        """Map the ledger behind `fd`, made by `create` here or in another process."""
+        self.fd = fd
+        self._size = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, self._size)
+        self.cells: memoryview = memoryview(self._map).cast("q")
+        """The words; the worker's hot loop stores straight into it, at `index(slot) + CONSUMED`."""
+        self._bytes = memoryview(self._map)
+
+    @classmethod
+    def create(cls, slots: int) -> Ledger:
+        """A new ledger; pages are taken from memory only once a slot on them is used."""
+        fd = os.memfd_create("kunicorn-ledger", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _HEADER_LINES * _LINE * _WORD + slots * _SLOT_BYTES)
+        return cls(fd)
+
+    @property
+    def slots(self) -> int:
+        """How many grants can be open at once."""
+        return (self._size - _HEADER_LINES * _LINE * _WORD) // _SLOT_BYTES
+
+    @staticmethod
+    def index(slot: int) -> int:
+        """Index of the slot's first word in `cells`."""
+        return (_HEADER_LINES + slot) * _LINE
+
+    def busy_index(self, slot: int) -> int:
+        """Index in `cells` of the nanoseconds that the slot's records took under this grant, in parts of what the
+        worker can do at a time: with 100 records in hand, one that takes a second counts for ten milliseconds."""
+        return (_HEADER_LINES + self.slots) * _LINE + _BESIDE * slot
+
+    def busy_ns(self, slot: int) -> int:
+        """That time. Caller: the supervisor, while the slot is open."""
+        return self.cells[self.busy_index(slot)]
+
+    def is_in_hand(self, slot: int) -> bool:
+        """Whether something is in hand, of whatever grant: less to read than all there is. Caller: the supervisor."""
+        return self.cells[self.index(slot) + HAND_COUNT] != 0
+
+    @property
+    def lease_ns(self) -> int:
+        """Until when (nanoseconds of `clock.now_ns`) records may be started."""
+        return self.cells[_LEASE]
+
+    @lease_ns.setter
+    def lease_ns(self, until: int) -> None:
+        """Caller: supervisor."""
+        self.cells[_LEASE] = until
+
+    @property
+    def marked(self) -> bool:
+        """Whether bits say something. Where they do not, reading them would only take memory."""
+        return bool(self.cells[_MARKED])
+
+    def use_marks(self) -> None:
+        """Caller: a worker that has several records of a partition in hand, before its first."""
+        self.cells[_MARKED] = 1
+
+    @property
+    def delivers(self) -> bool:
+        """Whether records may be handled and not delivered: those from the consumed offset to the hand's."""
+        return bool(self.cells[_DELIVERS])
+
+    def use_delivery(self) -> None:
+        """Caller: a worker that sends outputs and has one record (or batch) in hand, before its first."""
+        self.cells[_DELIVERS] = 1
+
+    def done(self, slot: int) -> Marks:
+        """The slot's offsets that are done beyond the consumed one. Written by a worker with several in hand."""
+        return Marks(self._bytes, self._ring(slot, 0))
+
+    def in_hand(self, slot: int) -> Marks:
+        """The slot's offsets that are in hand, likewise."""
+        return Marks(self._bytes, self._ring(slot, 1))
+
+    def _ring(self, slot: int, number: int) -> int:
+        behind_words = ((_HEADER_LINES + self.slots) * _LINE + _BESIDE * self.slots) * _WORD
+        return behind_words + (_RINGS * slot + number) * RING_BYTES
+
+    def open_slot(self, slot: int, grant: int, start: Position) -> None:
+        """Caller: worker, before the first record of the grant is fetched."""
+        cells, at = self.cells, self.index(slot)
+        cells[at + GRANT] = 0
+        cells[at + HAND_COUNT] = 0
+        cells[at + HAND_OFFSET] = NO_OFFSET
+        cells[at + HAND_SINCE] = 0
+        cells[at + TIMESTAMP] = NO_TIMESTAMP
+        cells[at + HANDLED] = 0
+        cells[self.busy_index(slot)] = 0
+        cells[self.busy_index(slot) + HAND_END] = NO_OFFSET
+        cells[at + LEADER_EPOCH] = start.leader_epoch
+        cells[at + CONSUMED] = start.offset
+        cells[at + GRANT] = grant
+
+    def read(self, slot: int, grant: int) -> SlotReading:
+        """What the slot says under `grant`; `NOT_STARTED` where it speaks of another.
+
+        Caller: supervisor. Of a living worker the words are each true, but not of one instant; of a dead one
+        (its pidfd has said so) they are final.
+        """
+        cells, at = self.cells, self.index(slot)
+        if cells[at + GRANT] != grant:
+            return NOT_STARTED
+        offset = cells[at + CONSUMED]
+        epoch = cells[at + LEADER_EPOCH]
+        return SlotReading(
+            Position(offset, epoch),
+            cells[at + HAND_OFFSET],
+            cells[at + HAND_COUNT],
+            cells[at + HAND_SINCE],
+            cells[at + TIMESTAMP],
+            cells[at + HANDLED],
+            cells[self.busy_index(slot) + HAND_END],
+        )
+
+    def close(self) -> None:
+        """Unmap and close; the memory is freed when the other side has done the same."""
+        self.cells.release()
+        self._bytes.release()
+        self._map.close()
+        os.close(self.fd)

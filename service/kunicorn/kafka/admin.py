@@ -1,0 +1,447 @@
+"""What an administrator asks of brokers: a group's members, logs' offsets, one's own rights.
+
+What an administrator asks a group's coordinator: who is in the group, and the removal of one static member.
+
+Questions about the logs themselves, each to be put to the partition's leader: ListOffsets, OffsetForLeaderEpoch.
+
+What the user that we are may do, asked in ways that change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+from kunicorn.errors import PeerError
+from kunicorn.group.errors import COORDINATOR_MOVED, ErrorCode
+from kunicorn.group.protocol import NO_GENERATION, Committed, EpochEnd, LogOffset
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.codec import Fields, describe
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.consumer_protocol import decode_assignment
+from kunicorn.kafka.coordinator import Coordinator, by_topic
+from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
+from kunicorn.kafka.metadata import NO_LEADER, Broker, Metadata
+from kunicorn.kafka.versions import Api
+from kunicorn.positions import Position, TopicPartition
+
+PURPOSE = "admin"
+
+_DEAD = "Dead"
+"""The state in which brokers before DescribeGroups v6 show a group that they do not know (`GroupMetadataManager`)."""
+_CLASSIC_TYPE = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """One member as the coordinator has it. `host` is where its connection comes from."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+    metadata: bytes = b""
+    """What a classic member sent with JoinGroup: its subscription, encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A group; with an `error` there is nothing else. `GROUP_ID_NOT_FOUND`: no group of this kind and name."""
+
+    error: int
+    why: str = ""
+    state: str = ""
+    members: Sequence[DescribedMember] = ()
+    strategy: str = ""
+    """The assignor that a classic group has agreed upon; empty where there is none, or the brokers assign."""
+    classic: bool = False
+    """There is such a group, and its members speak the classic protocol."""
+
+
+class GroupAdmin:
+    """The requests about one group. Not a member of it. Times are seconds.
+
+    All raise `CoordinatorUnavailable` while the coordinator is not to be had or is another node than was thought (then
+    it is looked up anew), and any other `PeerError` when the transport fails.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str, timeout: float) -> None:
+        """Sends nothing."""
+        self._cluster = cluster
+        self._group_id = group_id
+        self._timeout = timeout
+        self._coordinator = Coordinator(cluster, group_id)
+
+    async def describe(self) -> Described:
+        """The group, whichever protocol its members speak: each kind is unknown to the other kind's API (KIP-848)."""
+        await self._node()
+        classic = classic_group(await self._coordinator.describe(self._timeout), self._group_id)
+        if classic.error != ErrorCode.GROUP_ID_NOT_FOUND:
+            return self._settled(classic)
+        fields: Fields = {"group_ids": [self._group_id], "include_authorized_operations": False}
+        try:
+            answer = await self._ask(Api.CONSUMER_GROUP_DESCRIBE, fields)
+        except UnsupportedByBroker:
+            return classic  # Before Kafka 4.0 there is no other kind.
+        described = consumer_group(answer, self._group_id)
+        # Brokers of 3.9 know the API and refuse it: the protocol is switched off there.
+        return classic if described.error == ErrorCode.UNSUPPORTED_VERSION else self._settled(described)
+
+    async def remove(self, member: DescribedMember, reason: str) -> int:
+        """Take the slot of a static member from it (LeaveGroup, KIP-345); the error code.
+
+        Names the member's id beside its instance id: if the instance has joined again meanwhile, under a new id, the
+        broker refuses (FENCED_INSTANCE_ID) instead of removing one that works.
+        """
+        await self._node()
+        error = await self._coordinator.leave(
+            member_id=member.member_id, instance_id=member.instance_id, reason=reason, timeout=self._timeout
+        )
+        self._check_moved(error)
+        return error
+
+    async def committed(
+        self, partitions: Collection[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Committed]:
+        """What the group has committed for these partitions (None: for all for which it has committed anything).
+
+        Raises `CoordinatorUnavailable`, too, where the group refuses to tell.
+        """
+        await self._node()
+        answer = await self._coordinator.fetch_offsets(
+            partitions=partitions, require_stable=False, timeout=self._timeout
+        )
+        self._check_moved(answer.error)
+        if answer.error:
+            raise CoordinatorUnavailable(answer.error, "its offsets cannot be read")
+        return answer.partitions
+
+    async def reset(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, int]:
+        """Commit these offsets as nobody; the error code of each.
+
+        The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
+        `GroupMetadataManager`): that is the fence between looking at the group and changing it.
+        """
+        await self._node()
+        answer = await self._coordinator.commit(
+            generation=NO_GENERATION,
+            member_id="",
+            instance_id=None,
+            offsets={tp: Position(offset) for tp, offset in offsets.items()},
+            metadata=metadata,
+            timeout=self._timeout,
+        )
+        for error in answer.errors.values():
+            self._check_moved(error)
+        return answer.errors
+
+    async def _ask(self, api: Api, fields: Fields) -> Any:
+        connection = await self._cluster.connection((await self._node()).node_id, PURPOSE, self._timeout)
+        return await connection.request(api, fields, self._timeout)
+
+    async def _node(self) -> Broker:
+        return self._coordinator.node or await self._coordinator.find(self._timeout)
+
+    def _settled(self, described: Described) -> Described:
+        self._check_moved(described.error)
+        return described
+
+    def _check_moved(self, error: int) -> None:
+        if error in COORDINATOR_MOVED:
+            self._coordinator.forget()
+            raise CoordinatorUnavailable(error, f"group {self._group_id!r}: {describe(error)}")
+
+
+def classic_group(message: Any, group_id: str) -> Described:
+    """DescribeGroups, any version."""
+    group = next((each for each in message.groups or () if each.group_id == group_id), None)
+    if group is None:
+        return Described(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the group")
+    error = int(group.error_code)
+    if error:
+        return Described(error, getattr(group, "error_message", None) or "")
+    if group.group_state == _DEAD:
+        return Described(ErrorCode.GROUP_ID_NOT_FOUND)
+    readable = group.protocol_type == _CLASSIC_TYPE
+    members = tuple(
+        DescribedMember(
+            each.member_id,
+            each.group_instance_id,
+            each.client_id,
+            each.client_host,
+            _assigned(each.member_assignment) if readable else (),
+            bytes(each.member_metadata or b""),
+        )
+        for each in group.members or ()
+    )
+    strategy = group.protocol_data if readable else ""
+    return Described(error, "", group.group_state, members, strategy, classic=True)
+
+
+def conversion_refused(group_id: str, found: Described) -> str:
+    """Why a member with the consumer protocol does not join this classic group unless it is told to (KIP-848): the
+    group would be converted, and takes its classic members along."""
+    return (
+        f"group {group_id!r} is a classic group ({found.state}, {len(found.members)} members); joining it with "
+        f'group.group_protocol = "consumer" converts it: set group.allow_protocol_upgrade = true if that is '
+        f'wanted, else group.group_protocol = "classic"'
+    )
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    try:
+        return decode_assignment(data)
+    except ProtocolError:
+        return ()  # Another client's own format: the member can be shown without it.
+
+
+def consumer_group(message: Any, group_id: str) -> Described:
+    """ConsumerGroupDescribe, any version."""
+    group = next((each for each in message.groups or () if each.group_id == group_id), None)
+    if group is None:
+        return Described(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the group")
+    if error := int(group.error_code):
+        return Described(error, group.error_message or "")
+    members = tuple(
+        DescribedMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            tuple(
+                TopicPartition(topic.topic_name, int(number))
+                for topic in each.assignment.topic_partitions or ()
+                for number in topic.partitions or ()
+            ),
+        )
+        for each in group.members or ()
+    )
+    return Described(int(ErrorCode.NONE), "", group.group_state, members)
+
+
+logger = logging.getLogger("kunicorn.wire.log_offsets")
+
+LOG_PURPOSE = "offsets-of-logs"
+"""These connections' own: a slow look-up in an old segment must not hold up a heartbeat."""
+
+LATEST = -1
+EARLIEST = -2
+
+_CONSUMER = -1
+"""The replica id of those who are no replica."""
+
+
+class IsolationLevel(IntEnum):
+    """Where the log ends: at the high watermark, or at the last stable offset (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+STALE_METADATA = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Errors that asking again after fresh metadata may cure (`OffsetFetcherUtils.java`)."""
+
+AnswerT = TypeVar("AnswerT", LogOffset, EpochEnd)
+Batch = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question(Generic[AnswerT]):
+    """One API that leaders answer: how to ask it, how to read it, and how to say that it failed."""
+
+    api: Api
+    fields: Callable[[Batch, Metadata], Fields]
+    read: Callable[[Any], dict[TopicPartition, AnswerT]]
+    failed: Callable[[int], AnswerT]
+
+
+async def list_offsets(
+    cluster: Cluster, queries: Batch, isolation_level: int, timeout: float
+) -> dict[TopicPartition, LogOffset]:
+    """The offset at `LATEST`, `EARLIEST` or a timestamp (milliseconds), for each partition asked.
+
+    A timestamp finds the first record not older than it; the answer's offset is −1 where there is none.
+    Every partition has an answer, with an error of its own: `NETWORK_EXCEPTION` if its leader did not reply.
+    Refreshes metadata and asks once more where that may help. Raises nothing but bugs, within twice `timeout`.
+    """
+
+    def fields(batch: Batch, metadata: Metadata) -> Fields:
+        return {
+            "replica_id": _CONSUMER,
+            "isolation_level": int(isolation_level),
+            "timeout": timedelta(seconds=timeout),
+            "topics": [
+                {
+                    "name": topic,
+                    "partitions": [
+                        {
+                            "partition_index": each.partition,
+                            "current_leader_epoch": metadata.leader(each)[1],
+                            "timestamp": batch[each],
+                        }
+                        for each in partitions
+                    ],
+                }
+                for topic, partitions in by_topic(batch)
+            ],
+        }
+
+    return await _ask_leaders(cluster, queries, _Question(Api.LIST_OFFSETS, fields, _log_offsets, LogOffset), timeout)
+
+
+async def epoch_ends(cluster: Cluster, queries: Batch, timeout: float) -> dict[TopicPartition, EpochEnd]:
+    """Where the log of the given leader epoch ends, for each partition asked (KIP-320); otherwise as `list_offsets`."""
+    question = _Question(Api.OFFSET_FOR_LEADER_EPOCH, _epoch_fields, _epoch_ends, EpochEnd)
+    return await _ask_leaders(cluster, queries, question, timeout)
+
+
+def _epoch_fields(batch: Batch, metadata: Metadata) -> Fields:
+    return {
+        "replica_id": _CONSUMER,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": each.partition,
+                        "current_leader_epoch": metadata.leader(each)[1],
+                        "leader_epoch": batch[each],
+                    }
+                    for each in partitions
+                ],
+            }
+            for topic, partitions in by_topic(batch)
+        ],
+    }
+
+
+def _log_offsets(message: Any) -> dict[TopicPartition, LogOffset]:
+    return {
+        TopicPartition(topic.name, int(each.partition_index)): LogOffset(
+            int(each.error_code), int(each.offset), int(each.leader_epoch), int(each.timestamp)
+        )
+        for topic in message.topics or ()
+        for each in topic.partitions or ()
+    }
+
+
+def _epoch_ends(message: Any) -> dict[TopicPartition, EpochEnd]:
+    return {
+        TopicPartition(topic.topic, int(each.partition)): EpochEnd(
+            int(each.error_code), int(each.leader_epoch), int(each.end_offset)
+        )
+        for topic in message.topics or ()
+        for each in topic.partitions or ()
+    }
+
+
+async def _ask_leaders(
+    cluster: Cluster, queries: Batch, question: _Question[AnswerT], timeout: float
+) -> dict[TopicPartition, AnswerT]:
+    answers = await _ask_once(cluster, queries, question, timeout)
+    again = {each: queries[each] for each, answer in answers.items() if answer.error in STALE_METADATA}
+    if not again:
+        return answers
+    try:
+        async with asyncio.timeout(timeout):
+            await cluster.refresh({each.topic for each in again})
+    except (PeerError, TimeoutError):
+        return answers
+    return answers | await _ask_once(cluster, again, question, timeout)
+
+
+async def _ask_once(
+    cluster: Cluster, queries: Batch, question: _Question[AnswerT], timeout: float
+) -> dict[TopicPartition, AnswerT]:
+    by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+    for partition, query in queries.items():
+        by_leader[cluster.metadata.leader(partition)[0]][partition] = query
+    answers = await asyncio.gather(
+        *(_ask_leader(cluster, leader, batch, question, timeout) for leader, batch in by_leader.items())
+    )
+    return {partition: answer for batch in answers for partition, answer in batch.items()}
+
+
+async def _ask_leader(
+    cluster: Cluster, leader: int, batch: Batch, question: _Question[AnswerT], timeout: float
+) -> dict[TopicPartition, AnswerT]:
+    """One leader's answers, for exactly the partitions asked."""
+    if leader == NO_LEADER:
+        return {each: question.failed(ErrorCode.LEADER_NOT_AVAILABLE) for each in batch}
+    try:
+        connection = await cluster.connection(leader, LOG_PURPOSE, timeout)
+        message = await connection.request(question.api, question.fields(batch, cluster.metadata), timeout)
+    except PeerError as error:
+        logger.info("%s for %d partitions: %s", question.api.title, len(batch), error)
+        return {each: question.failed(ErrorCode.NETWORK_EXCEPTION) for each in batch}
+    answers = question.read(message)
+    return {each: answers.get(each) or question.failed(ErrorCode.UNKNOWN_SERVER_ERROR) for each in batch}
+
+
+class Operation(IntEnum):
+    """Kafka's operations (`AclOperation.java`), as far as they concern a consumer."""
+
+    READ = 3
+    WRITE = 4
+    DESCRIBE = 8
+
+
+_NOBODY = "kunicorn-check"
+"""A member id that no coordinator has given anybody."""
+_ASKS_FOR_RIGHTS = 8
+"""The first version of Metadata that does (KIP-430)."""
+
+
+async def on_topics(cluster: Cluster, topics: Collection[str], timeout: float) -> Mapping[str, frozenset[Operation]]:
+    """The operations that are allowed on each topic that we may see at all (KIP-430).
+
+    Empty where the brokers are too old to say. Raises `BrokersUnreachable`.
+    """
+
+    async def ask(connection: Connection) -> Mapping[str, frozenset[Operation]]:
+        version = connection.version(Api.METADATA)
+        if version < _ASKS_FOR_RIGHTS:
+            return {}
+        fields: Fields = {
+            "topics": [{"topic_id": None, "name": name} for name in sorted(set(topics))],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": True,
+            "include_cluster_authorized_operations": False,
+        }
+        message = await connection.request(Api.METADATA, fields, timeout, version)
+        return {t.name: _operations(int(t.topic_authorized_operations)) for t in message.topics if not t.error_code}
+
+    return await cluster.ask_any(ask)
+
+
+async def may_join(coordinator: Coordinator, timeout: float) -> bool:
+    """Whether we may READ the group: join it and commit.
+
+    A heartbeat of a member that there is not: the broker looks at the right first (`KafkaApis.handleHeartbeatRequest`),
+    and answers UNKNOWN_MEMBER_ID otherwise. No answer about rights tells of a group that does not exist yet.
+    """
+    error = await coordinator.heartbeat(generation=0, member_id=_NOBODY, instance_id=None, timeout=timeout)
+    return error != ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def _operations(bits: int) -> frozenset[Operation]:
+    return frozenset(operation for operation in Operation if bits & (1 << operation))

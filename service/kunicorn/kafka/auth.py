@@ -1,0 +1,289 @@
+"""Addresses and secured connections: where brokers listen, TLS or not, and SASL's mechanisms.
+
+How a connection is secured: where a broker listens, what its listener demands, and the one place that opens streams.
+
+TLS is done when the stream is open (tls.py); SASL is an exchange of requests over it (authentication.py).
+
+Bootstrap servers: from the setting to addresses.
+
+The SASL mechanisms, the client's side of each. Pure: what to send next, given what came.
+
+SCRAM, the client's side (RFC 5802, RFC 7677). Pure: random numbers come from outside.
+
+As in Kafka (`ScramFormatter.java`) names and passwords are plain UTF-8, not prepared by SASLprep, and there is no
+channel binding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+import socket
+import ssl
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kunicorn.errors import ConfigError
+from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.kafka.tls import Tls, context, explained
+
+HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""hashlib's name of each mechanism's hash."""
+
+_LEAST_ITERATIONS = 4096
+"""RFC 7677, section 4. A broker that asks for fewer would get a proof that is cheap to guess the password from."""
+_MOST_ITERATIONS = 1_000_000
+"""About a second of computing; a broker that asks for more is broken, or means harm."""
+_NO_BINDING = "n,,"
+
+
+def scram(mechanism: str, username: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
+    """Yields what to send, is sent what the broker answers, and returns when the broker has proven that it knows the
+    password, too. Raises `AuthenticationFailed`.
+
+    `nonce`: printable, no comma, never used before.
+    """
+    hash_name = HASHES[mechanism]
+    bare = f"n={_escaped(username)},r={nonce}"
+    server_first = (yield f"{_NO_BINDING}{bare}".encode()).decode(errors="replace")
+    fields = _fields(server_first)
+    salt, iterations = _salt(fields, nonce)
+    without_proof = f"c={b64encode(_NO_BINDING.encode()).decode()},r={fields['r']}"
+    message = f"{bare},{server_first},{without_proof}".encode()
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    stored_key = hashlib.new(hash_name, client_key).digest()
+    signature = hmac.digest(stored_key, message, hash_name)
+    proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
+    server_final = _fields((yield f"{without_proof},p={b64encode(proof).decode()}".encode()).decode(errors="replace"))
+    _verify(server_final, hmac.digest(hmac.digest(salted, b"Server Key", hash_name), message, hash_name))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _fields(message: str) -> dict[str, str]:
+    return {name: value for name, _, value in (part.partition("=") for part in message.split(","))}
+
+
+def _salt(fields: Mapping[str, str], nonce: str) -> tuple[bytes, int]:
+    if "m" in fields:
+        raise AuthenticationFailed("it asks for a SCRAM extension that no client of Kafka knows")
+    if not fields.get("r", "").startswith(nonce) or fields["r"] == nonce:
+        raise AuthenticationFailed("its SCRAM nonce does not continue ours: somebody may be replaying an old exchange")
+    try:
+        salt, iterations = b64decode(fields["s"], validate=True), int(fields["i"])
+    except (KeyError, ValueError, binascii.Error) as error:
+        raise AuthenticationFailed("its first SCRAM message has no salt or no iteration count") from error
+    if not _LEAST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
+        raise AuthenticationFailed(
+            f"it asks for {iterations} SCRAM iterations, outside of {_LEAST_ITERATIONS} to {_MOST_ITERATIONS}: "
+            f"have the user's SCRAM credentials made anew on the cluster"
+        )
+    return salt, iterations
+
+
+def _verify(fields: Mapping[str, str], expected: bytes) -> None:
+    if "e" in fields:
+        raise AuthenticationFailed(f"SCRAM: {fields['e']}; check kafka.sasl_username and kafka.sasl_password")
+    try:
+        signature = b64decode(fields.get("v", ""), validate=True)
+    except binascii.Error:
+        signature = b""
+    if not hmac.compare_digest(signature, expected):
+        raise AuthenticationFailed("it could not prove that it knows the password: it may be an impostor")
+
+
+Conversation = Generator[bytes, bytes, None]
+"""Yields what to send, is sent each answer, returns when it is content. The broker's refusal is thrown into it; raises
+`AuthenticationFailed`. A step may compute for a second: not for the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """What OAUTHBEARER presents (RFC 6750), and the SASL extensions beside it (KIP-342)."""
+
+    value: str = field(repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def _no_password() -> str:
+    raise AuthenticationFailed("no password is set: set kafka.sasl_password")
+
+
+def _no_token() -> BearerToken:
+    raise AuthenticationFailed("there is no OAUTHBEARER token")
+
+
+@dataclass(frozen=True, slots=True)
+class Sasl:
+    """How to authenticate. What may be rotated is asked for at each authentication.
+
+    Both functions are called in a thread of their own and raise `AuthenticationFailed` where there is nothing to give.
+    """
+
+    mechanism: str
+    username: str = ""
+    password: Callable[[], str] = field(default=_no_password, repr=False)
+    token: Callable[[], BearerToken] = field(default=_no_token, repr=False)
+
+
+def conversation(sasl: Sasl) -> Conversation:
+    """Begin one authentication. Raises `AuthenticationFailed` where credentials are missing."""
+    return _CONVERSATIONS[sasl.mechanism](sasl)
+
+
+def _plain(sasl: Sasl) -> Conversation:
+    """RFC 4616. The answer is empty."""
+    yield f"\0{sasl.username}\0{sasl.password()}".encode()
+
+
+def _scram(sasl: Sasl) -> Conversation:
+    return scram(sasl.mechanism, sasl.username, sasl.password(), secrets.token_urlsafe(24))
+
+
+def _oauthbearer(sasl: Sasl) -> Conversation:
+    """RFC 7628, section 3. A token that is refused is answered with JSON, and asks for one more message, which may not
+    say anything, before the broker ends the exchange with its error."""
+    token = sasl.token()
+    pairs = {"auth": f"Bearer {token.value}", **token.extensions}
+    problem = yield ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs.items()) + "\x01").encode()
+    if problem:
+        try:
+            yield b"\x01"
+        except AuthenticationFailed as refusal:
+            raise AuthenticationFailed(f"{refusal}; the broker says {problem.decode(errors='replace')}") from refusal
+
+
+_CONVERSATIONS: Mapping[str, Callable[[Sasl], Conversation]] = {
+    "PLAIN": _plain,
+    "SCRAM-SHA-256": _scram,
+    "SCRAM-SHA-512": _scram,
+    "OAUTHBEARER": _oauthbearer,
+}
+
+MECHANISMS = tuple(_CONVERSATIONS)
+"""Everything that `sasl_mechanism` can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens. Two names for one place are one address."""
+
+    host: str
+    port: int
+    name: str = field(default="", compare=False)
+    """The host's name where `host` is one of its resolved addresses: certificates are made out to names."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Everything that `security_protocol` can be (`SecurityProtocol.java`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What the brokers' listener demands. Raises `ConfigError` for what cannot work, certificate files included.
+
+    Blocks on the disk where it reads those, milliseconds. Its repr shows no secret.
+    """
+
+    protocol: str = "PLAINTEXT"
+    tls: Tls = field(default_factory=Tls)
+    sasl: Sasl | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"security_protocol = {self.protocol!r} is none of {', '.join(PROTOCOLS)}")
+        if self.protocol.startswith("SASL_") != (self.sasl is not None):
+            raise ConfigError(f"security_protocol = {self.protocol!r} and sasl_mechanism: one asks for the other")
+        if self.encrypted:
+            context(self.tls)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.protocol.endswith("SSL")
+
+
+async def open_stream(address: Address, security: Security) -> Stream:
+    """Connect, and shake hands where TLS is spoken. The caller sets the time limit.
+
+    Raises `OSError`, `AuthenticationFailed` where one side refuses the other's certificate, and `ConnectionLost` where
+    the handshake ends otherwise.
+    """
+    if not security.encrypted:
+        return await asyncio.open_connection(address.host, address.port)
+    try:
+        # Anew each time: files may have been renewed. In a thread: reading the system's CAs takes a while.
+        tls = await asyncio.to_thread(context, security.tls)
+    except ConfigError as error:
+        raise AuthenticationFailed(f"{address}: {error}") from error
+    name = address.name or address.host
+    try:
+        return await asyncio.open_connection(address.host, address.port, ssl=tls, server_hostname=name)
+    except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+        raise explained(error, name, str(address)) from error
+
+
+_SERVER = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})")
+_MAX_PORT = 65535
+
+
+def parse_seeds(servers: Sequence[str]) -> tuple[Address, ...]:
+    """`bootstrap_servers` as addresses. Raises `ConfigError` naming the server that cannot be one."""
+    if not servers:
+        raise ConfigError("bootstrap_servers is empty: name at least one broker as 'host:port'")
+    return tuple(dict.fromkeys(_parse(server) for server in servers))
+
+
+def _parse(server: str) -> Address:
+    match = _SERVER.fullmatch(server.strip())
+    if match is None or not 0 < int(match["port"]) <= _MAX_PORT or not _is_name(match["host"] or ""):
+        raise ConfigError(f"bootstrap_servers: {server!r} is not 'host:port' (IPv6: '[address]:port')")
+    return Address(match["ipv6"] or match["host"], int(match["port"]))
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver can be asked for it at all: no empty or overlong label."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+async def resolve(seeds: Sequence[Address], timeout: float, problems: list[str]) -> list[Address]:
+    """All the addresses behind all the seeds; a name without an answer in `timeout` seconds is told in `problems`.
+
+    Every address of a name counts: one name for all brokers is a common set-up, and the first may be down (KIP-302).
+    """
+    answers = await asyncio.gather(*(_addresses(seed, timeout) for seed in seeds), return_exceptions=True)
+    addresses: dict[Address, None] = {}
+    for seed, answer in zip(seeds, answers, strict=True):
+        if isinstance(answer, TimeoutError):
+            problems.append(f"cannot resolve {seed.host}: no answer within {timeout:g} s")
+        elif isinstance(answer, OSError):
+            problems.append(f"cannot resolve {seed.host}: {answer.strerror or answer}")
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            addresses |= dict.fromkeys(answer)
+    return list(addresses)
+
+
+async def _addresses(seed: Address, timeout: float) -> list[Address]:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout):
+        found = await loop.getaddrinfo(seed.host, seed.port, type=socket.SOCK_STREAM)
+    return [Address(str(sockaddr[0]), seed.port, name=seed.host) for *_, sockaddr in found]

@@ -1,0 +1,321 @@
+"""The cluster as a whole: where to begin, whom to ask, and the connections to its nodes.
+
+Whom to ask when any broker will do; pure.
+
+After `NetworkClient.java`, leastLoadedNode, with one addition: a node that failed is remembered. A dead broker stays
+in everybody's metadata until it is fenced, seven to twelve seconds later, and each try there costs a whole time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+from uuid import UUID
+
+from kunicorn.errors import PeerError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.kafka.auth import Address, Security, parse_seeds, resolve
+from kunicorn.kafka.codec import Fields, describe
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.errors import (
+    AuthenticationFailed,
+    BrokersUnreachable,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimedOut,
+)
+from kunicorn.kafka.metadata import Broker, Metadata, merge, metadata_from
+from kunicorn.kafka.versions import Api
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node as the choice sees it. `tried_at` is monotonic, 0 if never."""
+
+    node_id: int
+    sick: bool
+    connected: bool
+    in_flight: int
+    tried_at: float
+
+
+def by_preference(nodes: Iterable[NodeState]) -> list[int]:
+    """Node ids, best first: healthy before sick; connected and idle, then connected, then least recently tried.
+
+    Stable: equal nodes stay in the order given, which the caller shuffles.
+    """
+    return [
+        node.node_id
+        for node in sorted(
+            nodes,
+            key=lambda node: (
+                node.sick,
+                not (node.connected and node.in_flight == 0),
+                not node.connected,
+                node.in_flight,
+                node.tried_at,
+            ),
+        )
+    ]
+
+
+logger = logging.getLogger("kunicorn.wire.cluster")
+
+T = TypeVar("T")
+
+_METADATA = "metadata"
+"""The purpose of the connections for questions that any broker can answer."""
+
+_METADATA_TIMEOUT = 10.0
+"""Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
+which waits for this."""
+
+_MOST_REFUSALS = 100
+"""Of which each is told once; texts that never repeat must not fill log and memory."""
+
+_CLOSED = "the cluster's connections were closed on our side"
+
+_FIRST_SEED = -1
+"""Addresses from `bootstrap_servers` are nodes with negative ids: real ones begin at 0."""
+
+
+class Cluster:
+    """Metadata and connections of one Kafka cluster. Times are seconds.
+
+    `request_timeout` is for whoever has no shorter one of their own; `connect_timeout` limits each attempt to connect
+    and negotiate.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[str],
+        *,
+        client_id: str,
+        security: Security,
+        request_timeout: float,
+        connect_timeout: float,
+        rng: Random,
+    ) -> None:
+        """Opens nothing. Raises `ConfigError` for a server that is not "host:port"."""
+        self.metadata = Metadata()
+        self.request_timeout = request_timeout
+        self._seeds = parse_seeds(bootstrap_servers)
+        self._client_id = client_id
+        self._security = security
+        self._connect_timeout = connect_timeout
+        self._rng = rng
+        self._addresses: dict[int, Address] = {}
+        self._learned: int | None = None
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._sick: set[int] = set()
+        self._refusals: dict[int, str] = {}
+        self._refusals_told: set[str] = set()
+        self._tried_at: dict[int, float] = {}
+        self._closed = False
+
+    async def refresh(self, topics: Collection[str] | None) -> Metadata:
+        """Ask for these topics (None: all there are), store what came, and return the whole.
+
+        One sweep over all known nodes. Raises `BrokersUnreachable`; the caller waits and calls again.
+        """
+        wanted = None if topics is None else [{"topic_id": None, "name": name} for name in sorted(set(topics))]
+        answer = await self._ask_metadata(wanted)
+        self._adopt(merge(self.metadata, answer, topics))
+        return self.metadata
+
+    async def name_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        """What those of the topics that a broker knows are called; they are in the metadata then.
+
+        Raises `BrokersUnreachable`, `UnsupportedByBroker` where Metadata cannot ask by id (before version 12, KIP-516).
+        """
+        answer = await self._ask_metadata([{"topic_id": topic_id, "name": None} for topic_id in sorted(topic_ids)])
+        self._adopt(merge(self.metadata, answer, answer.topics))
+        return {t.topic_id: name for name, t in answer.topics.items() if t.topic_id in topic_ids and t.topic_id}
+
+    async def _ask_metadata(self, topics: Sequence[Fields] | None) -> Metadata:
+        fields: Fields = {
+            "topics": topics,
+            # A subscription must not create topics: a misspelt name would get its own, empty one.
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+            "include_cluster_authorized_operations": False,
+        }
+
+        async def ask(connection: Connection) -> Metadata:
+            message = await connection.request(Api.METADATA, fields, min(self.request_timeout, _METADATA_TIMEOUT))
+            error = int(getattr(message, "error_code", ErrorCode.NONE))
+            if error != ErrorCode.NONE:
+                raise ProtocolError(f"{connection.address} refuses Metadata: {describe(error)}")
+            metadata = metadata_from(message)
+            if not metadata.brokers:
+                # What it says of topics is as little true: it has not heard of them yet.
+                raise ProtocolError(f"{connection.address} names no brokers in its metadata: it is starting")
+            return metadata
+
+        return await self.ask_any(ask)
+
+    async def ask_any(self, ask: Callable[[Connection], Awaitable[T]], connect_timeout: float | None = None) -> T:
+        """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
+
+        `ask` raises `PeerError` to have the next node asked; `connect_timeout` shortens the cluster's, for each node.
+        Raises `AuthenticationFailed` where a node refused us and no other answered: what to correct must not drown in
+        a list; else `BrokersUnreachable` with every reason.
+        """
+        tried: list[str] = []
+        refusal: AuthenticationFailed | None = None
+        async with aclosing(self._candidates(tried)) as candidates:
+            async for node_id in candidates:
+                try:
+                    answer = await ask(await self.connection(node_id, _METADATA, connect_timeout))
+                except PeerError as error:
+                    self._sick.add(node_id)
+                    tried.append(str(error))
+                    if isinstance(error, AuthenticationFailed):
+                        refusal = refusal or error
+                else:
+                    self._sick.discard(node_id)
+                    return answer
+        if refusal is not None:
+            raise refusal
+        raise BrokersUnreachable("no broker answered: " + ("; ".join(tried) or "none is known"))
+
+    async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
+        """The connection to that node for that purpose, opened if there is none; concurrent callers share it.
+
+        `timeout` shortens `connect_timeout`. Raises `PeerError`, also for a node that the metadata does not know.
+        """
+        if self._closed:
+            raise ConnectionLost(_CLOSED)
+        limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
+        key = (node_id, purpose)
+        try:
+            async with asyncio.timeout(limit), self._opening.setdefault(key, asyncio.Lock()):
+                return self._usable(key) or await self._open(key, limit)
+        except TimeoutError as error:
+            self._sick.add(node_id)
+            where = self._addresses.get(node_id)
+            raise RequestTimedOut(
+                f"{where} (node {node_id}) did not answer as a broker does within {limit:g} s"
+            ) from error
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a node refuses to let us in, or we to trust it; None if none does, as far as was tried."""
+        return next(iter(self._refusals.values()), None)
+
+    def learn(self, broker: Broker) -> None:
+        """Another source than Metadata says where this node is. Caller: the coordinator's look-up."""
+        self._learned = broker.node_id
+        self._addresses[broker.node_id] = broker.address
+
+    def disconnect(self, node_id: int, purpose: str) -> None:
+        """Close that connection, if there is one."""
+        if (node_id, purpose) in self._connections:
+            self._discard((node_id, purpose))
+
+    async def close(self) -> None:
+        """Close every connection, for good."""
+        self._closed = True
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
+
+    def _usable(self, key: tuple[int, str]) -> Connection | None:
+        connection = self._connections.get(key)
+        if connection is None:
+            return None
+        outdated = connection.doubtful and not connection.in_flight
+        if connection.closed or outdated or connection.address != self._addresses.get(key[0]):
+            self._discard(key)
+            return None
+        return connection
+
+    def _discard(self, key: tuple[int, str]) -> None:
+        connection = self._connections.pop(key)
+        if connection.failure is not None:
+            self._sick.add(key[0])
+        connection.close()
+
+    async def _open(self, key: tuple[int, str], limit: float) -> Connection:
+        node_id, purpose = key
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise ConnectionLost(f"node {node_id} is not in the cluster's metadata")
+        self._tried_at[node_id] = asyncio.get_running_loop().time()
+        try:
+            connection = await Connection.open(address, self._security, self._client_id, limit)
+        except PeerError as error:
+            self._sick.add(node_id)
+            if isinstance(error, AuthenticationFailed):
+                self._note_refusal(node_id, str(error))
+            raise
+        if self._closed:
+            connection.close()
+            raise ConnectionLost(_CLOSED)
+        self._sick.discard(node_id)
+        self._refusals_told.discard(self._refusals.pop(node_id, ""))
+        self._connections[key] = connection
+        logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
+        return connection
+
+    def _note_refusal(self, node_id: int, refusal: str) -> None:
+        """Say it once: it is tried again and again, until somebody corrects it."""
+        self._refusals[node_id] = refusal
+        if refusal not in self._refusals_told and len(self._refusals_told) < _MOST_REFUSALS:
+            self._refusals_told.add(refusal)
+            logger.error("%s; tried again until it is corrected", refusal)
+
+    async def _candidates(self, problems: list[str]) -> AsyncGenerator[int, None]:
+        """Every node once: those of the metadata by preference, then the bootstrap servers.
+
+        The latter are resolved anew each time: they are also the way back when all brokers have moved (KIP-899).
+        """
+        for key in [key for key, connection in self._connections.items() if connection.closed]:
+            self._discard(key)
+        node_ids = sorted(self.metadata.brokers)
+        self._rng.shuffle(node_ids)
+        asked = {self._addresses[node_id] for node_id in node_ids}
+        for node_id in by_preference([self._state(node_id) for node_id in node_ids]):
+            yield node_id
+        addresses = await resolve(self._seeds, self._connect_timeout, problems)
+        self._rng.shuffle(addresses)
+        for position, address in enumerate(addresses):
+            if address not in asked:
+                self._addresses[_FIRST_SEED - position] = address
+                yield _FIRST_SEED - position
+
+    def _state(self, node_id: int) -> NodeState:
+        connection = self._connections.get((node_id, _METADATA))
+        return NodeState(
+            node_id,
+            sick=node_id in self._sick,
+            connected=connection is not None,
+            in_flight=connection.in_flight if connection else 0,
+            tried_at=self._tried_at.get(node_id, 0.0),
+        )
+
+    def _adopt(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        self._addresses.update((broker.node_id, broker.address) for broker in metadata.brokers.values())
+        if metadata.brokers:
+            self._forget_all_but({*metadata.brokers, self._learned})
+
+    def _forget_all_but(self, there: Collection[int | None]) -> None:
+        """Seeds are forgotten, and nodes that have left: nobody would ever try them again. But not where the seeds are:
+        another sweep may be about to ask one."""
+        for key in [key for key in self._connections if key[0] not in there]:
+            self._discard(key)
+        self._refusals = {node: why for node, why in self._refusals.items() if node in there}
+        self._addresses = {node: at for node, at in self._addresses.items() if node in there or node <= _FIRST_SEED}
+        self._tried_at = {node: at for node, at in self._tried_at.items() if node in there}
+        self._sick = {node for node in self._sick if node in there}
+        self._opening = {key: lock for key, lock in self._opening.items() if key[0] in there or lock.locked()}

@@ -1,0 +1,483 @@
+"""One TCP connection to one broker.
+
+1. Requests go out in the order of the calls and are answered in that order; the correlation id is only checked. What
+   is no answer to the next of them, or cannot be read, ends the connection: nothing behind it can be relied upon.
+2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one.
+3. A caller that is cancelled leaves its request in the queue. Closing instead would let a commit that is sent again
+   over a new connection overtake the old one inside the broker, and the older offset would be the one that stays.
+4. Where SASL sessions end, they are renewed before (KIP-368): with nothing in flight, and nothing else is sent
+   meanwhile. Between SaslHandshake and its end a broker takes any other request for an attack and hangs up.
+
+The first exchange on every connection: which versions the broker offers (ApiVersions, KIP-35 and KIP-511). Pure.
+
+SASL over an open connection: SaslHandshake, then SaslAuthenticate until both sides are content (KIP-152).
+
+The requests of one connection that wait for their answers.
+
+A broker answers a connection's requests in their order (`SocketServer.scala` reads no request before it has answered
+the one before). So an answer is the first one's, or it is nobody's, and whoever sends it is not to be believed: never
+is an answer given to the request whose number it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from kio.serial.errors import SerialError
+from kio.serial.readers import read_int16
+
+from kunicorn import __version__
+from kunicorn.errors import PeerError
+from kunicorn.group.errors import ErrorCode
+from kunicorn.kafka import codec
+from kunicorn.kafka.auth import Address, Conversation, Sasl, Security, conversation, open_stream
+from kunicorn.kafka.codec import Fields, decode_response, describe
+from kunicorn.kafka.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from kunicorn.kafka.tls import refused_by_alert
+from kunicorn.kafka.versions import OURS, Api, Negotiated, VersionRange
+
+_ERROR_AT = 4
+"""The response header of ApiVersions is version 0 whatever the request's: just the correlation id."""
+
+
+class RetryWith(NamedTuple):
+    """The broker is older than our ApiVersions; ask again in this version."""
+
+    version: int
+
+
+Offer = dict[int, VersionRange]
+"""What the broker offers, by API key; keys that we have never heard of among them."""
+
+
+def read_api_versions(sent: int, frame: bytes) -> Offer | RetryWith:
+    """What the answer to ApiVersions version `sent` leads to. Raises `ProtocolError`.
+
+    Every retry is in a lower version than the one before, so that no broker can keep us here.
+    """
+    try:
+        error = int(read_int16(frame, _ERROR_AT)[0])
+    except SerialError as short:
+        raise ProtocolError(f"the answer to ApiVersions v{sent} has only {len(frame)} bytes") from short
+    if error == ErrorCode.UNSUPPORTED_VERSION and sent > 0:
+        return RetryWith(min(_best_offered(frame), sent - 1))
+    if error != ErrorCode.NONE:
+        raise ProtocolError(f"ApiVersions v{sent} was refused: {describe(error)}")
+    answer = decode_response(Api.API_VERSIONS, sent, frame)
+    return {int(each.api_key): VersionRange(each.min_version, each.max_version) for each in answer.api_keys or ()}
+
+
+def _best_offered(frame: bytes) -> int:
+    """The version the refusal recommends, 0 if that cannot be read.
+
+    A refusal has the layout of version 0 whatever was asked, and some brokers get even that wrong
+    (`NetworkClient.java`, handleApiVersionsResponse).
+    """
+    try:
+        refusal = decode_response(Api.API_VERSIONS, 0, frame)
+    except ProtocolError:
+        return 0
+    offered = (each.max_version for each in refusal.api_keys or () if each.api_key == Api.API_VERSIONS)
+    return max(0, int(next(offered, 0)))
+
+
+Ask = Callable[[Api, Fields], Awaitable[Any]]
+"""Sends one request, behind nothing and before nothing else, and returns kio's answer; raises `PeerError`."""
+
+_REMEDIES: Mapping[str, str] = {
+    "PLAIN": "check kafka.sasl_username and kafka.sasl_password",
+    "SCRAM-SHA-256": "check kafka.sasl_username and kafka.sasl_password, and that the cluster has SCRAM credentials of "
+    "this mechanism for the user",
+    "SCRAM-SHA-512": "check kafka.sasl_username and kafka.sasl_password, and that the cluster has SCRAM credentials of "
+    "this mechanism for the user",
+    "OAUTHBEARER": "check the token that the kafka.sasl_oauthbearer_ settings lead to: audience, scope, principal",
+}
+
+
+async def authenticate(ask: Ask, sasl: Sasl, address: str) -> float | None:
+    """Authenticate, for the first time or anew; the session's length in seconds, None for one without an end.
+
+    Raises `AuthenticationFailed` naming the settings to correct, and what `ask` raises.
+    """
+    try:
+        return await _authenticate(ask, sasl)
+    except AuthenticationFailed as error:
+        who = f" as {sasl.username!r}" if sasl.username else ""
+        raise AuthenticationFailed(f"{address} and SASL {sasl.mechanism}{who}: {error}") from error
+
+
+async def _authenticate(ask: Ask, sasl: Sasl) -> float | None:
+    await _shake_hands(ask, sasl.mechanism)
+    talk = conversation(sasl)
+    message = await asyncio.to_thread(_next, talk, None)
+    lifetime: float | None = None
+    while message is not None:
+        answer = await ask(Api.SASL_AUTHENTICATE, {"auth_bytes": message})
+        if error := int(answer.error_code):
+            said = f" ({answer.error_message})" if answer.error_message else ""
+            talk.throw(AuthenticationFailed(f"{describe(error)}{said}; {_REMEDIES[sasl.mechanism]}"))
+        lifetime = _seconds(getattr(answer, "session_lifetime", None))
+        message = await asyncio.to_thread(_next, talk, answer.auth_bytes)
+    return lifetime
+
+
+async def _shake_hands(ask: Ask, mechanism: str) -> None:
+    answer = await ask(Api.SASL_HANDSHAKE, {"mechanism": mechanism})
+    error = int(answer.error_code)
+    if error == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        # The codec reads a null name as well as a null list.
+        offered = ", ".join(filter(None, answer.mechanisms or ())) or "none"
+        raise AuthenticationFailed(
+            f"{describe(error)}: the listener offers {offered}; set kafka.sasl_mechanism to one of these"
+        )
+    if error == ErrorCode.ILLEGAL_SASL_STATE:
+        raise AuthenticationFailed(
+            f"{describe(error)}: the listener asks for no SASL; set kafka.security_protocol to PLAINTEXT or SSL, or "
+            f"kafka.bootstrap_servers to the port of the listener that does"
+        )
+    if error:
+        raise AuthenticationFailed(f"SaslHandshake was refused: {describe(error)}")
+
+
+def _next(talk: Conversation, answer: bytes | None) -> bytes | None:
+    """The next message to send; None at the end, as StopIteration does not pass through a future."""
+    try:
+        return next(talk) if answer is None else talk.send(answer)
+    except StopIteration:
+        return None
+
+
+def _seconds(lifetime: timedelta | None) -> float | None:
+    """0 is Kafka's word for "no end"; versions before 1 have no word for it."""
+    return lifetime.total_seconds() if lifetime else None
+
+
+_CORRELATION_IDS = 2**31
+_TOLD_AS_THEY_ARE = (ProtocolError, AuthenticationFailed)
+
+
+class Pending(NamedTuple):
+    """A request whose answer is still to come."""
+
+    correlation_id: int
+    what: str
+    answer: asyncio.Future[bytes]
+
+
+class InFlight:
+    """In the order in which they were sent. Belongs to the event loop that it was made in."""
+
+    def __init__(self) -> None:
+        self.idle = asyncio.Event()
+        """There are none. Not the same as every caller having gone: one that is cancelled leaves its request."""
+        self.idle.set()
+        self._sent = 0
+        self._pending: deque[Pending] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def next_id(self) -> int:
+        """The correlation id of the next request."""
+        return self._sent % _CORRELATION_IDS
+
+    def add(self, what: str) -> Pending:
+        """One more, with `next_id`; `what` names it in errors."""
+        pending = Pending(self.next_id, what, asyncio.get_running_loop().create_future())
+        self._sent += 1
+        self._pending.append(pending)
+        self.idle.clear()
+        return pending
+
+    def deliver(self, frame: bytes) -> None:
+        """Hand the frame to whoever waits for it. Raises `ProtocolError` where it is not the next one's answer."""
+        answered = codec.correlation_id(frame)
+        if not self._pending or self._pending[0].correlation_id != answered:
+            raise ProtocolError(f"an answer to request {answered}, which is not the next to be answered")
+        pending = self._pending.popleft()
+        if not self._pending:
+            self.idle.set()
+        if not pending.answer.done():
+            pending.answer.set_result(frame)
+
+    def fail(self, failure: PeerError) -> None:
+        """No answer will come any more: tell all who wait why."""
+        kind = next((each for each in _TOLD_AS_THEY_ARE if isinstance(failure, each)), ConnectionLost)
+        for pending in self._pending:
+            if not pending.answer.done():
+                pending.answer.set_exception(kind(f"{pending.what}: {failure}"))
+                # Marks it as seen: a caller cancelled while writing will not come for it.
+                pending.answer.exception()
+        self._pending.clear()
+
+
+logger = logging.getLogger("kunicorn.wire.connection")
+
+_CLIENT_SOFTWARE: Fields = {"client_software_name": "kunicorn", "client_software_version": __version__}
+"""KIP-511. Letters, digits, dots and dashes only: brokers answer anything else with INVALID_REQUEST (42)."""
+
+_RENEW_FROM, _RENEW_UNTIL = 0.85, 0.95
+"""When a session is renewed, by its length; as in `SaslClientAuthenticator.java`, at random, so that the connections of
+a restarted service do not all come at once."""
+_RENEW_PAUSE = 1.1
+"""A broker takes a renewal within a second for an error (`KafkaChannel.java`, MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS); a
+session that is shorter ends, and another connection follows."""
+
+_LONGEST_MUTE = 60.0
+"""Seconds for which a broker over quota is believed: a wrong number would silence the connection for weeks."""
+
+
+class Connection:
+    """An open, negotiated connection. Made by `open`; belongs to the event loop that opened it."""
+
+    def __init__(
+        self, address: Address, client_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Caller: `open`."""
+        self.address = address
+        self.closed = False
+        self.failure: PeerError | None = None
+        """Why the connection closed, if it left requests unanswered, was not to be believed any more, or could not be
+        authenticated anew."""
+        self.doubtful = False
+        """The broker was found to lack an API. It may have been wrong about that, or another one: who asks again shall
+        not meet this connection, on which the versions stay what they are."""
+        self._client_id = client_id
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._versions = Negotiated({Api.API_VERSIONS: OURS[Api.API_VERSIONS]}, str(address))
+        self._pending = InFlight()
+        self._sending = asyncio.Lock()
+        self._muted_until = 0.0
+        self._opened = self._proven = False
+        self._reading = self._loop.create_task(self._read(), name=f"read from {address}")
+        self._renewing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, address: Address, security: Security, client_id: str, timeout: float) -> Connection:
+        """Connect, negotiate versions and authenticate, in `timeout` seconds altogether.
+
+        Raises `AuthenticationFailed`, and other `PeerError`s.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await open_stream(address, security)
+                connection = cls(address, client_id, reader, writer)
+                try:
+                    await connection._negotiate()
+                    if security.sasl is not None:
+                        await connection._authenticate(security.sasl, timeout)
+                except ProtocolError as error:
+                    connection._distrust(error)
+                    raise
+                except BaseException:
+                    connection.close()
+                    raise
+                connection._opened = True
+                return connection
+        except TimeoutError as error:
+            raise RequestTimedOut(f"{address} did not accept a connection within {timeout:g} s") from error
+        except (OSError, UnicodeError, OverflowError) as error:
+            # The last two: a host name or a port that is none, as a broken advertised.listeners hands them out.
+            raise ConnectionLost(f"cannot connect to {address}: {error}") from error
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return len(self._pending)
+
+    def version(self, api: Api, at_most: int | None = None) -> int:
+        """The version that `request` will use. Raises `UnsupportedByBroker`."""
+        try:
+            return self._versions.version(api, at_most)
+        except UnsupportedByBroker:
+            self.doubtful = True
+            raise
+
+    async def request(self, api: Api, fields: Fields, timeout: float, at_most: int | None = None) -> Any:
+        """Send and wait for the answer, `timeout` seconds at most; kio's message of `version(api, at_most)`.
+
+        Raises `ConnectionLost`, `RequestTimedOut`, or `ProtocolError` if the answer cannot be read; the connection is
+        closed then.
+        """
+        version = self.version(api, at_most)
+        frame = await self._exchange(api, version, fields, timeout)
+        try:
+            answer = codec.decode_response(api, version, frame)
+        except ProtocolError as error:
+            unreadable = ProtocolError(f"{self.address}: {error}")
+            self._distrust(unreadable)
+            raise unreadable from error
+        self._proven = True
+        throttled: timedelta = getattr(answer, "throttle_time", timedelta())
+        # Over quota: the broker has stopped reading from this connection for as long as it says (KIP-219).
+        muted = min(throttled.total_seconds(), _LONGEST_MUTE)
+        self._muted_until = max(self._muted_until, self._loop.time() + muted)
+        return answer
+
+    def close(self) -> None:
+        """Close at once; whoever waits for an answer gets `ConnectionLost`."""
+        self._shut(ConnectionLost(f"the connection to {self.address} was closed on our side"))
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of this connection runs any more. Caller: after `close`."""
+        await asyncio.wait({self._reading} if self._renewing is None else {self._reading, self._renewing})
+
+    async def _negotiate(self) -> None:
+        version = OURS[Api.API_VERSIONS].high
+        while True:
+            frame = await self._converse(Api.API_VERSIONS, version, _CLIENT_SOFTWARE)
+            outcome = read_api_versions(version, frame)
+            if not isinstance(outcome, RetryWith):
+                self._versions = Negotiated(outcome, str(self.address))
+                return
+            version = outcome.version
+
+    async def _authenticate(self, sasl: Sasl, timeout: float) -> None:
+        """Authenticate, and see to it that it is done again in time, each time within `timeout` seconds."""
+
+        async def ask(api: Api, fields: Fields) -> Any:
+            version = self.version(api)
+            return codec.decode_response(api, version, await self._converse(api, version, fields))
+
+        lifetime = await authenticate(ask, sasl, str(self.address))
+        if lifetime is not None:
+            self._renewing = self._loop.create_task(
+                self._renew(lifetime, lambda: authenticate(ask, sasl, str(self.address)), timeout),
+                name=f"authenticate anew with {self.address}",
+            )
+
+    async def _renew(
+        self, lifetime: float | None, authenticate_anew: Callable[[], Awaitable[float | None]], timeout: float
+    ) -> None:
+        """Before each session's end, begin another on the same connection."""
+        try:
+            while lifetime is not None:
+                await asyncio.sleep(max(_RENEW_PAUSE, lifetime * random.uniform(_RENEW_FROM, _RENEW_UNTIL)))
+                async with self._quiet(), asyncio.timeout(timeout):
+                    lifetime = await authenticate_anew()
+                logger.debug("authenticated anew with %s", self.address)
+        except TimeoutError:
+            self._lose_session(AuthenticationFailed(f"{self.address} did not answer within {timeout:g} s"))
+        except PeerError as error:
+            self._lose_session(error)
+
+    @asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[None]:
+        """Hold back what others send, from a moment on when nothing is in flight."""
+        while True:
+            await self._pending.idle.wait()
+            async with self._sending:
+                if self._pending.idle.is_set():
+                    yield
+                    return
+
+    def _lose_session(self, failure: PeerError) -> None:
+        """Close: at the session's end the broker would hang up, without a word. Nothing if the connection has gone."""
+        if not self.closed:
+            logger.warning("authenticating anew failed, the connection is closed: %s", failure)
+            self.failure = failure
+            self._shut(failure)
+
+    async def _converse(self, api: Api, version: int, fields: Fields) -> bytes:
+        """Like `_exchange`, for who has the connection to himself; the caller sets the time limit."""
+        pending = self._send(api, version, fields)
+        await self._flush(api)
+        return await pending.answer
+
+    async def _exchange(self, api: Api, version: int, fields: Fields, timeout: float | None) -> bytes:
+        """Send one request; the frame that answers it, undecoded."""
+        pending: Pending | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                async with self._sending:
+                    if (muted := self._muted_until - self._loop.time()) > 0:
+                        await asyncio.sleep(muted)
+                    pending = self._send(api, version, fields)
+                    await self._flush(api)
+                return await pending.answer
+        except TimeoutError as error:
+            if pending is None:
+                raise RequestTimedOut(
+                    f"{api.title} to {self.address} not sent within {timeout:g} s: others are before it, "
+                    f"or the broker throttles this client"
+                ) from error
+            late = RequestTimedOut(f"{self.address} did not answer {api.title} within {timeout:g} s")
+            self._shut(late)
+            raise late from error
+
+    async def _flush(self, api: Api) -> None:
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            lost = ConnectionLost(f"{api.title}: {self.address} closed the connection: {error}")
+            self._shut(lost)
+            raise lost from error
+
+    def _send(self, api: Api, version: int, fields: Fields) -> Pending:
+        if self.closed:
+            why = f": {self.failure}" if self.failure is not None else ""
+            raise ConnectionLost(f"{api.title}: the connection to {self.address} is closed{why}")
+        frame = codec.encode_request(api, version, self._pending.next_id, self._client_id, fields)
+        pending = self._pending.add(api.title)
+        self._writer.write(frame)
+        return pending
+
+    async def _read(self) -> None:
+        """Hand every frame to whoever waits for it, until the connection ends."""
+        try:
+            while True:
+                length = codec.frame_length(await self._reader.readexactly(codec.LENGTH_BYTES))
+                self._pending.deliver(await self._reader.readexactly(length))
+        except ProtocolError as error:
+            hint = "" if self._proven else "; check security_protocol"
+            self._distrust(ProtocolError(f"{self.address}: {error}{hint}"))
+        except (EOFError, OSError) as error:
+            if (refusal := refused_by_alert(error, str(self.address))) is not None:
+                self._shut(refusal)
+                return
+            why = "" if isinstance(error, EOFError) else f" ({error})"
+            # A listener that wants TLS or SASL hangs up on the first plain request, without a word.
+            hint = "" if self._proven else " at the first request; if it always does, check security_protocol"
+            self._shut(ConnectionLost(f"{self.address} closed the connection{why}{hint}"))
+
+    def _distrust(self, error: ProtocolError) -> None:
+        """Close, and say why: nobody may be waiting, and who waits may have another broker to ask."""
+        if not self.closed:
+            self.failure = error
+            # Whoever opens it tells of it, too, and asks for an end of it.
+            logger.log(
+                logging.WARNING if self._opened else logging.INFO,
+                "a connection is closed, and another one takes its place: %s; if that goes on, look for what answers "
+                "in the broker's place, or report it with the brokers' version",
+                error,
+            )
+        self._shut(error)
+
+    def _shut(self, failure: PeerError) -> None:
+        """Close, and tell all who wait why. The first reason counts."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._pending:
+            self.failure = failure
+        self._pending.fail(failure)
+        self._reading.cancel()
+        if self._renewing is not None and self._renewing is not asyncio.current_task():
+            self._renewing.cancel()
+        self._writer.transport.abort()

@@ -1,0 +1,240 @@
+"""What the handler of a task has in hand, kept beyond its process, and which records killed one.
+
+What the handler has in hand, in a file that outlives its process: one for each try of a range.
+
+1. A task that is tried again finds the files of the tries before it. One whose process is gone while records were in
+   hand tells of a death, if it died by itself: the daemon that forks Spark's Python processes lives on, or is on
+   another machine. Where the daemon went along, the driver or the executor was killed, and no record is to blame.
+2. The file is mapped memory: noting a record costs what it costs a worker, and what is noted survives SIGKILL. So it is
+   on a file system: below the outcomes, or where these are in an object store in this machine's temporary directory.
+
+Which records killed the processes that had them in hand. Pure.
+
+1. A record that was in hand alone, and in hand at `max_crashes` deaths in all, is kept from the handler, as live.
+2. Of a batch nobody knows which one it was: once it has died `max_crashes` times its records are handled one at a time,
+   and the next death names one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import socket
+import tempfile
+import uuid
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange
+
+
+class Hand(NamedTuple):
+    """The records that a process died with: the first at or behind `start`, and others up to `stop`, not included.
+
+    Offsets have gaps, and who handles one record at a time notes where the last one ended: so the first record counts
+    even if it is behind `stop`.
+    """
+
+    start: int
+    stop: int
+
+
+class Piece(NamedTuple):
+    """Records for one call; or, with `deaths`, one that no handler shall have."""
+
+    messages: Sequence[Message]
+    deaths: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """What earlier tries of a range died with."""
+
+    hands: Sequence[Hand] = ()
+    max_crashes: int = 2
+
+    def pieces(self, messages: Sequence[Message], begin: int, most: int | None) -> Iterator[Piece]:
+        """Cut into calls of at most `most` records (None: no limit), suspects apart.
+
+        `begin`: where the records before these ended, so that a hand in a gap is not seen twice.
+        """
+        if not self.hands:
+            yield from _cut(messages, most)
+            return
+        deaths, alone = self._deaths(messages, begin)
+        plain: list[Message] = []
+        for at, message in enumerate(messages):
+            if deaths[at] < self.max_crashes:
+                plain.append(message)
+                continue
+            yield from _cut(plain, most)
+            plain = []
+            yield Piece([message], deaths[at] if at in alone else 0)
+        yield from _cut(plain, most)
+
+    def _deaths(self, messages: Sequence[Message], begin: int) -> tuple[Counter[int], set[int]]:
+        """Deaths by place in `messages`, and which of these were in hand alone."""
+        offsets = [-1 if offset is None else offset for offset in map(Message.offset, messages)]
+        deaths, alone = Counter[int](), set[int]()
+        for hand in self.hands:
+            first = bisect_left(offsets, hand.start)
+            last = bisect_left(offsets, hand.stop)
+            if hand.start >= begin:
+                last = min(max(last, first + 1), len(offsets))
+            deaths.update(range(first, last))
+            if hand.stop - hand.start == 1 and first < last:
+                alone.add(first)
+        return deaths, alone
+
+
+def _cut(messages: Sequence[Message], most: int | None) -> Iterator[Piece]:
+    if most is None:
+        if messages:
+            yield Piece(messages)
+        return
+    yield from (Piece(messages[at : at + most]) for at in range(0, len(messages), most))
+
+
+NEXT, STOP, STATE = 0, 1, 2
+"""Cells: the next offset to handle, the end of the batch in hand (`ONE` for a single record), one of these states:"""
+ONE = -1
+_PID, _PID_BORN, _DAEMON, _DAEMON_BORN, _HOST = 3, 4, 5, 6, 7
+_CELLS = 8
+IDLE, IN_HAND, DIED = 0, 1, 2
+"""Nothing is in hand; the handler has a record; its process is known to have died by itself."""
+_PREFIX, _SUFFIX = "_hand-", ".cells"
+
+
+@dataclass(slots=True)
+class InHand:
+    """One try of a range. Caller: the task's main thread."""
+
+    cells: memoryview
+    died_with: list[Hand]
+    """What earlier tries died with."""
+    _files: Path
+    """The directory of all tries of this range."""
+    _range: OffsetRange
+
+    def over(self) -> None:
+        """The range is through: nothing of its tries is of interest any more."""
+        self.cells.release()
+        for path in _tries(self._files, self._range):
+            path.unlink(missing_ok=True)
+
+
+def take_up(whole: OffsetRange, outcomes: Directory) -> InHand:
+    """Begin a try. Raises `OSError` where its file cannot be made."""
+    files = _place(outcomes) / whole.topic / str(whole.partition)
+    files.mkdir(parents=True, exist_ok=True)
+    died_with = [hand for path in _tries(files, whole) if (hand := _judged(path)) is not None]
+    path = files / f"{_stem(whole)}{uuid.uuid4().hex}{_SUFFIX}"
+    path.write_bytes(bytes(8 * _CELLS))
+    cells = _mapped(path)
+    cells[NEXT] = whole.start
+    cells[_PID], cells[_PID_BORN] = os.getpid(), _born(os.getpid())
+    cells[_DAEMON], cells[_DAEMON_BORN] = os.getppid(), _born(os.getppid())
+    cells[_HOST] = _host()
+    return InHand(cells, died_with, files, whole)
+
+
+def died_in_hand(outcomes: Directory) -> list[str]:
+    """Which records processes have died with, as `topic-partition@offset`. Caller: the driver, after a failed round."""
+    found = set()
+    for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
+        with _opened(path) as cells:
+            if cells[STATE] == DIED or (cells[STATE] == IN_HAND and not _lives(cells, _PID)):
+                found.add((path.parent.parent.name, int(path.parent.name), cells[NEXT]))
+    return [f"{topic}-{partition}@{offset}" for topic, partition, offset in sorted(found)]
+
+
+def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
+    """How many offsets of these ranges their tries have behind them, where this machine sees their files. Reads files.
+
+    Caller: the driver, while tasks run.
+    """
+    furthest: dict[OffsetRange, int] = {}
+    for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
+        start, stop = map(int, path.name.removeprefix(_PREFIX).split("-")[:2])
+        whole = OffsetRange(path.parent.parent.name, int(path.parent.name), start, stop)
+        if whole in ranges:
+            with _opened(path) as cells:
+                furthest[whole] = max(furthest.get(whole, 0), min(cells[NEXT], stop) - start)
+    return sum(furthest.values())
+
+
+def _judged(path: Path) -> Hand | None:
+    """What the try of this file died with, if it did; the file of one that cannot tell is removed."""
+    with _opened(path) as cells:
+        if cells[STATE] == IN_HAND and not _lives(cells, _PID) and _lives(cells, _DAEMON):
+            # From now on it does not matter what becomes of the daemon.
+            cells[STATE] = DIED
+        if cells[STATE] == DIED:
+            return Hand(cells[NEXT], cells[NEXT] + 1 if cells[STOP] == ONE else cells[STOP])
+        if not _lives(cells, _PID):
+            path.unlink(missing_ok=True)
+    return None
+
+
+def _lives(cells: memoryview, who: int) -> bool:
+    """Whether this process of the try is there. Of another machine's: the daemon is, the process is not."""
+    if cells[_HOST] != _host():
+        return who == _DAEMON
+    return cells[who] != 0 and _born(cells[who]) == cells[who + 1]
+
+
+def _born(pid: int) -> int:
+    """When the process began, in clock ticks since the machine did (proc(5), `starttime`); −1 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return -1 if fields[0] in {"Z", "X"} else int(fields[19])
+
+
+def _host() -> int:
+    """This machine, since it was started; a container counts as one."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return int.from_bytes(hashlib.sha256((socket.gethostname() + boot).encode()).digest()[:7])
+
+
+def _place(outcomes: Directory) -> Path:
+    if outcomes.is_local:
+        return Path(outcomes.url)
+    name = hashlib.sha256(outcomes.url.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"kunicorn-pipeline-{os.getuid()}" / name
+
+
+def _stem(whole: OffsetRange) -> str:
+    return f"{_PREFIX}{whole.start:020}-{whole.stop:020}-"
+
+
+def _tries(files: Path, whole: OffsetRange) -> list[Path]:
+    return sorted(files.glob(f"{_stem(whole)}*{_SUFFIX}"))
+
+
+def _mapped(path: Path) -> memoryview:
+    with path.open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 8 * _CELLS)).cast("q")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[memoryview]:
+    """The file's cells; all zero for one that another task has removed, or is about to fill, meanwhile."""
+    try:
+        cells = _mapped(path)
+    except (OSError, ValueError):
+        cells = memoryview(bytearray(8 * _CELLS)).cast("q")
+    try:
+        yield cells
+    finally:
+        cells.release()

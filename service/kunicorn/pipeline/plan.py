@@ -1,0 +1,338 @@
+"""The plan of a job: from the options' bounds to ranges of offsets.
+
+From bounds to ranges: everything that can be wrong about them is told before a task starts.
+
+Where to begin and where to end, as the options of Spark's own Kafka source say it. Pure.
+
+Names, precedence and JSON are those of spark-sql-kafka: `startingTimestamp` goes before `startingOffsetsByTimestamp`,
+that before `startingOffsets`; the same for the end. In JSON -2 is the earliest offset and -1 the latest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from kunicorn.clients.questions import Edges
+from kunicorn.errors import ConfigError
+from kunicorn.positions import NO_OFFSET, OffsetRange, Offsets, TopicPartition, between
+
+EARLIEST, LATEST = -2, -1
+"""As in Spark's JSON, and ListOffsets' special timestamps (`ListOffsetsRequest.java`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """The same place in every partition: `EARLIEST` or `LATEST`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByOffset:
+    """An offset of each partition, or `EARLIEST` or `LATEST`."""
+
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """The first record at or after a time, milliseconds since 1970; for every partition, or for each its own."""
+
+    default: int | None
+    times: Offsets
+
+
+Bound = Everywhere | ByOffset | ByTime
+
+_WORDS: Mapping[str, Bound] = {"earliest": Everywhere(EARLIEST), "latest": Everywhere(LATEST)}
+_EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Start and end of what is to be read, and what happens where no record is as young as a start's time."""
+
+    start: Bound
+    stop: Bound
+    unmatched_is_latest: bool = False
+    """`startingOffsetsByTimestampStrategy = latest`; otherwise that is an error. A time without a record as the end is
+    always the latest offset."""
+
+
+def bounds_of(options: Mapping[str, str], *, batch: bool) -> Bounds:
+    """The bounds that a source's options name. Raises `ConfigError`.
+
+    Options are looked up as they are spelled here: the caller passes a mapping that ignores case, as Spark's does.
+    """
+    start = _bound(options, "starting") or Everywhere(EARLIEST if batch else LATEST)
+    stop = _bound(options, "ending") or Everywhere(LATEST)
+    if batch and start == Everywhere(LATEST):
+        raise ConfigError("startingOffsets = latest: a batch from there has nothing to read; name another start")
+    if stop == Everywhere(EARLIEST):
+        raise ConfigError("endingOffsets = earliest: nothing lies before it; name another end")
+    strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
+    if strategy not in {"error", "latest"}:
+        raise ConfigError(f"startingOffsetsByTimestampStrategy = {strategy!r} is neither error nor latest; choose one")
+    return Bounds(start, stop, strategy == "latest")
+
+
+def _bound(options: Mapping[str, str], edge: str) -> Bound | None:
+    if (text := options.get(f"{edge}Timestamp")) is not None:
+        return ByTime(_number(f"{edge}Timestamp", text), {})
+    if (text := options.get(f"{edge}OffsetsByTimestamp")) is not None:
+        return ByTime(None, offsets_in(f"{edge}OffsetsByTimestamp", text, least=0))
+    if (text := options.get(f"{edge}Offsets")) is None:
+        return None
+    if (word := _WORDS.get(text.strip().lower())) is not None:
+        return word
+    refused = {"starting": LATEST, "ending": EARLIEST}[edge]
+    offsets = offsets_in(f"{edge}Offsets", text, least=EARLIEST)
+    if wrong := [tp for tp, offset in offsets.items() if offset == refused]:
+        raise ConfigError(f"{edge}Offsets: {wrong[0]} = {refused} leaves nothing to read; name an offset")
+    return ByOffset(offsets)
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"{name} = {text!r} is no time; write milliseconds since 1970")
+    return number
+
+
+def offsets_in(name: str, text: str, *, least: int = 0) -> dict[TopicPartition, int]:
+    """Offsets (or times) by partition, in Spark's JSON; the option or argument `name` is told. Raises `ConfigError`."""
+    try:
+        topics = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name} is not JSON ({error}); write it such as {_EXAMPLE}") from error
+    if not isinstance(topics, dict) or not topics:
+        raise ConfigError(f"{name} is no object of topics; write it such as {_EXAMPLE}")
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in topics.items():
+        if not isinstance(numbers, dict) or not numbers:
+            raise ConfigError(f"{name}: topic {topic!r} has no object of partitions; write it such as {_EXAMPLE}")
+        for number, offset in numbers.items():
+            found[_partition(name, topic, number)] = _offset(name, topic, number, offset, least)
+    return found
+
+
+def pairs_in(name: str, text: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Starts and stops of `{"orders": {"0": [100, 200]}}`, the stop not included. Raises `ConfigError`."""
+    example = '{"orders": {"0": [100, 200]}}'
+    try:
+        topics = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name} is not JSON ({error}); write it such as {example}") from error
+    if not isinstance(topics, dict) or not topics or not all(isinstance(each, dict) for each in topics.values()):
+        raise ConfigError(f"{name} is no object of topics and partitions; write it such as {example}")
+    starts: dict[TopicPartition, int] = {}
+    stops: dict[TopicPartition, int] = {}
+    for topic, numbers in topics.items():
+        for number, pair in numbers.items():
+            tp = _partition(name, topic, number)
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise ConfigError(f"{name}: {pair!r} is no range of {tp}; write [first, end], such as {example}")
+            starts[tp] = _offset(name, topic, number, pair[0], EARLIEST)
+            stops[tp] = _offset(name, topic, number, pair[1], EARLIEST)
+    return starts, stops
+
+
+def _partition(name: str, topic: str, number: str) -> TopicPartition:
+    if not number.isascii() or not number.isdigit():
+        raise ConfigError(f"{name}: {number!r} is no partition of {topic!r}; partitions are numbers, in quotes")
+    return TopicPartition(topic, int(number))
+
+
+def _offset(name: str, topic: str, number: str, offset: Any, least: int) -> int:
+    if type(offset) is not int or offset < least:
+        raise ConfigError(f"{name}: {offset!r} is no offset of {topic}-{number}; write a whole number from {least} on")
+    return offset
+
+
+def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """The offsets in the shape of Spark's JSON, which checkpoints hold, too."""
+    found: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(offsets.items()):
+        found.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return found
+
+
+def from_json(shape: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """The reverse of `as_json`."""
+    return {TopicPartition(topic, int(n)): at for topic, numbers in shape.items() for n, at in numbers.items()}
+
+
+_SHOWN = 5
+
+
+class Asked(Protocol):
+    """What planning asks the brokers; see `Log`."""
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]: ...
+    def edges(self, partitions: Iterable[TopicPartition]) -> Edges: ...
+    def at(self, times: Offsets) -> dict[TopicPartition, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read, and what cannot be any more."""
+
+    ranges: Sequence[OffsetRange]
+    edges: Edges
+    gone: Sequence[OffsetRange] = ()
+    """Asked for, but deleted by retention (or by DeleteRecords) before."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the topics that the offsets are of; see `Log.topic_ids`."""
+
+
+def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fail_on_data_loss: bool) -> Plan:
+    """Resolve the bounds of these partitions, those that exist. Blocks on the brokers.
+
+    Raises `ConfigError` for partitions that are not there or are left out, ends before starts, ends behind the log's,
+    and, with `fail_on_data_loss`, for offsets that are gone.
+    """
+    chosen = _chosen(partitions, bounds)
+    ids = log.topic_ids(tp.topic for tp in chosen)
+    edges = log.edges(chosen)
+    starts = _resolved(chosen, bounds.start, edges, log)
+    stops = _resolved(chosen, bounds.stop, edges, log)
+    _check_unmatched(bounds, starts)
+    starts = {tp: edges.end[tp] if at == NO_OFFSET else at for tp, at in starts.items()}
+    stops = {tp: edges.end[tp] if at == NO_OFFSET else at for tp, at in stops.items()}
+    _check_order(starts, stops)
+    return replace(_within(starts, stops, edges, fail_on_data_loss=fail_on_data_loss), topics=ids)
+
+
+def _within(starts: Offsets, stops: Offsets, edges: Edges, *, fail_on_data_loss: bool) -> Plan:
+    """The ranges, as far as the log has them."""
+    beyond = {tp: stop for tp, stop in stops.items() if stop > edges.end[tp]}
+    if beyond:
+        told = (f"{tp} ends at {edges.end[tp]}, not at {stop}" for tp, stop in beyond.items())
+        raise ConfigError(f"the range reaches beyond the log's end: {_listed(told)}; lower the end, or leave it out")
+    gone = between(starts, {tp: min(stops[tp], edges.first[tp]) for tp in starts})
+    if gone and fail_on_data_loss:
+        raise ConfigError(f"{gone_text(gone, edges)}; start there, or set pipeline.fail_on_data_loss = false")
+    return Plan(between({tp: max(start, edges.first[tp]) for tp, start in starts.items()}, stops), edges, gone)
+
+
+def created_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
+    """Topics that have another id now. Pure."""
+    return frozenset(topic for topic, known in now.items() if before.get(topic, known) != known)
+
+
+def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises `ConfigError` if a topic was created anew, for a run that has no business with the new one."""
+    if anew := created_anew(before, now):
+        raise ConfigError(
+            f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
+            f"former ones are gone. What was handled since the last round does not count; begin another run"
+        )
+
+
+class Resumed(NamedTuple):
+    """Where to go on, and what is lost before that, for people."""
+
+    positions: dict[TopicPartition, int]
+    lost: list[str]
+
+
+def resumed(positions: Offsets, edges: Edges, anew: Collection[str], *, fail_on_data_loss: bool) -> Resumed:
+    """Known positions in the log of now, which has these partitions. Pure.
+
+    A topic of `anew` begins at its beginning. Raises `ConfigError`, with `fail_on_data_loss`, for what is lost.
+    """
+    found, lost = dict(positions), list[str]()
+    for tp, at in positions.items():
+        first, end = edges.first[tp], edges.end[tp]
+        if tp.topic in anew:
+            found[tp] = first
+            lost.append(f"{tp} was created anew: what the former one had from offset {at} on is gone")
+        elif at < first:
+            found[tp] = first
+            lost.append(f"{tp} from {at} to {first} is deleted already")
+        elif at > end:
+            found[tp] = end
+            lost.append(f"{tp} ends at {end} now, before {at}: it was truncated, and what came instead is unknown")
+    if lost and fail_on_data_loss:
+        raise ConfigError(f"records are lost: {_listed(lost)}; to go on behind that, set fail_on_data_loss = false")
+    return Resumed(found, lost)
+
+
+def gone_text(gone: Sequence[OffsetRange], edges: Edges) -> str:
+    """What is lost, for people."""
+    told = (f"{each.tp} from {each.start} to {each.stop}, it begins at {edges.first[each.tp]} now" for each in gone)
+    return f"records that were to be read are deleted already: {_listed(told)}"
+
+
+def _chosen(partitions: Sequence[TopicPartition], bounds: Bounds) -> list[TopicPartition]:
+    """The partitions that the bounds are about. Offsets in JSON name them all: of the same topics, none is left out."""
+    named = [_named(bound) for bound in (bounds.start, bounds.stop)]
+    known = set(partitions)
+    for given in filter(None, named):
+        if strangers := sorted(given - known):
+            raise ConfigError(f"there is no partition {_listed(map(str, strangers))} in these topics; correct it")
+        topics = {tp.topic for tp in given}
+        if missing := sorted(tp for tp in known if tp.topic in topics and tp not in given):
+            raise ConfigError(
+                f"the offsets leave out {_listed(map(str, missing))}; name every partition of a topic, with -2 for its "
+                f"earliest offset and -1 for its latest"
+            )
+    topics = set.intersection(*({tp.topic for tp in given} for given in [known, *filter(None, named)]))
+    chosen = [tp for tp in partitions if tp.topic in topics]
+    if not chosen:
+        raise ConfigError("start and end name no topic in common; correct the offsets")
+    return chosen
+
+
+def _named(bound: Bound) -> set[TopicPartition]:
+    match bound:
+        case ByOffset(offsets):
+            return set(offsets)
+        case ByTime(None, times):
+            return set(times)
+        case _:
+            return set()
+
+
+def _resolved(
+    partitions: Sequence[TopicPartition], bound: Bound, edges: Edges, log: Asked
+) -> dict[TopicPartition, int]:
+    """An offset of each partition; `NO_OFFSET` where no record is so young."""
+    match bound:
+        case ByTime(default, times):
+            return log.at({tp: times[tp] if default is None else default for tp in partitions})
+        case ByOffset(offsets):
+            return {tp: _placed(tp, offsets[tp], edges) for tp in partitions}
+        case Everywhere(offset):
+            return {tp: _placed(tp, offset, edges) for tp in partitions}
+
+
+def _placed(tp: TopicPartition, offset: int, edges: Edges) -> int:
+    special: Mapping[int, Offsets] = {EARLIEST: edges.first, LATEST: edges.end}
+    return special[offset][tp] if offset in special else offset
+
+
+def _check_unmatched(bounds: Bounds, starts: Offsets) -> None:
+    unmatched = [tp for tp, at in starts.items() if at == NO_OFFSET]
+    if unmatched and not bounds.unmatched_is_latest:
+        raise ConfigError(
+            f"no record is as young as the start: {_listed(map(str, unmatched))}; name an earlier time, or let such "
+            f"partitions be passed over with startingOffsetsByTimestampStrategy = latest"
+        )
+
+
+def _check_order(starts: Offsets, stops: Offsets) -> None:
+    if inverted := [tp for tp in starts if starts[tp] > stops[tp]]:
+        told = (f"{tp} from {starts[tp]} to {stops[tp]}" for tp in inverted)
+        raise ConfigError(f"the range ends before it begins: {_listed(told)}; exchange the two")
+
+
+def _listed(texts: Iterable[str]) -> str:
+    every = list(texts)
+    return ", ".join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")

@@ -1,0 +1,396 @@
+"""What is told of a job: before it, while it runs, and when it has ended.
+
+What came of a job, for people or with `--json` for programs. Pure.
+
+What a person sees of a job underway. Pure but for `Bar`.
+
+What the driver tells Prometheus of its job, at `/metrics` of `[http]`; Spark's own metrics are at its UI's port.
+
+What a job would do, for `--dry-run`: for people, or with `--json` for programs. Pure.
+
+How far a round is while Spark works on it: its tasks, asked of Spark by a thread of the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kunicorn.errors import ExitCode
+from kunicorn.observe import catalogue as c
+from kunicorn.observe.catalogue import Declared
+from kunicorn.pipeline.plan import as_json
+from kunicorn.pipeline.state import Counts, RunState
+from kunicorn.positions import OffsetRange, skew, total
+from kunicorn.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks of the round underway, by what became of them so far."""
+
+    all: int = 0
+    done: int = 0
+    running: int = 0
+    failed: int = 0
+    """Tries, not tasks: each of these is made again, up to four times."""
+    offsets: int = 0
+    """Handled in this round so far, as far as the driver has heard."""
+
+
+def tasks_of(spark: SparkSession) -> Tasks:
+    """Those that Spark has at work now. Asks the JVM. Raises what py4j does when that goes."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
+    return Tasks(
+        sum(stage.numTasks for stage in stages),
+        sum(stage.numCompletedTasks for stage in stages),
+        sum(stage.numActiveTasks for stage in stages),
+        sum(stage.numFailedTasks for stage in stages),
+    )
+
+
+@contextmanager
+def watched(ask: Callable[[], Tasks], show: Callable[[Tasks], None], every: float = _LOOK_SECONDS) -> Iterator[None]:
+    """Show the tasks every so many seconds while the block runs, and none behind it. A failure to ask ends the watch:
+    the round itself tells what is wrong."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(every):
+            try:
+                found = ask()
+            except Exception:
+                return
+            if not over.is_set():
+                show(found)
+
+    thread = threading.Thread(target=look, name="underway", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        show(Tasks())
+
+
+Say = Callable[[str], None]
+_MINUTE, _HOUR = 60, 3600
+_SELDOM = 30.0
+"""Seconds between two lines about a round that takes long."""
+
+
+def round_line(before: RunState, after: RunState, all_offsets: int) -> str:
+    """One round, for a log."""
+    line = f"round {after.rounds}: {after.last_offsets:,} offsets in {after.last_seconds:.1f} s"
+    left = all_offsets - after.done
+    rate = after.last_offsets / max(after.last_seconds, 0.001)
+    line += f" ({rate:,.0f}/s), " + (f"{left:,} left, about {duration(left / rate)}" if left else "none left")
+    failures = (after.counts.dead_letters - before.counts.dead_letters, after.counts.skipped - before.counts.skipped)
+    return line + "".join(f", {n:,} {what}" for n, what in zip(failures, ("dead letters", "skipped"), strict=True) if n)
+
+
+def duration(seconds: float) -> str:
+    """For people: 0.4 s, 34 s, 12 min, 3 h 20 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    return f"{int(seconds // _HOUR)} h {int(seconds % _HOUR // _MINUTE)} min"
+
+
+class Bar:
+    """A bar on a terminal; elsewhere a line a round."""
+
+    def __init__(self, state: RunState, say: Say) -> None:
+        self._say = say
+        self._state = state
+        self._whole = total(state.ranges)
+        self._round_began = time.monotonic()
+        self._silent_until = self._round_began + _SELDOM
+        self._bar: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"),
+                TextColumn("{task.fields[rate]}"), TimeRemainingColumn(elapsed_when_finished=True),
+            )  # fmt: skip
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("handling", total=self._whole, completed=state.done, rate="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def underway(self, tasks: Tasks) -> None:
+        """How far the round is. Caller: the thread that watches it."""
+        if not tasks.all:
+            return
+        told = f"{tasks.done} of {tasks.all} tasks done" + (f", {tasks.failed} failed tries" if tasks.failed else "")
+        if self._bar is not None:
+            self._bar.update(self._task, description=told)
+            if tasks.offsets:
+                rate = tasks.offsets / max(time.monotonic() - self._round_began, 0.001)
+                done = self._state.done + tasks.offsets
+                self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}/s")
+        elif time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _SELDOM
+            self._say(f"round {self._state.rounds + 1} underway: {tasks.offsets:,} offsets, {told}")
+
+    def moved(self, state: RunState) -> None:
+        """A round has ended."""
+        if self._bar is None:
+            self._say(round_line(self._state, state, self._whole))
+        else:
+            rate = f"{state.rate:,.0f}/s" if state.rate else ""
+            self._bar.update(self._task, completed=state.done, rate=rate, description="handling")
+        self._state = state
+        self._round_began = time.monotonic()
+        self._silent_until = self._round_began + _SELDOM
+
+
+class Finished(Protocol):
+    """A job that has ended without an error; something may be left of it."""
+
+    @property
+    def code(self) -> ExitCode:
+        """What the command exits with."""
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+
+
+def tell(finished: Finished, say: Say, *, for_program: bool) -> None:
+    """All of it; for a program as one JSON object on one line, like the plan of a `--dry-run`."""
+    for line in [json.dumps(finished.as_json())] if for_program else finished.lines():
+        say(line)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """Of a job over ranges. Counts are the whole run's, over all the times it was gone on with."""
+
+    job: str
+    run: str | None
+    """Its id; None where none was begun, and for an export, which belongs to its target."""
+    state: RunState
+    go_on: str = ""
+    """How to, where something is left: a command, or words."""
+    notes: Sequence[str] = ()
+    """What else there is to know, in sentences."""
+
+    @property
+    def code(self) -> ExitCode:
+        """See `Finished`."""
+        return ExitCode.CLEAN if self.state.finished else ExitCode.NOT_ALL_COMMITTED
+
+    def lines(self) -> Iterator[str]:
+        """See `Finished`."""
+        state = self.state
+        if state.rounds:
+            yield from _counted(state)
+        if left := total(state.left):
+            yield f"left          {left:,} offsets"
+        for tp, why in sorted(state.halted.items()):
+            yield f"halted        {tp} at {state.positions[tp]}: {why}"
+        if state.halted:
+            yield "halted partitions go on with the record they halt at, once its cause is put right"
+        if not state.finished:
+            yield f"to go on: {self.go_on}"
+        yield from self.notes
+
+    def as_json(self) -> dict[str, object]:
+        """See `Finished`."""
+        state = self.state
+        return {
+            "job": self.job,
+            "run": self.run,
+            "exit_code": self.code.value,
+            "finished": state.finished,
+            **asdict(state.counts),
+            "rounds": state.rounds,
+            "seconds": round(state.seconds, 3),
+            "offsets_per_second": state.rate,
+            "offsets_left": total(state.left),
+            "positions": as_json(state.positions),
+            "halted": [
+                {**tp._asdict(), "offset": state.positions[tp], "why": why} for tp, why in sorted(state.halted.items())
+            ],
+            "go_on": None if state.finished else self.go_on,
+            "notes": list(self.notes),
+        }
+
+
+def _counted(state: RunState) -> Iterator[str]:
+    pace = f", {state.rate:,.0f} offsets/s" if state.rate else ""
+    yield f"handled       {state.counts.records:,} records in {state.rounds} rounds, {duration(state.seconds)}{pace}"
+    yield f"dead letters  {state.counts.dead_letters:,}"
+    yield f"skipped       {state.counts.skipped:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStream:
+    """Of a stream, since it was last started: its checkpoint has no counts."""
+
+    run: str
+    counts: Counts
+    batches: int
+    """Micro-batches that were handled."""
+
+    @property
+    def code(self) -> ExitCode:
+        """See `Finished`. What halts or kills a stream is an error and never comes here."""
+        return ExitCode.CLEAN
+
+    def lines(self) -> Iterator[str]:
+        """See `Finished`."""
+        letters, skipped = self.counts.dead_letters, self.counts.skipped
+        yield f"handled       {self.counts.records:,} records, {letters:,} dead letters, {skipped:,} skipped"
+
+    def as_json(self) -> dict[str, object]:
+        """See `Finished`."""
+        told = {"job": "stream", "run": self.run, "exit_code": self.code.value}
+        return {**told, **asdict(self.counts), "micro_batches": self.batches}
+
+
+_STATUS = ("records", "skipped", "dead_letters")
+
+
+class Exposed:
+    """A job's counters, served while the block runs. A port that is taken costs the metrics, never the job."""
+
+    def __init__(self, http: HttpSettings, job: str, say: Say) -> None:
+        self._http, self._say = http, say
+        self._registry = CollectorRegistry()
+        self._records, self._left, self._rounds, self._tasks = map(self._gauge, (c.RECORDS, c.LEFT, c.ROUNDS, c.TASKS))
+        self._job = job
+        self._left_behind: int | None = None
+        """Offsets left as of the last round."""
+        self._close: Callable[[], None] = lambda: None
+
+    def _gauge(self, declared: Declared) -> Gauge:
+        return Gauge(declared.name, declared.meaning, declared.labels, registry=self._registry)
+
+    def __enter__(self) -> Self:
+        if not self._http.enabled:
+            return self
+        try:
+            server, _ = start_http_server(self._http.port, self._http.host, self._registry)
+        except OSError as error:
+            place = f"{self._http.host}:{self._http.port}"
+            self._say(f"no metrics: {place} cannot be listened on ({error.strerror}); set http.port")
+            return self
+
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
+
+        self._close = close
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def moved(self, counts: Counts, rounds: int, left: int | None) -> None:
+        """A round is through; `left` is None where nobody knows an end."""
+        for name in _STATUS:
+            self._records.labels(self._job, name).set(getattr(counts, name))
+        self._rounds.labels(self._job).set(rounds)
+        self._left_behind = left
+        if left is not None:
+            self._left.labels(self._job).set(left)
+
+    def underway(self, tasks: Tasks) -> None:
+        """The round underway, or with no tasks that there is none. Caller: the thread that watches it."""
+        for state in ("done", "running", "failed"):
+            self._tasks.labels(self._job, state).set(getattr(tasks, state))
+        if self._left_behind is not None and tasks.offsets:
+            self._left.labels(self._job).set(self._left_behind - tasks.offsets)
+
+
+_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What is known before a job begins. Every job has one."""
+
+    ranges: Sequence[OffsetRange]
+    pace: float | None
+    """Offsets a second of an earlier run of the kind; None if there is none."""
+    notes: Sequence[str] = ()
+    """What else there is to know, in sentences."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it will take, by the pace."""
+        return None if self.pace is None else total(self.ranges) / self.pace
+
+    def tell(self, say: Say, *, as_json: bool) -> None:
+        """All of it; as JSON on one line, so that a log's other lines are easily told from it."""
+        if as_json:
+            say(json.dumps(self.as_json()))
+            return
+        for line in self.lines():
+            say(line)
+
+    def as_json(self) -> dict[str, object]:
+        """Every range, however many; offsets, as how many records they hold only reading would tell."""
+        return {
+            "ranges": [{**each._asdict(), "offsets": each.size} for each in self.ranges],
+            "offsets": total(self.ranges),
+            "offsets_per_second": self.pace,
+            "estimated_seconds": self.seconds,
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The first ranges, and what they come to."""
+        ranges = self.ranges
+        width = max([len(str(each.tp)) for each in ranges[:_SHOWN]], default=0)
+        for each in ranges[:_SHOWN]:
+            yield f"{each.tp!s:<{width}}  {each.start:>14,} to {each.stop:>14,}  {each.size:>14,} offsets"
+        if len(ranges) > _SHOWN:
+            yield f"and {len(ranges) - _SHOWN} more partitions"
+        whole = total(ranges)
+        yield f"{len(ranges)} partitions, {whole:,} offsets (compacted and transactional topics have fewer records)"
+        if len(ranges) > 1 and (uneven := skew(ranges)) >= 2:
+            median = statistics.median_low([each.size for each in ranges])
+            yield f"the largest partition is {uneven:.1f} times the median ({median:,}) and will be the last to finish"
+        if self.seconds is None:
+            yield "estimated time: unknown, as no earlier run of this kind is in pipeline.directory"
+        else:
+            yield f"estimated time: {duration(self.seconds)} at the last run's {self.pace:,.0f} offsets/s"
+        yield from self.notes

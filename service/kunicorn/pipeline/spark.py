@@ -1,0 +1,269 @@
+"""Spark as a job uses it: its session, what is asked of it, and how far a round is.
+
+A Spark session for a job: what has to be there, and the settings that its promises rest on.
+
+A session with the handler's tasks in it: what a job asks of Spark. Everything here is the driver's, and blocks.
+
+How many offsets of a round are handled while its tasks still run.
+
+1. A range that is through is told of by an accumulator, when its task ends, wherever that ran.
+2. A range underway is noted in its task's mapped file (`kunicorn.pipeline.in_hand_file`), which the driver reads where
+   it can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that are through count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kunicorn.allocator import library_of, with_library
+from kunicorn.clients.range_reader import Window
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
+from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
+from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
+from kunicorn.pipeline.report import Tasks, tasks_of
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
+from kunicorn.positions import OffsetRange, largest_first, total
+from kunicorn.settings import PipelineSettings, Settings
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+
+SUBMITTED = "submitted"
+"""`--master` of a driver that spark-submit or an operator has started: the master is settled."""
+_JAVA = 17
+"""The oldest that Spark 4 runs on."""
+_JAVA_REMEDY = (
+    f"install Java {_JAVA} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+)
+_ATTEMPTS = 4
+"""Tries of a task, as on a cluster; `local[*]` alone has one, and a broker's restart would end the run."""
+_JAVA_SECONDS = 30.0
+
+_SETTINGS: Mapping[str, str] = {
+    # A range that two attempts handle at the same time is handled twice.
+    "spark.speculation": "false",
+    # The bar of the job itself would be painted over.
+    "spark.ui.showConsoleProgress": "false",
+    # What a job has to say it says itself; Spark's warnings are about its own inner life.
+    "spark.log.level": "FATAL",
+    # Times in the tables are UTC wherever the job runs.
+    "spark.sql.session.timeZone": "UTC",
+    # A round is one scan and one `mapInArrow`: Java made and compiled for it costs more than it saves.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.metricsEnabled": "true",
+    "spark.metrics.namespace": "kunicorn",
+    "spark.metrics.conf.*.sink.prometheusServlet.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+    "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
+}
+
+_LOCAL_SETTINGS: Mapping[str, str] = {
+    # The JVM shares the machine with the tasks, and no record passes through it: the optimising compiler alone took
+    # half a second of each round's processors.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def check_installed() -> None:
+    """Whether PySpark and a Java are here. Raises `ConfigError` with what to install. Runs `java -version`."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install 'kunicorn[pipeline]'") from error
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise ConfigError(f"Spark needs a Java, and there is none in PATH: {_JAVA_REMEDY}")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"Spark needs a Java, and {java} cannot be run ({error}): {_JAVA_REMEDY}") from error
+    version = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    if told.returncode != 0 or version is None or int(version[1]) < _JAVA:
+        found = (told.stderr or told.stdout).strip().partition("\n")[0]
+        raise ConfigError(f"Spark needs Java {_JAVA} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
+
+
+def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[str, str]:
+    """All that a session is made with. `master` as Spark knows it. Pure."""
+    return {
+        **_SETTINGS,
+        **(_LOCAL_SETTINGS if master.startswith("local[") or master == "local" else {}),
+        **pipeline.spark,
+        "spark.speculation": "false",
+        **({} if master == SUBMITTED else {"spark.master": patient(master)}),
+        "spark.app.name": name,
+    }
+
+
+def patient(master: str) -> str:
+    """A local master whose tasks are tried again, as a cluster's are. Pure."""
+    if master == "local":
+        return f"local[1,{_ATTEMPTS}]"
+    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{_ATTEMPTS}]", master)
+
+
+def open_session(settings: Settings, master: str, name: str) -> SparkSession:
+    """Start Spark, or connect to a cluster's, and register the source. Blocks for seconds. Raises `ConfigError`."""
+    check_installed()
+    if master.startswith("sc:"):
+        raise ConfigError(
+            f"--master {master} is a server of Spark Connect, where jobs cannot see their tasks: name the cluster "
+            f"itself (spark://, k8s://, yarn), or use the source and transform from a connected session"
+        )
+    if master.startswith("local"):
+        _share_python()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from kunicorn.pipeline.source import KunicornDataSource
+
+    builder = SparkSession.builder
+    for setting, value in spark_settings(settings.pipeline, master, name).items():
+        builder = builder.config(setting, value)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    # Of Spark's Python processes alone: `spark.executorEnv` would be the JVMs', too.
+    spark.sparkContext.environment.update(with_library({}, library_of(settings.workers.allocator, os.environ)))
+    spark.dataSource.register(KunicornDataSource)
+    return spark
+
+
+def _share_python() -> None:
+    """Spark's Python processes on this machine are this Python, and find the modules that this process finds.
+
+    Left alone, they take the first `python3` in PATH, and know nothing of this process's search path.
+    """
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    entries = [os.getcwd(), *filter(None, sys.path)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entries))
+
+
+class Observed:
+    """One round. Made by the driver's main thread, asked by the one that watches."""
+
+    def __init__(self, through: Accumulator[int], hands: Directory, ranges: Sequence[OffsetRange]) -> None:
+        """`through` is what tasks add to; `hands` is where they note what is in hand."""
+        self._through, self._hands, self._ranges = through, hands, frozenset(ranges)
+        self._all = total(ranges)
+        self._most = 0
+
+    def offsets(self) -> int:
+        """So many are handled. Reads files.
+
+        Never falls: between the end of a range and that of its task neither file nor accumulator knows of it, and a
+        task that is tried again begins anew. Nor is it more than there are: Spark may run a task twice.
+        """
+        so_far = self._through.value + noted_so_far(self._hands, self._ranges)
+        self._most = max(self._most, min(so_far, self._all))
+        return self._most
+
+
+_PROBE = "_probe"
+_MOST_CHECKS = 64
+
+
+class JobFailed(ServiceError):
+    """Spark gave a round up; nothing of it counts."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+@dataclass(slots=True)
+class Job:
+    """Runs ranges through a task, on every executor there is."""
+
+    spark: SparkSession
+    file: SettingsFile
+    _observed: Observed | None = field(default=None, init=False)
+    """The round underway, or the last one."""
+
+    def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
+        """See that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
+
+        A task each is all that can be asked for: Spark decides who runs it.
+        """
+        directory.write(_PROBE, b"")
+        tasks = min(_MOST_CHECKS, self._parallelism())
+        check = CheckExecutor(self.file, directory, _PROBE, handler)
+        found = self._collect(self.spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+        for row in found:
+            raise (HandlerLoadError if row["handler"] else ConfigError)(row["problem"])
+
+    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory, window: Window | None = None) -> list[Summary]:
+        """Have the records handled, those of the window, one task a range. Raises `JobFailed`."""
+        try:
+            return self.run(ranges, HandleRanges(self.file, outcomes, window), outcomes)
+        except JobFailed as error:
+            raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
+
+    def run(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory) -> list[Summary]:
+        """Any task over the ranges; a summary each. `hands`: where it notes what is in hand. Raises `JobFailed`."""
+        planned = largest_first(ranges)
+        through = self.spark.sparkContext.accumulator(0)
+        self._observed = Observed(through, hands, planned)
+        numbers = self.spark.range(0, len(planned), 1, len(planned))
+        return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task, through), SUMMARY)))
+
+    def tasks(self) -> Tasks:
+        """Those of the round underway. Caller: a thread that watches; see `kunicorn.pipeline.report`."""
+        found = tasks_of(self.spark)
+        return found if self._observed is None else replace(found, offsets=self._observed.offsets())
+
+    def _collect(self, frame: DataFrame) -> list[Any]:
+        return asked_of_spark(lambda: list(frame.collect()))
+
+    def _parallelism(self) -> int:
+        from pyspark.errors import PySparkException
+
+        try:
+            return max(1, int(self.spark.sparkContext.defaultParallelism))
+        except PySparkException:  # Spark Connect has no context to ask.
+            return 2
+
+
+def in_hand_text(outcomes: Directory) -> str:
+    """What processes died with, for the end of a message; empty if none did. Reads files."""
+    if not (found := died_in_hand(outcomes)):
+        return ""
+    return (
+        f". In hand at the end: {', '.join(found)}. After workers.max_crashes deaths a record is kept from the "
+        f"handler; going on gives it its next try"
+    )
+
+
+def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
+    """The rows. Raises `JobFailed` with what a task said, without Spark's stack around it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return ask()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise JobFailed(f"Spark gave the round up, and nothing of it counts: {said_by_task(str(error))}") from error
+
+
+_OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)
+
+
+def said_by_task(text: str) -> str:
+    """The message of an exception of ours in Spark's account of a failed task; else its first line. Pure."""
+    if found := _OURS.findall(text):
+        return str(found[-1]).strip()
+    if "Python worker exited unexpectedly" in text:
+        return "a Python process died with its records in hand (killed, out of memory, or a crash in C code)"
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[0][:1000] if lines else "without a reason"

@@ -1,0 +1,432 @@
+"""What runs in Spark's executors: functions for `mapInArrow` that take ranges and give back one summary each.
+
+The records never pass through Spark: the task fetches them itself and handles them in the same process. Its outcome
+rows go into a file named after the range, so that a range that is handled again, by a second attempt of the task or
+after a crash, replaces its rows instead of adding to them.
+
+Handling the records of one range by the live service's rules: the same calls, tries, waits and ends.
+
+Nothing else waits behind a record here, as the task has one range: a record that is tried again is waited for, and the
+order is kept. An exception of the handler's never leaves this module, so that Spark does not try the whole range again.
+What is in hand is noted as in a worker's ledger, and records that killed earlier tries are kept from the handler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import signal
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Message
+
+from kunicorn.clients.range_reader import Window
+from kunicorn.handler.call import Calls, Interruption, OfOne, fitting, following_offsets, met
+from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
+from kunicorn.handler.load import HandlerTimeout
+from kunicorn.handler.record import Record
+from kunicorn.handler.registry import Handlings
+from kunicorn.handler.retry import End, Policies, TryAgain
+from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
+from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
+from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange
+from kunicorn.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+
+log = logging.getLogger("kunicorn.pipeline")
+
+_NANOSECONDS = 1_000_000_000
+_LOOKS = 10
+_NO_SUSPECTS = Suspects()
+
+
+class RangeHandler:
+    """One handler, one range after the other. Caller: a task's main thread."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        policies: Policies,
+        batch_max_records: int | None,
+        timeout_ms: int | None = None,
+        wait: Callable[[float], None] = time.sleep,
+        cells: memoryview | None = None,
+        suspects: Suspects = _NO_SUSPECTS,
+        batch_max_bytes: int | None = None,
+    ) -> None:
+        """`batch_max_records`: None where the handler takes one record at a time. `wait` sleeps, in seconds.
+
+        `cells` as `kunicorn.pipeline.in_hand_file` has them; None where nobody would look at them.
+        """
+        self._calls = calls
+        self._policies = policies
+        self._batch_max_records = batch_max_records
+        self._batch_max_bytes = batch_max_bytes
+        self._timeout_ms = timeout_ms
+        self._wait = wait
+        self._cells = cells or memoryview(bytearray(8 * (STATE + 1))).cast("q")
+        self._suspects = suspects
+        self._interruptible = False
+        """The handler has a record right now: a signal must not hit the code around it."""
+        self._interruption: Interruption | None = None
+        """What was raised in the call that goes on."""
+
+    def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
+        """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
+        tiling, begin = Tiling(whole), whole.start
+        for messages in fetched:
+            if (yield from self._through(messages, begin, tiling)):
+                return
+            begin = following_offsets(messages[-1:])[0]
+            del messages  # As in reading: not two batches at a time.
+        yield from tiling.rest()
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Row]:
+        """Handle records that are no range: of any partitions, in any order, the same one repeatedly; a row each.
+
+        A record that halts holds up no other. Only for a handler that takes one record at a time.
+        """
+        while messages:
+            # Progress is counted in places of the list: offsets that do not ascend would count wrong ones as done.
+            taken = self._take(messages, range(1, len(messages) + 1))
+            for message in messages[: taken.done]:
+                yield from _row_of_one(message, None)
+            for message in messages[taken.done : taken.end]:
+                yield from _row_of_one(message, taken.failure)
+            messages = messages[taken.end :]
+
+    def _through(self, messages: list[Message], begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
+        """Handle some of the range's records; rows of those that failed, and whether the partition halts."""
+        for piece in self._suspects.pieces(messages, begin, self._batch_max_records):
+            for failing, failure in self._failures(piece, tiling):
+                now_ms = time.time_ns() // 1_000_000
+                for message in failing:
+                    yield from tiling.failed(message, failure.end, failure.cause, now_ms)
+                    if failure.end is End.HALT:
+                        return True
+        return False
+
+    def _failures(self, piece: Piece, tiling: Tiling) -> Iterator[tuple[Sequence[Message], _Failure]]:
+        """Have the piece handled; the records that end otherwise, each when it is its turn."""
+        messages = piece.messages
+        if piece.deaths:
+            yield messages, self._deadly(piece)
+            return
+        while messages:
+            called = _part(messages, 0, fitting(messages, self._batch_max_bytes))
+            taken = self._take(called, following_offsets(called))
+            tiling.handled(taken.done)
+            failing, behind = called[taken.done : taken.end], messages[taken.end :]
+            messages = [message for message in behind if message.offset() not in taken.ahead]
+            if taken.failure is not None and taken.failure.end is not End.DONE:
+                yield failing, taken.failure
+            else:
+                tiling.handled(len(failing))
+            tiling.handled(len(behind) - len(messages))
+
+    def _deadly(self, piece: Piece) -> _Failure:
+        text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
+        log.warning(f"{text}: it is kept from the handler")
+        return _Failure(self._policies.default.on_failure, Cause(WORKER_DIED, text, "", piece.deaths))
+
+    def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
+        """Let the handler have them, as often as the rules allow."""
+        done, failures, since = 0, 0, 0
+        end, ahead = len(messages), frozenset[int]()
+        while True:
+            finished, error = self._call(_part(messages, done, end), following[done:end])
+            done += finished
+            if error is None:
+                return _Taken(done, done, ahead)
+            now = time.monotonic_ns()
+            failures = 1 if finished else failures + 1
+            since = now if failures == 1 else since
+            if isinstance(error, OfOne):
+                # Tried again alone; what is behind it comes in a batch again.
+                end, ahead, error = done + 1, ahead.union(error.ahead), error.error
+            verdict = self._policies.verdict(error, failures, now - since, random.random())
+            if not isinstance(verdict, TryAgain):
+                last = end if self._batch_max_records is not None else done + 1
+                return _Taken(done, last, ahead, _Failure(verdict, cause_of(error, failures)))
+            log.warning(
+                f"the handler failed on offset {messages[done].offset()} ({verdict.counted(failures)}), again in "
+                f"{verdict.wait_ns / _NANOSECONDS:.3f} s: {type(error).__name__}"
+            )
+            self._wait(verdict.wait_ns / _NANOSECONDS)
+
+    def _call(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, BaseException | None]:
+        """One go: how many were finished, and what the handler raised on the next one."""
+        cells = self._cells
+        cells[NEXT] = following[0] - 1
+        cells[STOP] = ONE if self._batch_max_records is None else following[-1]
+        error: BaseException | None = None
+        self._interruption = None
+        with self._timer():
+            try:
+                try:
+                    cells[STATE] = IN_HAND
+                    self._interruptible = True
+                    self._calls(messages, following, cells, NEXT, [])
+                finally:
+                    self._interruptible = False
+                    cells[STATE] = IDLE
+            except BaseException as raised:
+                error = met(raised, self._interruption, cells[NEXT])
+        return bisect_right(following, cells[NEXT]), error
+
+    @contextlib.contextmanager
+    def _timer(self) -> Iterator[None]:
+        """Look at the record in hand ten times within its time-out, and interrupt the handler behind it."""
+        if self._timeout_ms is None:
+            yield
+            return
+        seen, looks = self._cells[NEXT], 0
+
+        def look(number: int, frame: FrameType | None) -> None:
+            nonlocal seen, looks
+            at = self._cells[NEXT]
+            seen, looks = at, looks + 1 if at == seen else 0
+            if looks > _LOOKS and self._interruptible:
+                looks, self._interruptible = 0, False
+                self._interruption = Interruption(HandlerTimeout(), at)
+                self._calls.interrupt(self._interruption.error)
+
+        before = signal.signal(signal.SIGALRM, look)
+        interval = self._timeout_ms / 1000 / _LOOKS
+        signal.setitimer(signal.ITIMER_REAL, interval, interval)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _part(messages: Sequence[Message], start: int, end: int) -> Sequence[Message]:
+    """`messages[start:end]`; mostly that is all of them, and copying costs as much as looking at them."""
+    return messages if end - start == len(messages) else messages[start:end]
+
+
+def _row_of_one(message: Message, failure: _Failure | None) -> Iterator[Row]:
+    record = Record.of(message)
+    tiling = Tiling(OffsetRange(record.topic, record.partition, record.offset, record.offset + 1))
+    if failure is None or failure.end is End.DONE:
+        tiling.handled(1)
+        yield from tiling.rest()
+    else:
+        yield from tiling.failed(message, failure.end, failure.cause, time.time_ns() // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """How a record ends that the handler did not take."""
+
+    end: End
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """How far the handler came: `done` records, and those up to `end` ended as `failure` says."""
+
+    done: int
+    end: int
+    ahead: frozenset[int]
+    """Offsets behind those that are done."""
+    failure: _Failure | None = None
+
+
+SUMMARY = (
+    "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "
+    "dead_letters bigint, halted string, file string, seconds double"
+)
+"""The columns of a `Summary`, for Spark."""
+
+_SUMMARY_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+        ("until", pa.int64()),
+        ("records", pa.int64()),
+        ("skipped", pa.int64()),
+        ("dead_letters", pa.int64()),
+        ("halted", pa.string()),
+        ("file", pa.string()),
+        ("seconds", pa.float64()),
+    ]
+)
+_ROWS = 1000
+"""Outcome rows held back at most: a handler that fails on everything must not fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What became of one range."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+    until: int
+    """The next offset to handle; below `stop` where the partition halts."""
+    records: int
+    """Taken by the handler."""
+    skipped: int
+    dead_letters: int
+    halted: str | None
+    """Why the partition halts, where it does."""
+    file: str
+    """Its rows of the outcome table, below the run's directory."""
+    seconds: float
+
+    @property
+    def range(self) -> OffsetRange:
+        """What the task was given."""
+        return OffsetRange(self.topic, self.partition, self.start, self.stop)
+
+
+def rows_file(whole: OffsetRange) -> str:
+    """The name of a range's file: the same at every attempt, and sorted as the offsets are."""
+    return f"{whole.topic}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
+
+
+Batches = Iterator[pa.RecordBatch]
+Task = Callable[[Iterator[OffsetRange]], Batches]
+"""Takes ranges, gives a summary each."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromSource:
+    """A task over the rows of the source `kunicorn` with `rows` = `ranges`. Called by Spark."""
+
+    task: Task
+
+    def __call__(self, batches: Batches) -> Batches:
+        """As `mapInArrow` wants it."""
+        rows = (row for batch in batches for row in batch.to_pylist())
+        return self.task(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FromNumbers:
+    """A task over the rows of `spark.range`, each the number of a range that the driver has planned. Called by Spark.
+
+    The source would start two more Python processes a round, only to be told what the driver knows.
+    """
+
+    ranges: Sequence[OffsetRange]
+    task: Task
+    through: Accumulator[int]
+    """Hears of the offsets of every range that is through."""
+
+    def __call__(self, batches: Batches) -> Batches:
+        """As `mapInArrow` wants it."""
+        for summary in self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist()):
+            self.through.add(sum(row["until"] - row["start"] for row in summary.to_pylist()))
+            yield summary
+
+
+@dataclass(frozen=True, slots=True)
+class HandleRanges:
+    """Handle the records of the ranges. Runs in an executor's Python process."""
+
+    file: SettingsFile
+    outcomes: Directory
+    window: Window | None = None
+    """Which of their records; None: all."""
+
+    def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
+        """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
+        handlings = None
+        for whole in ranges:
+            settings = self.file.settings()
+            handlings = handlings or set_up(settings)
+            hand = take_up(whole, self.outcomes)
+            rows = self._handler(settings, handlings, whole.topic, hand)
+            summary = self._one(whole, rows.handle(whole, self._records(whole)))
+            hand.over()
+            yield summary
+        if handlings is not None:
+            tear_down(handlings)
+
+    def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
+        fetched = self.file.reader().read(whole)
+        return fetched if self.window is None else self.window.chosen(fetched)
+
+    def _handler(self, settings: Settings, handlings: Handlings[Calls], topic: str, hand: InHand) -> RangeHandler:
+        handling = handlings.of(topic)
+        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
+        return RangeHandler(
+            handling.calls,
+            handling.policies,
+            handling.batch_max_records,
+            settings.handler_of(topic).handler_timeout_ms,
+            cells=hand.cells,
+            suspects=suspects,
+            batch_max_bytes=handling.batching.max_bytes,
+        )
+
+    def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
+        began = time.monotonic()
+        counts, last = Counter[str](), None
+        file = rows_file(whole)
+        with self.outcomes.writing(file) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
+            for some in _grouped(rows):
+                for last in some:
+                    counts[last["status"]] += last["records"]
+                writer.write_batch(table(some))
+        halted = last is not None and last["status"] == End.HALT
+        return summary_batch(
+            Summary(
+                *whole,
+                until=whole.start if last is None else last["until"],
+                records=counts[End.DONE],
+                skipped=counts[End.SKIP],
+                dead_letters=counts[End.DEAD_LETTER],
+                halted=_why(last) if last is not None and halted else None,
+                file=file,
+                seconds=time.monotonic() - began,
+            )
+        )
+
+
+def _grouped(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    some: list[Row] = []
+    for row in rows:
+        some.append(row)
+        if len(some) == _ROWS:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _why(row: Row) -> str:
+    message = f": {row['error_message']}" if row["error_message"] else ""
+    return f"{row['topic']}-{row['partition']}@{row['offset']}: {row['error_type']}{message}"
+
+
+def summary_batch(summary: Summary) -> pa.RecordBatch:
+    """A summary on its way to the driver."""
+    values: dict[str, Any] = {name: getattr(summary, name) for name in _SUMMARY_SCHEMA.names}
+    return pa.RecordBatch.from_pylist([values], schema=_SUMMARY_SCHEMA)
+
+
+def summaries(rows: Iterable[Any]) -> list[Summary]:
+    """Summaries that have arrived, as Spark's rows."""
+    return [Summary(**row.asDict()) for row in rows]

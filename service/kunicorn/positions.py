@@ -1,0 +1,139 @@
+"""Partitions, offsets and ranges of offsets: what everything else is keyed by. Pure.
+
+The two coordinates everything else is keyed by: a partition, and a place in it.
+
+Ranges of offsets, and how work is cut into rounds and tasks. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+NO_OFFSET = -1
+"""No offset: not started, nothing committed, nothing in hand. Never 0, which is a real offset."""
+
+NO_EPOCH = -1
+"""The leader epoch is unknown (Kafka's own marker, KIP-320)."""
+
+
+NO_TIMESTAMP = -1
+"""The record carries no time (Kafka's `NO_TIMESTAMP`), or none is known yet."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; sorts by topic, then by number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def place_of(tp: TopicPartition, offset: int) -> dict[str, object]:
+    """A record's place, as fields of a log line."""
+    return {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+
+
+class Position(NamedTuple):
+    """The next offset to read, and the leader epoch of the record before it (KIP-320)."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    done: str = ""
+    """Which records from there on are done already, as text (`ipc.bitmap`); it travels as the commit's metadata. In
+    what is committed it may also say how many partitions the topic had when the group began (`with_partitions`)."""
+
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class OffsetRange(NamedTuple):
+    """The records of one partition from `start` up to, not including, `stop`; some of the offsets may have none."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """Offsets, not records: compaction and transactions leave gaps."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.start}-{self.stop}"
+
+
+def between(starts: Offsets, stops: Offsets) -> list[OffsetRange]:
+    """What lies between, partition by partition; empty ranges are left out."""
+    return [OffsetRange(*tp, start, stops[tp]) for tp, start in sorted(starts.items()) if start < stops[tp]]
+
+
+def total(ranges: Iterable[OffsetRange]) -> int:
+    """Offsets in all."""
+    return sum(each.size for each in ranges)
+
+
+def first_of_each(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange]:
+    """The beginnings of all ranges, `limit` offsets together (None: no limit), in proportion to their sizes.
+
+    As `maxOffsetsPerTrigger` of Spark's own Kafka source shares out, so that all partitions end at about the same time.
+    Every range gets one offset at least: with more partitions than `limit` the smallest would never move.
+    """
+    whole = total(ranges)
+    if limit is None or whole <= limit:
+        return list(ranges)
+    return [each._replace(stop=each.start + max(1, each.size * limit // whole)) for each in ranges]
+
+
+def largest_first(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The order to start tasks in: a large one that starts last is waited for alone."""
+    return sorted(ranges, key=lambda each: (-each.size, each))
+
+
+def cut(ranges: Sequence[OffsetRange], pieces: int | None) -> list[OffsetRange]:
+    """At least `pieces` ranges, if there are so many offsets; the order within a partition is lost.
+
+    As `minPartitions` of Spark's own Kafka source: each range gets its share of the pieces, of equal size.
+    """
+    if pieces is None or len(ranges) >= pieces or not ranges:
+        return list(ranges)
+    whole = total(ranges)
+    return [piece for each in ranges for piece in _cut_one(each, -(-each.size * pieces // whole))]
+
+
+def _cut_one(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
+    pieces = max(1, min(pieces, whole.size))
+    edges = [whole.start + whole.size * number // pieces for number in range(pieces + 1)]
+    return [whole._replace(start=start, stop=stop) for start, stop in pairwise(edges)]
+
+
+def skew(ranges: Sequence[OffsetRange]) -> float:
+    """The largest range in terms of the median one; 1.0 where there is nothing to compare."""
+    sizes = sorted(each.size for each in ranges)
+    return sizes[-1] / sizes[len(sizes) // 2] if sizes and sizes[len(sizes) // 2] else 1.0
+
+
+_FIRST_ROUND = 1_000
+"""Offsets a partition: enough to learn the handler's pace, little to repeat."""
+_LARGEST_STEP = 50
+
+
+def next_round(partitions: int, last: int, seconds: float, wanted_seconds: float, limit: int | None) -> int:
+    """Offsets of the next round: as many as `wanted_seconds` take at the rate of the last one, `last` in `seconds`.
+
+    The first one (`last` = 0) is small. None grows by more than fifty: the first rounds measure Spark's start more
+    than the handler.
+    """
+    size = partitions * _FIRST_ROUND
+    if last:
+        size = max(partitions, min(int(last / max(seconds, 0.001) * wanted_seconds), last * _LARGEST_STEP))
+    return size if limit is None else min(size, limit)

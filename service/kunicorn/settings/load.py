@@ -1,0 +1,160 @@
+"""The settings read, and read again for a reload.
+
+From file and environment to `Settings`, or to one error that lists everything there is to correct.
+
+What a reload changes, and what only a restart does. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import InitSettingsSource
+
+from kunicorn.errors import ConfigError
+from kunicorn.settings.handler import OneOfHandlers
+from kunicorn.settings.problems import Problem, is_secret, problems_of
+from kunicorn.settings.sections import Settings
+from kunicorn.settings.sources import read_environment, read_file
+
+HIDDEN = "(not shown)"
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    """Every section's model by its name, in the file's order."""
+    return {
+        name: field.annotation
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Settings:
+    """The settings of the file at `path`, with those of `environ` over them.
+
+    Raises `ConfigError` with a line for every problem there is. Blocks on the disk; called before the event loop runs.
+    """
+    environment = read_environment(environ, sections())
+    return _built(path, (environment.tables, read_file(path)), environment.problems, environment.origins)
+
+
+def at_a_desk(settings: Settings) -> Settings:
+    """The same, answering this machine only, unless `http.host` is set: a laptop is not scraped from outside."""
+    if "host" in settings.http.model_fields_set:
+        return settings
+    return settings.model_copy(update={"http": settings.http.model_copy(update={"host": "127.0.0.1"})})
+
+
+def load_tables(name: Path, *tables: Mapping[str, Any]) -> Settings:
+    """The settings of `tables` as a file would have them, earlier ones before later ones; `name` is for messages.
+
+    Raises `ConfigError` as `load` does.
+    """
+    return _built(name, tables, (), {})
+
+
+def _built(
+    name: Path, tables: Sequence[Mapping[str, Any]], known_problems: Iterable[Problem], origins: Mapping[Any, Any]
+) -> Settings:
+    known = sections()
+    # A section that is not there counts as empty: then what it must contain is told by name.
+    *first, last = tables
+    layers = tuple(InitSettingsSource(Settings, dict(t)) for t in (*first, {each: {} for each in known} | dict(last)))
+    problems = list(known_problems)
+    try:
+        settings = Settings(_build_sources=(layers, {}))
+    except ValidationError as error:
+        problems += problems_of(error, known, origins)
+    else:
+        if not problems:
+            return settings
+    raise ConfigError(_listed(name, problems))
+
+
+def _listed(path: Path, problems: list[Problem]) -> str:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return "\n".join([f"{path}: {count} in the settings", *(f"  {problem}" for problem in problems)])
+
+
+def shown(settings: Settings) -> dict[str, object]:
+    """The settings for `/status`: plain data, without secrets.
+
+    The handler's options are the user's own and may hold any secret under any name: only their names are shown.
+    """
+    plain: dict[str, Any] = settings.model_dump(mode="json")
+    for handler in (plain["handler"], *plain["handlers"]):
+        handler["options"] = dict.fromkeys(handler["options"], HIDDEN)
+    # One of the two forms; that of several is its own first one otherwise.
+    del plain["handler" if settings.handlers else "handlers"]
+    for section in ("kafka", "producing"):
+        properties = getattr(settings, section).librdkafka
+        plain[section]["librdkafka"] = {
+            name: HIDDEN if is_secret(name) else value for name, value in properties.items()
+        }
+    return plain
+
+
+RESTART_ONLY = frozenset({"workers.count", "handlers.topics", "handler.retry_topic", "handler.retry_topic_delays_ms"})
+"""Settings within the sections below that the supervisor has built upon."""
+RELOADED_SECTIONS = frozenset({"handler", "handlers", "schema_registry", "workers", "log", "tracing", "pipeline"})
+HANDLERS = "handlers"
+"""[[handlers]] as a whole: which of their settings differ is not told."""
+HANDLERS_TOPICS = "handlers.topics"
+"""Some of them have other topics now, and the group is subscribed to those of the start."""
+RELOADED_SETTINGS = frozenset({"kafka.librdkafka"})
+"""Settings of other sections: all that only workers read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The settings in force from now on, and how the file differs."""
+
+    settings: Settings
+    changed: tuple[str, ...]
+    """Names (`section.setting`) that take another value now."""
+    kept: tuple[str, ...]
+    """Names whose value in the file takes effect with the next start only."""
+
+
+def takes_effect(name: str) -> bool:
+    """Whether a reload is enough for the setting `section.setting`."""
+    section, _, _ = name.partition(".")
+    return name in RELOADED_SETTINGS or (section in RELOADED_SECTIONS and name not in RESTART_ONLY)
+
+
+def reloaded(now: Settings, file: Settings) -> Reloaded:
+    """`now` with those settings of `file` that a reload may change."""
+    different = tuple(_different(now, file))
+    changed = tuple(name for name in different if takes_effect(name))
+    sections: dict[str, dict[str, Any]] = {}
+    for name in changed:
+        section, _, setting = name.partition(".")
+        if section == HANDLERS:
+            continue
+        sections.setdefault(section, {})[setting] = getattr(getattr(file, section), setting)
+    update: dict[str, Any] = {
+        section: getattr(now, section).model_copy(update=values) for section, values in sections.items()
+    }
+    if HANDLERS in changed:
+        update[HANDLERS] = file.handlers
+    return Reloaded(now.model_copy(update=update), changed, tuple(name for name in different if name not in changed))
+
+
+def _topics(handler: OneOfHandlers) -> tuple[object, ...]:
+    """What the group is subscribed to for it."""
+    return handler.topics, handler.retry_topic, handler.retry_topic_delays_ms
+
+
+def _different(now: Settings, file: Settings) -> Iterator[str]:
+    if now.handlers != file.handlers:
+        same = [_topics(each) for each in now.handlers] == [_topics(each) for each in file.handlers]
+        yield HANDLERS if same else HANDLERS_TOPICS
+    for section in sections():
+        before, after = getattr(now, section), getattr(file, section)
+        for setting in type(before).model_fields:
+            if getattr(before, setting) != getattr(after, setting):
+                yield f"{section}.{setting}"

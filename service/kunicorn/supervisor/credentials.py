@@ -1,0 +1,172 @@
+"""Credentials that change while the service runs: its OAUTHBEARER token, passwords in files.
+
+The service's OAUTHBEARER token: fetched by a helper process, renewed before it expires, shared with every worker.
+
+One token for the whole service: its provider is called once a lifetime, not once for every connection.
+
+Passwords are rotated by writing the new one into its file: the workers' clients learn of it here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from kunicorn.clients.oauth.request import answered
+from kunicorn.errors import Backoff, PeerError
+from kunicorn.ipc.messages import FetchToken, Password, Token, encode
+from kunicorn.kafka.auth import BearerToken
+from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.observe import logs
+from kunicorn.settings import KafkaSettings
+from kunicorn.settings.security import without_secrets
+from kunicorn.supervisor.workers.process import kill_group, watch_exit
+
+log = logs.get("kunicorn.tokens")
+
+_RENEW_AT = 0.7
+"""Part of a token's life after which the next is fetched: the workers' clients ask for it after 0.8."""
+_SHORTEST_PAUSE = 1.0
+_BACKOFF, _BACKOFF_MAX = 1.0, 30.0
+_CHILD_FD = 3
+_MAX_PACKET = 1 << 17
+
+
+class NoToken(PeerError):
+    """The helper came back without a token; the message says why."""
+
+
+class Tokens:
+    """Has a valid token, or says why not. All on the event loop but `bearer`."""
+
+    def __init__(self, request: FetchToken, share: Callable[[Token], None]) -> None:
+        """`share` is told every new token."""
+        self.latest: Token | None = None
+        self._request = request
+        self._share = share
+        self._failure = "none has come yet"
+        self._arrived = asyncio.Event()
+        self._helper: int | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no valid token now; None if there is one."""
+        if self.latest is not None and self.latest.expires_at > time.time():
+            return None
+        return f"no valid OAUTHBEARER token: {self._failure}"
+
+    def bearer(self) -> BearerToken:
+        """The token to authenticate with; called from any thread. Raises `AuthenticationFailed`."""
+        token, problem = self.latest, self.problem
+        if token is None or problem is not None:
+            raise AuthenticationFailed(problem or "no OAUTHBEARER token")
+        return BearerToken(token.value, token.extensions)
+
+    async def first(self) -> None:
+        """Wait for the first token, however long it takes."""
+        await self._arrived.wait()
+
+    def owns(self, pid: int) -> bool:
+        """Whether the process is the helper, whose exit is watched here."""
+        return pid == self._helper
+
+    async def keep(self) -> None:
+        """Have a token, for ever. A failure is said once, not at every try."""
+        backoff, told = Backoff(_BACKOFF, _BACKOFF_MAX, random.Random()), ""
+        while True:
+            try:
+                token = await self.fetch()
+            except PeerError as error:
+                self._failure = str(error)
+                if told != str(error):
+                    log.error(f"no OAUTHBEARER token: {error}; tried again until there is one")
+                told = str(error)
+                await asyncio.sleep(backoff.next())
+                continue
+            backoff.reset()
+            told, self._failure = "", "the last one has expired"
+            life = token.expires_at - time.time()
+            log.info(f"OAUTHBEARER token of {token.principal!r}, valid for {life:.0f} s")
+            self.latest = token
+            self._arrived.set()
+            self._share(token)
+            await asyncio.sleep(max(_SHORTEST_PAUSE, life * _RENEW_AT))
+
+    async def fetch(self) -> Token:
+        """One run of the helper. Raises `NoToken` where no answer comes, other `PeerError`s where it is no token."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                try:
+                    self._helper = pid = _start_helper(theirs)
+                except OSError as error:
+                    raise NoToken(f"the process that fetches it cannot be started: {error}") from error
+            ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            exited = lambda how: None if ended.done() else ended.set_result(how)  # noqa: E731
+            watch_exit(os.pidfd_open(pid), exited, with_group=True)
+            try:
+                return await self._ask(ours, ended)
+            finally:
+                # Before anything is awaited: until the helper is reaped, the process group's number is its own.
+                if not ended.done():
+                    kill_group(pid)
+
+    async def _ask(self, sock: socket.socket, ended: asyncio.Future[str]) -> Token:
+        sock.setblocking(False)
+        with contextlib.suppress(BrokenPipeError):
+            sock.send(encode(self._request))
+        try:
+            async with asyncio.timeout(self._request.timeout):
+                body = await asyncio.get_running_loop().sock_recv(sock, _MAX_PACKET)
+        except TimeoutError as error:
+            asked = self._request.provider or self._request.endpoint_url
+            raise NoToken(f"{asked} gave none within {self._request.timeout:g} s") from error
+        except ConnectionResetError:
+            body = b""
+        if not body:
+            raise NoToken(f"the process that fetches it ended without an answer ({await ended})")
+        return answered(body)
+
+
+def _start_helper(sock: socket.socket) -> int:
+    """Exec it, with nothing of ours but `sock`; its pid. Takes milliseconds."""
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "kunicorn.clients.oauth", str(_CHILD_FD)],
+        without_secrets(os.environ),
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, sock.fileno(), _CHILD_FD),
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        ],
+        setpgroup=0,
+        setsigdef=[signal.SIGPIPE],
+    )
+
+
+passwords_log = logs.get("kunicorn.passwords")
+
+_INTERVAL = 3.0
+
+
+async def watch_password(kafka: KafkaSettings, share: Callable[[Password], None], interval: float = _INTERVAL) -> None:
+    """Look into the password's file every `interval` seconds, for ever; `share` a password that has changed.
+
+    The supervisor's own connections read the file at each login, and new workers are told what is in it.
+    """
+    known = await asyncio.to_thread(kafka.secret, "sasl_password")
+    while True:
+        await asyncio.sleep(interval)
+        password = await asyncio.to_thread(kafka.secret, "sasl_password")
+        if password is not None and password != known:
+            passwords_log.info(
+                "kafka.sasl_password_file holds another password: the workers log in with it from now on"
+            )
+            known = password
+            share(Password(kafka.sasl_username or "", password))

@@ -1,0 +1,40 @@
+"""What ends a service that runs as a job, as the command line asks for it. Light: read before any
+process is started. Pure, but for the clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from kunicorn.errors import ConfigError
+from kunicorn.settings import Settings
+from kunicorn.text import moment, span
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """What ends the service by itself; the first that comes true."""
+
+    end: bool = False
+    """The partitions' ends."""
+    max_records: int | None = None
+    """Records handled, by all workers together; what they handle until that is noticed comes on top."""
+    seconds: float | None = None
+    """Since partitions began to be had."""
+
+
+def until_of(
+    settings: Settings, *, end: bool, max_records: int | None, run_for: str | None, stop_at: str | None
+) -> Until:
+    """What the command line asks for; `run_for` and `stop_at` as in `kunicorn.text`. Raises `ConfigError`."""
+    if end and settings.assigned:
+        raise ConfigError('--until-end is for groups: with [assign], set assign.stop = "end"')
+    if run_for is not None and stop_at is not None:
+        raise ConfigError("--for and --stop-at both say when to stop: choose one")
+    seconds = None if run_for is None else span("--for", run_for)
+    if stop_at is not None:
+        now_ms = time.time_ns() // 1_000_000
+        seconds = (moment("--stop-at", stop_at, now_ms) - now_ms) / 1000
+        if seconds <= 0:
+            raise ConfigError(f"--stop-at {stop_at!r} lies in the past")
+    return Until(end, max_records, seconds)

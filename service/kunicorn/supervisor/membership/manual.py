@@ -1,0 +1,272 @@
+"""Partitions that [assign] names: nobody joins a group, and no offset is committed.
+
+1. No live group is touched: nothing here asks a coordinator for anything.
+2. No start offset is guessed (invariant 9): it comes from `assign.start`. A partition that appears later starts at its
+   beginning, else the records between its creation and our noticing it would be lost.
+3. What is consumed is known by the ledgers alone, so a worker's death repeats nothing but the record in hand, and a
+   restart of the service begins at `assign.start` again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.group.protocol import EARLIEST, LATEST, Offsets
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.status import AssignStatus
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.settings.assign import shown
+from kunicorn.supervisor.membership.source import Words
+from kunicorn.supervisor.offsets.start_offsets import Starts, find
+from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
+from kunicorn.supervisor.topics import Topics
+
+log = logs.get("kunicorn.assign")
+
+_LOOK_INTERVAL = 0.25
+_PAUSE = 0.5
+_FOR_EVER = 2**63 - 1
+"""The workers' lease: there is no membership that could end."""
+_POSITIONS_SHOWN = 200
+_GONE_PATIENCE = 30.0
+"""Seconds without a topic until it counts as deleted: brokers that restart may not know it for a moment."""
+
+
+class FixedAssignment:
+    """Implements `Source`."""
+
+    words = Words(
+        leaving="draining",
+        clean="everything that was in hand is finished; with [assign] no offsets are committed",
+        unclean="not everything that was to be handled is finished",
+        overdue="not drained",
+    )
+    commits = None
+
+    def __init__(
+        self,
+        settings: Settings,
+        offsets: Offsets,
+        topics: Topics,
+        fetchers: Fetchers,
+        metrics: Metrics,
+        extend_lease: Callable[[int], None],
+    ) -> None:
+        """Sends nothing before `run`."""
+        self.asked = asyncio.Event()
+        self.over = False
+        self.steady = True
+        self.unfinished = 0
+        self._settings = settings
+        self._assign = settings.assign
+        self._wanted = settings.assign.wanted
+        self._offsets = offsets
+        self._topics = topics
+        self._fetchers = fetchers
+        self._metrics = metrics
+        self._extend_lease = extend_lease
+        self._known: frozenset[TopicPartition] = frozenset()
+        self._newcomers: set[TopicPartition] = set()
+        """Not there at the start: they begin at their beginning."""
+        self._finished: set[TopicPartition] = set()
+        self._gone: frozenset[TopicPartition] = frozenset()
+        self._gone_since = 0.0
+        self._fetched = False
+        self._told_to_leave = asyncio.Event()
+
+    async def run(self) -> None:
+        """See `Source`. Raises `ConfigError` for partitions that do not exist or have no start."""
+        self._topics.subscribe()
+        self._topics.watch_counts(self._wanted.topics)
+        self._known = existing(self._wanted.whole, self._wanted.numbered, self._topics)
+        _check_starts(self._known, self._assign.offsets)
+        self._extend_lease(_FOR_EVER)
+        stops = await self._ends() if self._assign.stop == "end" else {}
+        self._take_up(self._known, stops)
+        self.asked.set()
+        watching = asyncio.create_task(self._watch_topics())
+        try:
+            while not self._told_to_leave.is_set() and not await self._through():
+                await self._wait(_LOOK_INTERVAL)
+                if watching.done():
+                    watching.result()  # It never ends by itself: a bug, which is to be seen.
+            await self._drain()
+        finally:
+            watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        self.over = True
+
+    def works(self) -> Sequence[Awaitable[None]]:
+        """See `Source`."""
+        return []
+
+    def leave(self, reason: str) -> None:
+        """See `Source`."""
+        self._told_to_leave.set()
+
+    def hurry(self) -> None:
+        """See `Source`."""
+        self.unfinished += max(1, len(self._fetchers.table.held(self._known)))
+
+    def group(self, now: float) -> None:
+        """See `Source`."""
+
+    def assign(self) -> AssignStatus:
+        """See `Source`."""
+        return AssignStatus(
+            stop=self._assign.stop, partitions=len(self._known), finished=len(self._finished), fetched=self._fetched
+        )
+
+    async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
+        """See `Source`."""
+        table = self._assign.offsets
+        if table is None:
+            at = self._assign.timestamp
+            return await find(self._offsets, {tp: EARLIEST if tp in self._newcomers else at for tp in partitions})
+        starts = await find(self._offsets, {tp: EARLIEST for tp in partitions if tp in self._newcomers})
+        starts.given |= {tp: Position(table[tp]) for tp in partitions if tp not in self._newcomers}
+        return starts
+
+    # -- up to the end -------------------------------------------------------------------------------------------
+
+    async def _ends(self) -> Mapping[TopicPartition, int]:
+        """Where the logs end now, however long it takes until every leader has said so."""
+        ends: dict[TopicPartition, int] = {}
+        while (missing := self._known.difference(ends)) and not self._told_to_leave.is_set():
+            try:
+                answer = await self._offsets.list_offsets(dict.fromkeys(missing, LATEST))
+            except PeerError as error:
+                log.info(f"log ends are not known yet: {error}")
+                answer = {}
+            ends |= {tp: found.offset for tp, found in answer.items() if not found.error}
+            if len(ends) < len(self._known):
+                await self._wait(_PAUSE)
+        return ends
+
+    def _take_up(self, partitions: Collection[TopicPartition], stops: Mapping[TopicPartition, int]) -> None:
+        log.info(
+            f"assigned {len(partitions)} partitions: {shown(frozenset(partitions))}", start=str(self._assign.start)
+        )
+        self._fetchers.assign(partitions)
+        for tp, stop in stops.items():
+            self._fetchers.table[tp].stop = stop
+
+    async def _through(self) -> bool:
+        """Note what was fetched and what has reached its end; whether nothing is left to do."""
+        table = self._fetchers.table
+        if not self._fetched:
+            self._fetched = all(_is_fetched(partition) for partition in table.values())
+        if self._assign.stop == "never":
+            return False
+        reached = [tp for tp in self._known.difference(self._finished) if is_at_its_end(table[tp])]
+        if reached:
+            await self._finish(reached)
+        left = [table[tp] for tp in self._known.difference(self._finished)]
+        gone = self._gone if clock.now() - self._gone_since >= _GONE_PATIENCE else frozenset()
+        ending = [p.tp for p in left if p.state is PartitionState.HALTED or p.tp in gone]
+        if len(ending) < len(left):
+            return False
+        if ending:
+            log.error(
+                f"{len(ending)} partitions are halted, or their topic is deleted, before their end: {shown(ending)}; "
+                f"the others are finished"
+            )
+            self.unfinished = len(ending)
+        return True
+
+    async def _finish(self, reached: Collection[TopicPartition]) -> None:
+        """Take these from their workers: nothing of them is in hand any more."""
+        now = clock.now()
+        await self._fetchers.revoke(reached, now + self._drain_timeout, now + self._give_up_after)
+        for tp in reached:
+            partition = self._fetchers.table[tp]
+            partition.position = Position(partition.stop)
+            partition.reason = f"handled up to its end, offset {partition.stop}"
+        self._finished.update(reached)
+        log.info(f"{len(self._finished)} of {len(self._known)} partitions are handled up to their end")
+
+    # -- leaving -------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        began = clock.now()
+        everything = list(self._fetchers.table)
+        drain = asyncio.ensure_future(
+            self._fetchers.revoke(everything, began + self._drain_timeout, began + self._give_up_after)
+        )
+        await asyncio.wait({drain}, timeout=self._drain_timeout)
+        self.unfinished += len(self._fetchers.table.held(everything))
+        await drain
+        self._metrics.drain_seconds.observe(clock.now() - began)
+        self._tell_positions()
+
+    def _tell_positions(self) -> None:
+        """In the form of `assign.start`: nobody else remembers them."""
+        table = self._fetchers.table
+        positions = [f'"{tp.topic}:{tp.partition}" = {p.position.offset}' for tp, p in table.items() if p.position]
+        listed = ", ".join(sorted(positions)[:_POSITIONS_SHOWN]) + (", …" if len(positions) > _POSITIONS_SHOWN else "")
+        log.info(f"to go on from here: [assign] start = {{{listed}}}")
+
+    @property
+    def _drain_timeout(self) -> float:
+        return self._settings.group.drain_timeout_ms / 1000
+
+    @property
+    def _give_up_after(self) -> float:
+        return self._settings.group.max_poll_interval_ms / 1000
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._told_to_leave.wait()
+        except TimeoutError:
+            return
+
+    # -- topics that change --------------------------------------------------------------------------------------
+
+    async def _watch_topics(self) -> None:
+        while True:
+            log.info(await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000))
+            now = frozenset(self._topics.partitions_of(self._wanted.topics))
+            gone = self._known.difference(now)
+            if gone.difference(self._gone):
+                log.warning(f"{shown(gone)} cannot be found any more; fetched again if they come back")
+                self._gone_since = clock.now()
+            self._gone = gone
+            fresh = frozenset(tp for tp in now.difference(self._known) if tp.topic in self._wanted.whole)
+            if fresh and self._assign.stop == "never":
+                self._newcomers |= fresh
+                self._known |= fresh
+                self._take_up(fresh, {})
+
+
+def existing(whole: Collection[str], numbered: Collection[TopicPartition], topics: Topics) -> frozenset[TopicPartition]:
+    """The partitions that are meant, all of which exist. Raises `ConfigError` naming those that do not."""
+    there = frozenset(topics.partitions_of({*whole, *(tp.topic for tp in numbered)}))
+    if absent := frozenset(numbered).difference(there):
+        topic = min(absent).topic
+        count = sum(tp.topic == topic for tp in there)
+        raise ConfigError(
+            f"assign.partitions: {shown(absent)} do not exist: correct the numbers; {topic} has 0-{count - 1}"
+        )
+    return frozenset(tp for tp in there if tp.topic in whole or tp in numbered)
+
+
+def _check_starts(known: Collection[TopicPartition], starts: Mapping[TopicPartition, int] | None) -> None:
+    if starts is None:
+        return
+    if absent := frozenset(starts).difference(known):
+        raise ConfigError(f"assign.start: {shown(absent)} do not exist: correct the numbers")
+    if startless := frozenset(known).difference(starts):
+        raise ConfigError(f"assign.start has no offset for {shown(startless)}: add it, no start offset is guessed")
+
+
+def _is_fetched(partition: Partition) -> bool:
+    partition.look()
+    return partition.state in (PartitionState.RUNNING, PartitionState.MOVING, PartitionState.RELEASED)

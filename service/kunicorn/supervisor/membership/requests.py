@@ -1,0 +1,316 @@
+"""The member's commands as requests, and their answers as events; for both protocols.
+
+What a classic member's commands become on the wire, and the events their answers are.
+
+What the commands of a member with the consumer protocol become on the wire (KIP-848), and the answers' events.
+
+The look-up of the group's coordinator: what came of it as an event, and in the log as often as that helps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kunicorn.errors import ConfigError, PeerError
+from kunicorn.group import events as ev
+from kunicorn.group.assignors import ASSIGNORS
+from kunicorn.group.errors import COORDINATOR_MOVED, ErrorCode
+from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, Subscription
+from kunicorn.ipc import clock
+from kunicorn.kafka.admin import classic_group, conversion_refused
+from kunicorn.kafka.codec import describe
+from kunicorn.kafka.coordinator import Coordinator, Wishes
+from kunicorn.kafka.errors import CoordinatorUnavailable, UnsupportedByBroker
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.settings import Settings
+from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.topics import Topics
+
+log = logs.get("kunicorn.membership")
+
+HEARTBEAT_TIMEOUT = 3.0
+HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
+"""A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
+LEAVE_TIMEOUT = 3.0
+_JOIN_MARGIN = 5.0
+
+
+class ClassicRequests:
+    """Everything raises `PeerError` where the coordinator does not answer; nothing is retried here."""
+
+    def __init__(self, settings: Settings, coordinator: Coordinator, topics: Topics, metrics: Metrics) -> None:
+        self.commits: Commits
+        """Set by the membership."""
+        group = settings.group
+        self._settings = settings
+        self._coordinator = coordinator
+        self._topics = topics
+        self._metrics = metrics
+        self._instance_id = group.group_instance_id
+        self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
+        self._parked = group.max_poll_interval_ms / 1000 + _JOIN_MARGIN
+        self._said_of_plan = ""
+
+    async def join(self, request: ev.SendJoin) -> ev.Event:
+        """JoinGroup, after the commit in flight (invariant 2)."""
+        await self.commits.quiet()
+        topics = self._topics.subscribe()
+        subscriptions = [
+            (
+                assignor.name,
+                Subscription(
+                    topics=topics,
+                    owned=request.owned,
+                    generation=request.generation,
+                    rack=self._settings.kafka.client_rack,
+                    user_data=assignor.user_data(request.generation, request.assigned),
+                ),
+            )
+            for assignor in self._assignors
+        ]
+        # The first join only brings a member id (KIP-394), and is sent once more with it: one line is enough.
+        say = log.debug if request.member_id and request.generation == NO_GENERATION else log.info
+        say(f"joining: {request.reason}", generation=request.generation, owned=len(request.owned))
+        answer = await self._coordinator.join(
+            member_id=request.member_id,
+            instance_id=self._instance_id,
+            session_timeout_ms=self._settings.group.session_timeout_ms,
+            rebalance_timeout_ms=self._settings.group.max_poll_interval_ms,
+            protocols=subscriptions,
+            reason=request.reason,
+            timeout=max(self._parked, self._settings.kafka.request_timeout_ms / 1000),
+        )
+        return ev.Joined(request, answer)
+
+    async def plan(self, request: ev.MakePlan) -> ev.Event:
+        """The plan for all members, from fresh metadata; made in a thread (invariant 5)."""
+        topics = {topic for member in request.members for topic in member.subscription.topics}
+        try:
+            by_rack = any(member.subscription.rack for member in request.members)
+            ground = await self._topics.plan_for(topics, by_rack=by_rack)
+        except PeerError as error:
+            # Without a plan to make there is nothing to wait for: the topics are watched from here on.
+            return ev.Planned(request, {}) if request.skip else ev.PlanFailed(request, str(error))
+        if request.skip:
+            return ev.Planned(request, {})
+        assignor = ASSIGNORS[request.assignor]
+        plan = await asyncio.to_thread(assignor.plan, request.members, ground.counts, ground.racks)
+        log.info(
+            f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
+        )
+        return ev.Planned(request, plan)
+
+    async def sync(self, request: ev.SendSync) -> ev.Event:
+        """SyncGroup."""
+        sent_at = clock.now()
+        answer = await self._coordinator.sync(
+            generation=request.generation,
+            member_id=request.member_id,
+            instance_id=self._instance_id,
+            assignor=request.assignor,
+            plan=request.plan,
+            timeout=self._parked,
+        )
+        if answer.unreadable and answer.unreadable != self._said_of_plan:
+            log.error(
+                f"{answer.unreadable}; it is asked for again until another member leads: see which client that is",
+                generation=request.generation,
+            )
+        self._said_of_plan = answer.unreadable
+        return ev.Synced(request, answer, sent_at)
+
+    async def heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:
+        """Heartbeat."""
+        beside_commit = self.commits.pending
+        try:
+            error = await self._coordinator.heartbeat(
+                generation=request.generation,
+                member_id=request.member_id,
+                instance_id=self._instance_id,
+                timeout=HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else HEARTBEAT_TIMEOUT,
+            )
+        except PeerError:
+            self._metrics.heartbeats.labels(result="unanswered").inc()
+            raise
+        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
+        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
+        return ev.HeartbeatAnswered(request, error, beside_commit or self.commits.pending)
+
+    async def leave(self, request: ev.SendLeave) -> ev.Event:
+        """LeaveGroup."""
+        error = await self._coordinator.leave(
+            member_id=request.member_id,
+            instance_id=self._instance_id,
+            reason=request.reason,
+            timeout=LEAVE_TIMEOUT,
+        )
+        return ev.LeaveAnswered(request, error)
+
+
+_SESSION_TIMEOUT = "consumer.session.timeout.ms"
+"""A group's own setting; what was not set for it is the brokers' group.consumer.session.timeout.ms (`GroupConfig`)."""
+
+
+class ConsumerRequests:
+    """Raises `PeerError` where the coordinator does not answer; nothing is retried here."""
+
+    def __init__(self, settings: Settings, coordinator: Coordinator, topics: Topics, metrics: Metrics) -> None:
+        self.commits: Commits
+        """Set by the membership."""
+        self._settings = settings
+        self._coordinator = coordinator
+        self._topics = topics
+        self._metrics = metrics
+        self._last_error = 0
+        self._conversion_checked = False
+        self._session_timeout_known = False
+        self._said_of_session = ""
+
+    async def check_conversion(self) -> None:
+        """Whether joining would convert a classic group: a group once converted takes its classic members along.
+
+        Raises `ConfigError` where that was not asked for, `PeerError` where it cannot be told now. Caller: before the
+        first join; sends nothing once it was answered.
+        """
+        if self._conversion_checked or self._settings.group.allow_protocol_upgrade:
+            return
+        group_id = self._settings.group.id
+        found = classic_group(await self._coordinator.describe(HEARTBEAT_TIMEOUT), group_id)
+        if found.error in COORDINATOR_MOVED:
+            raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {describe(found.error)}")
+        if not found.error:
+            raise ConfigError(conversion_refused(group_id, found))
+        self._conversion_checked = True
+
+    async def session_timeout(self) -> float | None:
+        """The brokers' session timeout for this group, in seconds; None where it was told before, or is not told now.
+
+        Caller: whenever the coordinator was found; asks until it was answered, once.
+        """
+        return None if self._session_timeout_known else await self.session_timeout_now()
+
+    async def session_timeout_now(self) -> float | None:
+        """The brokers' session timeout for this group, in seconds; None where they do not say.
+
+        A heartbeat's answer does not tell it, and a lease longer than the session would leave workers handling beside
+        the partitions' new owner. It may be set anew at any time.
+        """
+        try:
+            error, value = await self._coordinator.describe_config(_SESSION_TIMEOUT, HEARTBEAT_TIMEOUT)
+        except UnsupportedByBroker:
+            return None
+        except PeerError as failure:
+            log.debug(f"the brokers' {_SESSION_TIMEOUT} is asked for again later: {failure}")
+            return None
+        self._session_timeout_known = True
+        ours = self._settings.group.session_timeout_ms
+        if error or value is None or not value.isdecimal():
+            self._say(
+                log.info,
+                f"the brokers' {_SESSION_TIMEOUT} for the group cannot be read ({describe(error)}): make sure that it "
+                f"is not below group.session_timeout_ms = {ours}, or grant this user DESCRIBE_CONFIGS on the group",
+            )
+            return None
+        if int(value) < ours:
+            self._say(
+                log.warning,
+                f"the brokers' {_SESSION_TIMEOUT} for the group is {value}, below group.session_timeout_ms = {ours}: "
+                f"workers pause after {value} ms without an answered heartbeat; raise the one, or lower the other",
+            )
+        return int(value) / 1000
+
+    def _say(self, level: Callable[[str], None], line: str) -> None:
+        """Not again what was said at the last question."""
+        if line != self._said_of_session:
+            level(line)
+        self._said_of_session = line
+
+    async def heartbeat(self, request: ev.SendConsumerHeartbeat) -> ev.Event:
+        """ConsumerGroupHeartbeat."""
+        if request.epoch == 0:
+            log.info("joining with the consumer protocol", member_id=request.member_id)
+        beside_commit = self.commits.pending
+        timeout = HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else HEARTBEAT_TIMEOUT
+        try:
+            answer = await self._coordinator.consumer_heartbeat(
+                member_id=request.member_id,
+                epoch=request.epoch,
+                instance_id=self._settings.group.group_instance_id,
+                wishes=self._wishes() if request.full else None,
+                owned=request.owned,
+                timeout=timeout if request.epoch >= 0 else LEAVE_TIMEOUT,
+            )
+        except UnsupportedByBroker as error:
+            answer = ConsumerHeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, str(error))
+        except PeerError:
+            self._metrics.heartbeats.labels(result="unanswered").inc()
+            raise
+        self._note(answer)
+        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
+        return ev.ConsumerHeartbeatAnswered(request, answer, beside_commit or self.commits.pending)
+
+    async def name_topics(self, request: ev.NameTopics) -> ev.Event:
+        """Metadata by topic id; a broker that does not know a new topic yet is asked again later."""
+        try:
+            return ev.TopicsNamed(request, await self._topics.name(request.topic_ids))
+        except PeerError as error:
+            log.info(f"{len(request.topic_ids)} assigned topics have no name yet: {error}")
+            return ev.TopicsNamed(request, {})
+
+    def _wishes(self) -> Wishes:
+        group = self._settings.group
+        return Wishes(
+            topics=self._topics.names,
+            pattern=self._topics.pattern,
+            rebalance_timeout_ms=group.max_poll_interval_ms,
+            rack=self._settings.kafka.client_rack,
+            assignor=group.group_remote_assignor,
+        )
+
+    def _note(self, answer: ConsumerHeartbeatAnswer) -> None:
+        error = answer.error
+        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
+        if error and error != self._last_error:
+            log.warning(f"ConsumerGroupHeartbeat was answered with {describe(error)}: {answer.message}")
+        self._last_error = error
+
+
+_TOLD_EVERY = 10.0
+"""Seconds. A dead coordinator is named by the brokers for as long as that, and asked for up to ten times a second."""
+
+
+class LookUp:
+    """Caller: the membership, one at a time."""
+
+    def __init__(self, group_id: str, coordinator: Coordinator, consumer: ConsumerRequests) -> None:
+        self._group_id = group_id
+        self._coordinator = coordinator
+        self._consumer = consumer
+        self._told_at = float("-inf")
+
+    async def ask(self, protocol: str) -> ev.CoordinatorFound | ev.CoordinatorRefused:
+        """Who it is and, where the group has the consumer protocol, what of it has to be known before joining.
+
+        Raises `ConfigError` where joining would convert a group that nobody asked to convert.
+        """
+        try:
+            node = await self._coordinator.find()
+            session_timeout = None
+            if protocol == "consumer":
+                await self._consumer.check_conversion()
+                session_timeout = await self._consumer.session_timeout()
+        except CoordinatorUnavailable as error:
+            return self._refused(error.error, str(error))
+        except PeerError as error:
+            return self._refused(0, str(error))
+        log.info(f"the coordinator of group {self._group_id!r} is node {node.node_id} at {node.host}:{node.port}")
+        self._told_at = float("-inf")
+        return ev.CoordinatorFound(session_timeout)
+
+    def _refused(self, error: int, why: str) -> ev.CoordinatorRefused:
+        if clock.now() >= self._told_at + _TOLD_EVERY:
+            self._told_at = clock.now()
+            log.warning(f"the coordinator of group {self._group_id!r} is not known: {why}")
+        return ev.CoordinatorRefused(error, why)

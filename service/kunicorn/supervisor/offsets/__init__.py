@@ -1,0 +1,1 @@
+"""Offsets in the supervisor: where partitions start, and every commit."""

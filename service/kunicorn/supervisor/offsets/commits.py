@@ -1,0 +1,378 @@
+"""The only place that commits offsets.
+
+1. One OffsetCommit in flight; none is ever cancelled: a cancelled one may be overtaken by its own successor.
+2. Only partitions owned, only consumed offsets, looked up anew for each request and each retry (invariants 1, 3).
+3. None between JoinGroup sent and SyncGroup answered (invariant 2); but a leaving member's, while its JoinGroup waits.
+
+Transactions that workers are about to commit: as whom, and how joins wait for them.
+
+A window is open from the answer as whom to commit until the transaction's end; a worker may have several. A JoinGroup
+that overtakes one makes the broker refuse its offsets (ILLEGAL_GENERATION): the transaction is aborted and sent again,
+nothing is lost but time. So joins wait for open windows, and not for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from kunicorn.errors import PeerError
+from kunicorn.group.errors import Api, ErrorCode, Reaction, reaction
+from kunicorn.group.protocol import CommitAnswer
+from kunicorn.ipc import bitmap, clock
+from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted
+from kunicorn.kafka.codec import describe
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.workers.process import WorkerProcess
+
+_WINDOWS_POLL = 0.02
+_LONGEST = 3.0
+"""Seconds that a join waits: as long as a heartbeat may take to be answered."""
+
+
+class Standing(Protocol):
+    """What is asked of the membership."""
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the broker takes commits of our generation now."""
+
+    @property
+    def member_id(self) -> str:
+        """The current one."""
+
+    @property
+    def generation(self) -> int:
+        """The current one; the member epoch with the consumer protocol."""
+
+
+Window = tuple[WorkerProcess, int]
+"""Whose it is, and its number there."""
+
+
+class Windows:
+    """Answers the workers. Runs on the loop."""
+
+    def __init__(self, instance_id: str | None) -> None:
+        self.standing: Standing
+        """Set by the service: it and the membership need one another."""
+        self._instance_id = instance_id
+        self._asked: list[Window] = []
+        self._open: set[Window] = set()
+        self._changed = asyncio.Event()
+        self._answering: asyncio.Task[None] | None = None
+
+    def hear(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
+        """A worker asks, or is through. One that asks between two generations is answered in the next one."""
+        window = worker, message.number
+        if isinstance(message, CommitOver):
+            self._close(lambda each: each == window)
+            return
+        self._asked.append(window)
+        self._answer()
+        if self._asked and (self._answering is None or self._answering.done()):
+            self._answering = asyncio.ensure_future(self._go_on())
+
+    def forget(self, worker: WorkerProcess) -> None:
+        """It is dead."""
+        self._close(lambda window: window[0] is worker)
+
+    async def quiet(self) -> None:
+        """Until no window that is open now is open any more, three seconds at most.
+
+        Where the member may not commit, none opens meanwhile.
+        """
+        until, waiting = clock.now() + _LONGEST, set(self._open)
+        while (waiting := waiting & self._open) and (left := until - clock.now()) > 0:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                log.warning(f"{len(waiting)} transactions of workers have not ended yet: going on nevertheless")
+
+    def _close(self, over: Callable[[Window], bool]) -> None:
+        self._asked = [window for window in self._asked if not over(window)]
+        self._open = {window for window in self._open if not over(window)}
+        self._changed.set()
+
+    async def _go_on(self) -> None:
+        while self._asked:
+            await asyncio.sleep(_WINDOWS_POLL)
+            self._answer()
+
+    def _answer(self) -> None:
+        if not self.standing.may_commit:
+            return
+        asked, self._asked = self._asked, []
+        for worker, number in asked:
+            if not worker.is_dead():
+                self._open.add((worker, number))
+                worker.send(CommitAs(number, self.standing.generation, self.standing.member_id, self._instance_id))
+
+
+log = logs.get("kunicorn.commits")
+
+_RETRY_PAUSE = 0.1
+_POLL = 0.05
+_HELD = 10.0
+"""Seconds after an undecided commit in which heartbeats may be held: until the next one is out, at the usual interval
+(5 s), and decided (offsets.commit.timeout.ms: 5 s)."""
+_UNDECIDED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
+"""In the log, but not on all replicas in time (`CoordinatorRuntime.java`): it may yet count."""
+
+
+_NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""A coordinator that lags behind says so of a new topic, too: the metadata decides."""
+_UNSAID = -1
+"""The answer leaves the partition out; also Kafka's own code for an error that has none."""
+
+
+class CommitTarget(Protocol):
+    """What the committer needs of the membership."""
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the broker takes commits of our generation now."""
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        """One OffsetCommit under the current member id and generation; raises `PeerError`."""
+
+    def commit_refused(self, error: int) -> None:
+        """A commit met an error that concerns membership."""
+
+    def is_gone(self, topic: str) -> bool:
+        """Whether the newest metadata says that there is no such topic."""
+
+
+class _Outcome(NamedTuple):
+    """What came of one request."""
+
+    complete: bool
+    """Nothing in it has to be sent again."""
+    accepted: Collection[TopicPartition] = ()
+    given_up: Mapping[TopicPartition, int] = {}
+    """By the error that no repetition in the next seconds cures. It stays uncommitted."""
+
+
+class Commits:
+    """Commits what was consumed: on a timer, and whenever someone waits for it."""
+
+    def __init__(
+        self,
+        target: CommitTarget,
+        consumed: Callable[[], dict[TopicPartition, Position]],
+        committed: Callable[[TopicPartition, Position], None],
+        metrics: Metrics,
+    ) -> None:
+        """`consumed` gives what may be committed now; `committed` is told what the broker has accepted."""
+        self.last_ok_at: float | None = None
+        self.last_result: str | None = None
+        self.windows: Windows | None = None
+        """Set by the service where workers commit, in transactions."""
+        self._target = target
+        self._consumed = consumed
+        self._committed = committed
+        self._metrics = metrics
+        self._one_at_a_time = asyncio.Lock()
+        self._out = False
+        self._held_until = float("-inf")
+        self._given_up: set[TopicPartition] = set()
+        """The brokers refused these for good when they were last in a request."""
+        self._metadata = iter(_METADATA)
+        self._shortened = next(self._metadata)
+        """What the brokers take of the metadata."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the broker may still hold a commit of ours, waiting for its replicas; it holds heartbeats behind it.
+
+        That outlasts our own time-out: while a replica is frozen, the next one is held as well.
+        """
+        return self._out or clock.now() < self._held_until
+
+    async def every(self, interval: float) -> None:
+        """Commit every `interval` seconds, for ever; a commit that fails is made up for by the next."""
+        while True:
+            await asyncio.sleep(interval)
+            if self._target.may_commit:
+                await self._once(self._consumed, "timer")
+
+    async def settle(self, leaving: Collection[TopicPartition], within: float) -> bool:
+        """Commit until nothing that `leaving` consumed is uncommitted; False if that takes longer, or if the brokers
+        will not take it.
+
+        `within`: seconds, from when the commit in flight is over: one that is stuck must not use up the time of this.
+        What goes on elsewhere is committed along with it, but not waited for.
+        """
+        given_up: set[TopicPartition] = set()
+
+        def left() -> set[TopicPartition]:
+            consumed = self._consumed()
+            return {tp for tp in leaving if tp in consumed}
+
+        def note(outcome: _Outcome) -> None:
+            given_up.update(outcome.given_up)
+
+        if not left():
+            return True
+        async with self._one_at_a_time:
+            deadline = clock.now() + within
+        await self._until(lambda: left() <= given_up, self._consumed, deadline, note)
+        return not left()
+
+    async def starts(
+        self,
+        positions: Mapping[TopicPartition, Position],
+        owned: Callable[[TopicPartition], bool],
+        deadline: float,
+        settled: Callable[[Collection[TopicPartition]], None] = lambda _: None,
+    ) -> bool:
+        """Commit start offsets that a policy chose, before anything is fetched from there (invariant 9).
+
+        `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3). `settled` is
+        told after each try which may be fetched now; False if the deadline came before that was all of them.
+        """
+        left = dict(positions)
+
+        def wanted() -> dict[TopicPartition, Position]:
+            return {tp: position for tp, position in left.items() if owned(tp)}
+
+        def note(outcome: _Outcome) -> None:
+            # Without the right to read, the fetch is refused next, and the partition halts with that for its reason.
+            denied = [tp for tp, error in outcome.given_up.items() if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+            if now := [tp for tp in (*outcome.accepted, *denied) if left.pop(tp, None) is not None]:
+                settled(now)
+
+        return await self._until(lambda: not wanted(), wanted, deadline, note)
+
+    async def quiet(self) -> None:
+        """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
+
+        Bounded by the time-out of that request, and by `Windows.quiet`.
+        """
+        if self.windows is not None:
+            await self.windows.quiet()
+        async with self._one_at_a_time:
+            return
+
+    async def _until(
+        self,
+        done: Callable[[], bool],
+        wanted: Callable[[], dict[TopicPartition, Position]],
+        deadline: float,
+        note: Callable[[_Outcome], None],
+    ) -> bool:
+        while not done():
+            if clock.now() >= deadline:
+                return False
+            if not self._target.may_commit:
+                await asyncio.sleep(_POLL)
+                continue
+            outcome = await self._once(wanted, "wait")
+            note(outcome)
+            if not outcome.complete and not done():
+                await asyncio.sleep(_RETRY_PAUSE)
+        return True
+
+    async def _once(self, wanted: Callable[[], dict[TopicPartition, Position]], why: str) -> _Outcome:
+        """One request, if there is anything to commit."""
+        async with self._one_at_a_time:
+            offsets = wanted()
+            if not offsets or not self._target.may_commit:
+                return _Outcome(complete=not offsets)
+            self._out = True
+            began = clock.now()
+            try:
+                answer = await self._target.send_commit(
+                    {tp: position._replace(done=self._shortened(position.done)) for tp, position in offsets.items()}
+                )
+            except PeerError as error:
+                self._held_until = clock.now() + _HELD
+                self._note("unanswered", began)
+                log.warning(
+                    f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
+                )
+                return _Outcome(complete=False)
+            finally:
+                self._out = False
+            return self._take(offsets, answer, began)
+
+    def _take(self, offsets: Mapping[TopicPartition, Position], answer: CommitAnswer, began: float) -> _Outcome:
+        worst, too_long = 0, False
+        accepted: list[TopicPartition] = []
+        given_up: dict[TopicPartition, int] = {}
+        for tp, position in offsets.items():
+            error = answer.errors.get(tp, _UNSAID)
+            verdict = self._verdict(tp, error)
+            if verdict is Reaction.PROCEED:
+                self._committed(tp, position)
+                accepted.append(tp)
+            elif error == ErrorCode.OFFSET_METADATA_TOO_LARGE and self._shortened(position.done):
+                too_long = True
+            elif verdict is Reaction.GIVE_UP:
+                given_up[tp] = error
+            else:
+                worst = error
+        self._tell(given_up, offsets)
+        if too_long:
+            self._shorten_metadata()
+        if worst == 0:
+            self.last_ok_at = clock.now()
+            self._held_until = float("-inf")
+            self._note(f"error {next(iter(given_up.values()))}" if given_up else "ok", began)
+            return _Outcome(complete=not (given_up or too_long), accepted=accepted, given_up=given_up)
+        if worst in _UNDECIDED:
+            self._held_until = clock.now() + _HELD
+        self._note(f"error {worst}", began)
+        self._target.commit_refused(worst)
+        return _Outcome(complete=False, accepted=accepted, given_up=given_up)
+
+    def _verdict(self, tp: TopicPartition, error: int) -> Reaction:
+        if error == _UNSAID:
+            return Reaction.RETRY
+        if error in _NO_SUCH_TOPIC and self._target.is_gone(tp.topic):
+            return Reaction.GIVE_UP
+        return reaction(Api.COMMIT, error)
+
+    def _tell(self, given_up: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, Position]) -> None:
+        """Once, however often the timer meets the same refusal: nothing is taken for committed, so all are in its next
+        request again."""
+        news = [tp for tp in given_up if tp not in self._given_up]
+        self._given_up.difference_update(offsets)
+        self._given_up.update(given_up)
+        for error in {given_up[tp] for tp in news}:
+            about = [tp for tp in news if given_up[tp] == error]
+            shown = " ".join(f"{tp}@{offsets[tp].offset}" for tp in about[:20])
+            log.error(f"{len(about)} offsets cannot be committed: {_explained(error, about[0])}", positions=shown)
+
+    def _shorten_metadata(self) -> None:
+        self._shortened = next(self._metadata)
+        log.warning(
+            "the brokers' offset.metadata.max.bytes is too small for what is committed with an offset, which goes on "
+            "with less: a hand-over may repeat what is done ahead of it; the default of 4096 is enough"
+        )
+
+    def _note(self, result: str, began: float) -> None:
+        self.last_result = result
+        self._metrics.commits.labels(result=result).inc()
+        self._metrics.commit_seconds.observe(clock.now() - began)
+
+
+def _number_alone(metadata: str) -> str:
+    return bitmap.with_partitions(bitmap.partitions(metadata), "")
+
+
+_METADATA: Sequence[Callable[[str], str]] = (str, _number_alone, lambda _: "")
+"""What is committed with an offset, where brokers take less and less; nothing is never too long."""
+
+
+def _explained(error: int, tp: TopicPartition) -> str:
+    if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
+    if error in _NO_SUCH_TOPIC:
+        return f"{describe(error)}: topic {tp.topic!r} is gone"
+    return describe(error)

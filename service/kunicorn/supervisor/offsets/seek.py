@@ -1,0 +1,147 @@
+"""Putting a partition of the running service elsewhere in its log, because a person asks for it.
+
+The one place where a committed offset goes back while the group runs. In order: its fetcher stops and what is in hand
+is finished; the new position is the consumed one; it is committed under the generation of now; fetching goes on there.
+A revoke in between takes over whatever is true at that moment: before the new position is set, the old one leaves with
+the partition, and afterwards the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import EARLIEST, LATEST, LogOffset, Offsets
+from kunicorn.group.states import PartitionEvent, PartitionState
+from kunicorn.ipc import clock
+from kunicorn.observe.requests import Done, Goal, SeekMove
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.partitions.poison import Suspicions
+
+_SEEKABLE = frozenset({PartitionState.STARTING, PartitionState.RUNNING, PartitionState.PAUSED, PartitionState.HALTED})
+_FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+_REASON = "drains, to go on at another offset: asked for by a person"
+
+Ends = Mapping[TopicPartition, LogOffset]
+
+
+class Seeker:
+    """Caller: the loop. Nothing blocks; `seek` takes as long as records in hand do, up to `drain_timeout_ms`."""
+
+    def __init__(self, settings: Settings, fetchers: Fetchers, commits: Commits | None, offsets: Offsets) -> None:
+        """`commits`: None where no offsets are kept."""
+        self._drain_timeout = settings.group.drain_timeout_ms / 1000
+        self._commit_timeout = settings.group.commit_timeout_ms / 1000
+        self._fetchers = fetchers
+        self._commits = commits
+        self._offsets = offsets
+        self._under_way: set[TopicPartition] = set()
+
+    async def seek(self, partitions: Sequence[Partition], goal: Goal, *, execute: bool) -> Done:
+        """What it would mean; with `execute` do it, unless it means nothing for one of them."""
+        for partition in partitions:
+            if (why := self._fetchers.table.not_committed_here(partition.tp.topic)) is not None:
+                return Done(ok=False, said=f"{partition.tp} stays where it is: {why}")
+            if partition.state not in _SEEKABLE or partition.tp in self._under_way:
+                return Done(ok=False, said=f"{partition.tp} is {self._being(partition)} now: try again")
+        try:
+            moves = await self._planned(partitions, goal)
+        except PeerError as error:
+            return Done(ok=False, said=f"where the logs begin and end is not known: {error}; try again")
+        if impossible := [move for move in moves if move.problem]:
+            named = "; ".join(f"{move.topic}-{move.partition}: {move.problem}" for move in impossible[:5])
+            return Done(ok=False, said=f"nothing was changed: {named}", moves=moves)
+        if not execute:
+            return Done(ok=True, said="nothing was changed", moves=moves)
+        self._under_way.update(partition.tp for partition in partitions)
+        try:
+            said = await asyncio.gather(*map(self._move, partitions, moves))
+        finally:
+            self._under_way.difference_update(partition.tp for partition in partitions)
+        failed = [problem for problem in said if problem is not None]
+        done = f"{len(partitions) - len(failed)} of {len(partitions)} partitions go on where they were put"
+        return Done(ok=not failed, said="; ".join([done, *failed]), moves=moves)
+
+    def _being(self, partition: Partition) -> str:
+        return "being put elsewhere" if partition.tp in self._under_way else partition.state.value
+
+    # -- the plan ------------------------------------------------------------------------------------------------
+
+    async def _planned(self, partitions: Collection[Partition], goal: Goal) -> list[SeekMove]:
+        tps = [partition.tp for partition in partitions]
+        firsts, ends, found = await asyncio.gather(
+            self._offsets.list_offsets(dict.fromkeys(tps, EARLIEST)),
+            self._offsets.list_offsets(dict.fromkeys(tps, LATEST)),
+            self._offsets.list_offsets(dict.fromkeys(tps, goal.time_ms)) if goal.time_ms is not None else _nothing(),
+        )
+        return [_planned(partition, goal, firsts, ends, found) for partition in partitions]
+
+    # -- the act -------------------------------------------------------------------------------------------------
+
+    async def _move(self, partition: Partition, move: SeekMove) -> str | None:
+        """Why it is not there; None if it is."""
+        stays_paused = partition.state is PartitionState.PAUSED
+        if partition.state in _FETCHED:
+            partition.look()
+            partition.meet(PartitionEvent.PAUSE, _REASON)
+            self._fetchers.drain([partition])
+        drained = await self._fetchers.until(
+            lambda: partition.worker is None or not self._waits(partition), clock.now() + self._drain_timeout
+        )
+        if not drained and self._waits(partition):
+            if not stays_paused:
+                partition.meet(PartitionEvent.RESUME, "goes on where it was: it did not drain in time")
+                self._fetchers.distribute()
+            return (
+                f"{partition.tp} has had its record in hand for longer than drain_timeout_ms: it goes on where it was"
+            )
+        if self._commits is not None:
+            # One that is out says the old position, and what it is answered would count for the new one.
+            await self._commits.quiet()
+        if not self._waits(partition):
+            return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
+        partition.begin_at(Position(move.then))
+        partition.blame = Suspicions()
+        return await self._settled(partition, stays_paused=stays_paused)
+
+    async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
+        commits = self._commits
+        committed = commits is None or await commits.settle([partition.tp], self._commit_timeout)
+        if self._waits(partition) and not stays_paused:
+            partition.meet(PartitionEvent.RESUME, "put here by a person")
+            self._fetchers.distribute()
+        return None if committed else f"{partition.tp} is there, and not committed yet; the next commit repeats it"
+
+    def _waits(self, partition: Partition) -> bool:
+        ours = self._fetchers.table.get(partition.tp) is partition
+        return ours and partition.state in (PartitionState.PAUSED, PartitionState.HALTED)
+
+
+async def _nothing() -> Ends:
+    return {}
+
+
+def _planned(partition: Partition, goal: Goal, firsts: Ends, ends: Ends, found: Ends) -> SeekMove:
+    tp = partition.tp
+    partition.look()
+    now = partition.position.offset if partition.position is not None else None
+    first, end = firsts[tp], ends[tp]
+    unknown = next((each.error for each in (first, end, found.get(tp)) if each is not None and each.error), 0)
+    if unknown:
+        problem = f"its leader does not say where the log begins and ends (error {unknown}); try again"
+        return SeekMove(tp.topic, tp.partition, now, partition.committed, -1, -1, -1, problem)
+    last = end.offset if partition.stop == NO_OFFSET else min(end.offset, partition.stop)
+    if goal.time_ms is not None:
+        # Where all records are older, the first that is not is still to come.
+        then = found[tp].offset if found[tp].offset != NO_OFFSET else last
+    elif goal.offset is not None:
+        then = goal.offset
+    else:
+        then = first.offset if goal.edge == "earliest" else last
+    problem = "" if first.offset <= then <= last else f"offset {then} is not in the log ({first.offset} to {last})"
+    return SeekMove(tp.topic, tp.partition, now, partition.committed, then, first.offset, last, problem)

@@ -1,0 +1,509 @@
+"""Who fetches what: the partitions that are ours, handed out to workers under grants and taken back.
+
+1. A partition is handed out only when nobody here holds it: after `FetcherStopped`, or after the death of its worker
+   was seen and the ledger read (invariant 4).
+2. Every partition is in a state that says why it is or is not fetched (invariant 7).
+
+What a worker's death means for the partitions it held, and for the records it had in hand.
+
+Which records are to blame, `poison` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from kunicorn.group.states import PartitionEvent, PartitionState
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import CommitOver, CommitWanted, Failed, FailureKind, FetcherStopped, StopFetcher
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.partitions.balance import workers_wanted
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.partitions.poison import Offsets, Poison, Suspicions, blamed
+from kunicorn.supervisor.partitions.table import OPEN, WHENEVER, Distribution, Grants, PartitionTable
+from kunicorn.supervisor.workers.pool import Pool
+from kunicorn.supervisor.workers.process import WorkerProcess
+
+_GOING_ON = frozenset({PartitionState.STARTING, PartitionState.RESOLVING})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHandling:
+    """How the records of a topic are handled, as far as it matters here."""
+
+    poison_halts: bool = True
+    batches: bool = False
+    timeout_ms: int | None = None
+
+
+class Deaths:
+    """Caller: `Fetchers`, on the loop, once a worker's ledger is final."""
+
+    def __init__(
+        self,
+        max_crashes: int,
+        handling: Callable[[str], TopicHandling],
+        halt: Callable[[TopicPartition, str], None],
+    ) -> None:
+        """After `max_crashes` deaths with the same record, and no other, in hand or on its way its partition halts;
+        unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
+        self.max_crashes = max_crashes
+        self._handling = handling
+        self._halt = halt
+
+    def meet(
+        self,
+        worker: WorkerProcess,
+        held: Collection[Partition],
+        how: str,
+        *,
+        unsure: bool,
+        end: Callable[[Partition, Position | None], None],
+    ) -> bool:
+        """Take these back from the dead worker by `end`, and hold what it had in hand, or handled and not delivered, to
+        account for it. Returns whether there was something, or anything had been handled.
+
+        `unsure`: its last transaction may be committed or not, only the brokers know.
+        """
+        for partition in held:
+            partition.look()
+        had = {partition: partition.held(batches=self._handling(partition.tp.topic).batches) for partition in held}
+        anything = any(each.every for each in had.values()) or any(partition.reading.handled > 0 for partition in held)
+        killed = worker.killed_by_us is not None
+        against = {p: blamed(each, killed_for=p.tp in worker.blamed, killed=killed) for p, each in had.items()}
+        alone = sum(map(len, against.values())) == 1
+        for partition, offsets in against.items():
+            returned = partition.reading.in_hand == NO_OFFSET
+            end(partition, None)
+            if unsure:
+                partition.position = None
+            partition.meet(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
+            if offsets and alone:
+                self._name(partition, next(iter(offsets)), how, exact=worker.ledger.marked, returned=returned)
+            elif offsets:
+                self._share(partition, offsets)
+        return anything
+
+    def _name(self, partition: Partition, offset: int, how: str, *, exact: bool, returned: bool) -> None:
+        deaths = partition.blame.name(offset, exact=exact)
+        if deaths >= self.max_crashes and partition.state in _GOING_ON:
+            self._meet_poison(partition, Poison(offset, deaths, how, exact, returned))
+
+    def _share(self, partition: Partition, offsets: Offsets) -> None:
+        if partition.blame.share(offsets, self.max_crashes):
+            log.warning(
+                f"{partition.tp}: {self.max_crashes} workers died with offset {min(offsets)} and others in hand, or "
+                f"not delivered: each is handled with nothing beside it now, until one is to blame or all are done"
+            )
+
+    def _meet_poison(self, partition: Partition, poison: Poison) -> None:
+        if self._handling(partition.tp.topic).poison_halts:
+            self._halt(partition.tp, str(poison))
+        elif poison.deaths >= 2 * self.max_crashes:
+            # It never came to the handler again: what stands for it in the dead-letter topic cannot be sent, either.
+            self._halt(partition.tp, f"{poison}, and so does what ends it without the handler")
+        else:
+            partition.blame.poison = poison
+            log.warning(f"{partition.tp}: {poison}: it is kept from the handler")
+
+
+log = logs.get("kunicorn.fetchers")
+
+_DENIED_PAUSE = 10.0
+"""Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
+_SETTLE_PAUSE = 0.05
+"""Seconds from one round of settling what has failed to the next: each looks at all partitions there are."""
+_OF_BROKERS = frozenset({FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED, FailureKind.DENIED})
+"""What brokers answer to whoever fetches. Behind a pause the next fetch is answered so again; to settle it before would
+end the pause."""
+
+_LEAVING = frozenset({PartitionState.STOPPING, PartitionState.STUCK, PartitionState.RELEASED})
+
+
+class HearsOfCommits(Protocol):
+    """Who is told that a worker is about to commit in a transaction."""
+
+    def hear(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
+        """It wants to, or is through."""
+
+    def forget(self, worker: WorkerProcess) -> None:
+        """It is gone."""
+
+
+class Fetchers:
+    """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
+
+    def __init__(self, max_crashes: int, metrics: Metrics, handling: Callable[[str], TopicHandling]) -> None:
+        """`max_crashes` and `handling`: see `Deaths`."""
+        self.table = PartitionTable()
+        self.pool: Pool
+        self.resolve: Callable[[Collection[Partition]], None]
+        """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
+        self.windows: HearsOfCommits | None = None
+        """Set by the service where workers commit, in transactions."""
+        self.deaths = Deaths(max_crashes, handling, lambda tp, reason: self.halt(tp, reason, by_handler=True))
+        self._metrics = metrics
+        self._grants = Grants(metrics)
+        self.distribution = Distribution(self.table, self._grants, metrics)
+        self._changed = asyncio.Event()
+        self._wanted_again: set[TopicPartition] = set()
+        self._elsewhere: set[TopicPartition] = set()
+        """In the table, and another member's since, as far as we can tell, even if they came back."""
+        self._failed: list[Partition] = []
+        """Reported, and not settled yet."""
+        self._settle_at = float("-inf")
+        """Not before that time of the loop."""
+        self._denied: list[Partition] = []
+        """Halted because this user may not read them; tried again all at the same time."""
+
+    # -- from the group ------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are ours now. One that a worker still drains from before is taken up when that is over."""
+        fresh: list[Partition] = []
+        for tp in partitions:
+            if tp in self.table:
+                self._wanted_again.add(tp)
+            else:
+                fresh.append(self.table.enter(tp))
+        self._take_up(fresh)
+
+    def _take_up(self, fresh: list[Partition]) -> None:
+        self.pool.want(workers_wanted(len(self.table), len(self.pool.places)))
+        if fresh:
+            self.resolve(fresh)
+
+    async def revoke(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        """Stop and drain these until `deadline`; a worker that does not let go meets the ladder, until `give_up`.
+
+        Both are seconds of `clock.now`. Partitions in no worker's hands are released at once. Afterwards the consumed
+        offsets of those released are final, and the partitions stay in the table until `forget`.
+        """
+        # A plan may give back what still drains for the plan before it, and the next one take it away again.
+        self._wanted_again -= set(partitions)
+        leaving = [self.table[tp] for tp in partitions if tp in self.table]
+        self._stop(leaving, deadline, lost=False)
+        await self._see_off(leaving, deadline, give_up)
+
+    async def lose(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        """Another member may own these: stop them before this first awaits, commit nothing.
+
+        What a worker still has in hand is waited for like a revoke's: until then the partition cannot be ours again.
+        """
+        self._wanted_again -= set(partitions)
+        self._elsewhere.update(tp for tp in partitions if tp in self.table)
+        await self._drop(partitions, deadline, give_up)
+
+    async def _drop(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        leaving = [self.table[tp] for tp in partitions if tp in self.table]
+        for partition in leaving:
+            partition.lost = True
+        self._stop(leaving, deadline, lost=True)
+        self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
+        await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
+
+    async def renew(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
+        """Their topics are other ones by now: drop what was consumed of the old and begin with the new.
+
+        Not with those that leave us already: another member has the new ones.
+        """
+        held = (self.table[tp] for tp in partitions if tp in self.table)
+        self._wanted_again |= {partition.tp for partition in held if partition.state not in _LEAVING}
+        await self._drop(partitions, deadline, give_up)
+
+    async def _see_off(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:
+        """Until all are released: patiently until `deadline`, then by the ladder, then waiting until `give_up`."""
+        await self._until_released(leaving, deadline)
+        clinging = _by_worker(p for p in leaving if p.state is PartitionState.STOPPING)
+        await asyncio.gather(*(self._press(worker, held) for worker, held in clinging.items()))
+        for partition in leaving:
+            if partition.state is PartitionState.STOPPING:
+                partition.meet(PartitionEvent.CLING, "its worker outlives SIGKILL")
+        await self._until_released(leaving, give_up)
+
+    async def _press(self, worker: WorkerProcess, held: Collection[Partition]) -> None:
+        named = ", ".join(str(p.tp) for p in list(held)[:3])
+        reason = f"still had {named} in hand when the drain budget was over"
+        await self.pool.press(worker, reason, lambda: all(p.worker is not worker for p in held))
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their offsets are committed, or not ours to commit: drop those released, take up what came back since.
+
+        What a worker clings to goes on without us: another member may be given it, so that nothing more of it is
+        committed, and it is dropped when that worker is gone.
+        """
+        again: list[Partition] = []
+        for tp in partitions:
+            partition = self.table.get(tp)
+            if partition is not None and partition.state is PartitionState.STUCK:
+                partition.lost = True
+                self._elsewhere.add(tp)
+            if partition is None or partition.state is not PartitionState.RELEASED:
+                continue
+            del self.table[tp]
+            ours_throughout = tp not in self._elsewhere
+            self._elsewhere.discard(tp)
+            if tp in self._wanted_again:
+                self._wanted_again.discard(tp)
+                again.append(self.table.enter_again(partition, ours_throughout=ours_throughout))
+        if again:
+            self._take_up(again)
+
+    def _stop(self, leaving: Collection[Partition], deadline: float, *, lost: bool) -> None:
+        grants: dict[WorkerProcess, list[int]] = defaultdict(list)
+        for partition in leaving:
+            if partition.state is PartitionState.RELEASED:
+                continue
+            partition.look()
+            partition.meet(PartitionEvent.STOP, "lost to another member" if lost else "revoked")
+            if partition.worker is not None:
+                grants[partition.worker].append(partition.grant)
+            elif partition.state is PartitionState.STOPPING:
+                partition.meet(PartitionEvent.LET_GO)
+        for worker, held in grants.items():
+            worker.send(StopFetcher(held, deadline, lost))
+        self._notify()
+
+    async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
+        await self.until(lambda: all(p.state is PartitionState.RELEASED for p in leaving), deadline)
+
+    async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Whether `condition`, which workers' reports make true, came before `deadline` (seconds of `clock.now`)."""
+        while not condition():
+            left = deadline - clock.now()
+            if left <= 0:
+                return False
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                return condition()
+        return True
+
+    # -- from the start offsets ----------------------------------------------------------------------------------
+
+    def resolved(self, starts: dict[TopicPartition, Position], committed: dict[TopicPartition, int]) -> None:
+        """Start offsets are known (and, where a policy chose them, committed); hand the partitions out."""
+        if not starts:
+            return
+        for tp, start in starts.items():
+            partition = self.table.get(tp)
+            if partition is None or partition.state is not PartitionState.RESOLVING:
+                continue
+            partition.begin_at(start)
+            if tp in committed:
+                partition.committed, partition.committed_done = committed[tp], start.done
+            partition.meet(PartitionEvent.RESOLVED, "waiting for a worker")
+        self.distribute()
+
+    def halt(self, tp: TopicPartition, reason: str, *, by_handler: bool = False) -> None:
+        """Nothing of this partition is handled until a person acts; the others go on."""
+        partition = self.table.get(tp)
+        if partition is None:
+            return
+        partition.by_handler, partition.denied = by_handler, False
+        partition.meet(PartitionEvent.HALT, reason)
+        log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
+        self._notify()
+
+    def deny(self, reasons: Mapping[Partition, str]) -> None:
+        """This user may not read their committed offsets: tried again, as what a fetch is denied is."""
+        for partition, reason in reasons.items():
+            self._deny(partition, reason)
+        self._tell_denied(reasons)
+        self._notify()
+
+    def resume(self, partitions: Collection[Partition], why: str) -> None:
+        """Go on with some that are paused or halted; their records get as many tries as new ones. `distribute` comes
+        next."""
+        for partition in partitions:
+            partition.blame = Suspicions()
+        self._go_on(partitions, why)
+
+    def _go_on(self, partitions: Iterable[Partition], why: str) -> None:
+        unknown: list[Partition] = []
+        for partition in partitions:
+            if partition.position is None:
+                # Halted before it had begun: where to begin may be known by now.
+                partition.meet(PartitionEvent.LOOK_UP)
+                unknown.append(partition)
+            else:
+                partition.meet(PartitionEvent.RESUME, why)
+        if unknown:
+            self.resolve(unknown)
+
+    def drain(self, paused: Iterable[Partition]) -> None:
+        """Have the workers let go of these when what they have in hand is done, however long that takes."""
+        for worker, held in _by_worker(paused).items():
+            worker.send(StopFetcher([partition.grant for partition in held], WHENEVER))
+
+    def try_again(self, why: str) -> int:
+        """Resume what the handler has halted, and nothing else that is halted; return how many those are."""
+        halted = [p for p in self.table.values() if p.state is PartitionState.HALTED and p.by_handler]
+        if halted:
+            self.resume(halted, why)
+            self.distribute()
+        return len(halted)
+
+    # -- handing out ---------------------------------------------------------------------------------------------
+
+    def distribute(self) -> None:
+        """Give every startable partition to its worker; see `Distribution`."""
+        self.distribution.distribute(self.pool)
+
+    # -- from the pool -------------------------------------------------------------------------------------------
+
+    def worker_ready(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        self.distribute()
+
+    def worker_late(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        self.distribute()
+
+    def in_hand_of(self, worker: WorkerProcess) -> Partition | None:
+        """The partition of which that worker has a record in hand, as its ledger says; looks at all it holds."""
+        return next((p for p in self._grants.of(worker) if p.busy), None)
+
+    def held_by(self, worker: WorkerProcess) -> list[Partition]:
+        """The partitions that worker has been handed and not let go of."""
+        return self._grants.of(worker)
+
+    def worker_retires(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`."""
+        for partition in self._grants.of(worker):
+            if partition.state in OPEN:
+                partition.look()
+                partition.meet(PartitionEvent.MOVE, f"moving to the successor of {worker}")
+
+    def worker_reported(self, worker: WorkerProcess) -> None:
+        """See `PoolListener`. Whoever wants the position of one that runs looks for itself: with a thousand partitions,
+        looking at all of them twice a second is most of what an idle supervisor would do."""
+        for partition in self._grants.of(worker):
+            if partition.state is PartitionState.STARTING:
+                partition.look()
+
+    def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
+        """See `PoolListener`."""
+        ended: list[Partition] = []
+        for stopped in report.partitions:
+            if (partition := self._grants.find(worker, stopped.grant)) is not None:
+                self._grants.end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
+                partition.meet(PartitionEvent.LET_GO)
+                ended.append(partition)
+        self._after_reports(ended)
+
+    def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
+        """See `PoolListener`."""
+        partition = self._grants.find(worker, report.grant)
+        if partition is None:
+            return
+        self._grants.end(partition, Position(report.offset, report.leader_epoch, report.done))
+        paused = partition.state is PartitionState.PAUSED
+        if partition.state in (PartitionState.STOPPING, PartitionState.STUCK) or (
+            paused and report.kind in _OF_BROKERS
+        ):
+            partition.meet(PartitionEvent.LET_GO)
+        elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
+            self._metrics.offset_resets.labels(reason=report.kind.value).inc()
+            partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
+            partition.reset = True
+        elif report.kind is FailureKind.DENIED:
+            self._deny(partition, report.error)
+        else:
+            if report.kind is FailureKind.HANDLER:
+                partition.record_seen(report.offset)
+            self.halt(partition.tp, report.error, by_handler=report.kind is FailureKind.HANDLER)
+        self._settle_soon(partition)
+
+    def _deny(self, partition: Partition, reason: str) -> None:
+        if not self._denied:
+            asyncio.get_running_loop().call_later(_DENIED_PAUSE, self._try_denied)
+        self._denied.append(partition)
+        partition.by_handler, partition.denied = False, True
+        partition.meet(PartitionEvent.HALT, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
+
+    def _try_denied(self) -> None:
+        # Once each: one that was resumed by a person meanwhile, and denied again, is listed twice.
+        denied, self._denied = dict.fromkeys(self._denied), []
+        waiting = [p for p in denied if self.table.get(p.tp) is p and p.waits_for_the_right]
+        self._go_on(waiting, "tried again: the right to read it may have been granted")
+        self.distribute()
+
+    def _settle_soon(self, failed: Partition) -> None:
+        """Each partition reports for itself, ten thousand of them at a time where the log has moved on behind a group
+        that was stopped; handing out and looking up, which go over all there are, for each would starve heartbeats."""
+        if not self._failed:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._settle_at:
+                loop.call_soon(self._settle_failed)
+            else:
+                loop.call_at(self._settle_at, self._settle_failed)
+        self._failed.append(failed)
+
+    def _settle_failed(self) -> None:
+        self._settle_at = asyncio.get_running_loop().time() + _SETTLE_PAUSE
+        failed, self._failed = self._failed, []
+        # Whatever has left us meanwhile may be here again, as another one of the same name.
+        failed = [partition for partition in failed if self.table.get(partition.tp) is partition]
+        if outside := [partition for partition in failed if partition.state is PartitionState.RESOLVING]:
+            log.warning(f"{len(outside)} positions are not in the log: looking for new ones", partitions=_told(outside))
+            self.resolve(outside)
+        self._tell_denied([partition for partition in failed if partition.waits_for_the_right])
+        self._after_reports(failed)
+
+    def _tell_denied(self, denied: Collection[Partition]) -> None:
+        now = clock.now()
+        if news := [partition for partition in denied if now >= partition.denied_until]:
+            log.error(f"{len(news)} partitions are halted: this user may not read them", partitions=_told(news))
+        for partition in denied:
+            partition.denied_until = now + 3 * _DENIED_PAUSE
+
+    def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
+        """See `PoolListener`."""
+        if self.windows is not None:
+            self.windows.hear(worker, message)
+
+    def worker_died(self, worker: WorkerProcess, how: str) -> bool:
+        """See `PoolListener`."""
+        if self.windows is not None:
+            self.windows.forget(worker)
+        held = self._grants.of(worker)
+        anything = self.deaths.meet(worker, held, how, unsure=self.table.workers_commit, end=self._grants.end)
+        self._grants.bury(worker)
+        if unsettled := [partition for partition in held if partition.state is PartitionState.RESOLVING]:
+            self.resolve(unsettled)
+        self._after_reports(held)
+        return anything
+
+    def _after_reports(self, ended: Iterable[Partition]) -> None:
+        """The grants of these are over. Those that were lost are forgotten at once: no commit waits for them."""
+        self.forget([p.tp for p in ended if p.lost and p.state is PartitionState.RELEASED])
+        self.distribute()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+
+
+def _told(partitions: Collection[Partition]) -> str:
+    """For one line in the log: the first twenty, and what is the matter with them."""
+    told = " ".join(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in islice(partitions, 20))
+    reason = next(p.reason for p in partitions)
+    return f"{told}{' …' if len(partitions) > 20 else ''}: {reason}"
+
+
+def _by_worker(partitions: Iterable[Partition]) -> dict[WorkerProcess, list[Partition]]:
+    held: dict[WorkerProcess, list[Partition]] = defaultdict(list)
+    for partition in partitions:
+        if partition.worker is not None:
+            held[partition.worker].append(partition)
+    return held

@@ -1,0 +1,274 @@
+"""The load of each partition, and moves from busy workers to idle ones.
+
+Partitions go from busy workers to idle ones, one at a time: `balance` decides, here it is measured and done.
+
+What each partition takes of its worker, measured in the ledgers between two looks.
+
+Figures fade by half with every look, so that one long record or one pause does not pass for the rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kunicorn.group.protocol import Offsets
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
+from kunicorn.observe import logs
+from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.settings import WorkerSettings
+from kunicorn.supervisor.partitions import lag
+from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.balance import Limits, Load, Move, Past, next_move
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.pool import Pool
+from kunicorn.supervisor.workers.process import WorkerProcess
+
+_FADING = 0.5
+_NOTHING = 0.001
+_LONG = 1.0
+"""Seconds: whose record is in hand for longer would drain for an unknown time, and stays."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """One partition so far. Seconds."""
+
+    grant: int = 0
+    busy_before: float = 0.0
+    handled_before: int = 0
+    busy: float = 0.0
+    handled: float = 0.0
+    time: float = 0.0
+
+    def look(self, grant: int, busy: float, handled: int, elapsed: float) -> None:
+        """Under this grant its records have taken `busy` in all by now; `elapsed` since the last look."""
+        if grant != self.grant:
+            self.grant, self.busy_before, self.handled_before = grant, 0.0, 0
+        # A call that was long under way at the first look has taken no more of this time than there was.
+        self.busy = self.busy * _FADING + min(max(0.0, busy - self.busy_before), elapsed)
+        self.handled = self.handled * _FADING + handled - self.handled_before
+        self.time = self.time * _FADING + elapsed
+        self.busy_before, self.handled_before = busy, handled
+
+    @property
+    def rate(self) -> float:
+        """Seconds in a second."""
+        return self.busy / self.time if self.time else 0.0
+
+
+class Measures:
+    """Of all partitions of the member. Caller: the loop; nothing blocks."""
+
+    def __init__(self, now: float, delayed: Collection[str] = ()) -> None:
+        """`delayed`: topics whose lag is not to be caught up with, since records wait there until they are due."""
+        self._looked_at = now
+        self._elapsed = 0.0
+        self._delayed = frozenset(delayed)
+        self._measured: dict[TopicPartition, Measured] = {}
+
+    def begin(self, table: Collection[TopicPartition], now: float) -> None:
+        """A look begins; what has left is forgotten."""
+        self._elapsed, self._looked_at = now - self._looked_at, now
+        self._measured = {tp: self._measured.get(tp) or Measured() for tp in table}
+
+    def look(self, partitions: Iterable[Partition], now: float) -> None:
+        """Look at these in their ledgers."""
+        for partition in partitions:
+            if (measured := self._measured.get(partition.tp)) is not None:
+                self._look(partition, measured, now)
+
+    def loads(self, table: Mapping[TopicPartition, Partition], parked: Collection[int], now: float) -> list[Load]:
+        """Of all that take something of a worker, by the last look and by what is known of the logs' ends. `parked`:
+        grants of which a record waits."""
+        costs, loads = _costs(self._measured), []
+        for tp, partition in table.items():
+            partition.demand = 0.0
+            measured, worker = self._measured.get(tp), partition.worker
+            lag = _lag(partition) if tp.topic not in self._delayed else None
+            if measured is None or worker is None or not (measured.busy or lag):
+                continue
+            cost = _cost(measured, costs.get(tp.topic, 0.0))
+            load = Load(tp, worker.number, measured.rate, lag, cost, _movable(partition, parked, now))
+            partition.demand = load.demand
+            loads.append(load)
+        return loads
+
+    @property
+    def idle(self) -> bool:
+        """Nobody has taken anything for some looks."""
+        return all(measured.rate < _NOTHING for measured in self._measured.values())
+
+    def _look(self, partition: Partition, measured: Measured, now: float) -> None:
+        partition.look()
+        worker, reading = partition.worker, partition.reading
+        if worker is None or not reading.started:
+            measured.look(0, 0.0, 0, self._elapsed)
+            return
+        busy = worker.ledger.busy_ns(partition.slot) / clock.NANOSECONDS
+        if reading.in_hand != NO_OFFSET and not worker.ledger.marked:
+            # A long call would count for nothing until it ends, and then for a whole interval or several.
+            busy += max(0.0, now - reading.hand_since_ns / clock.NANOSECONDS)
+        measured.look(partition.grant, busy, reading.handled, self._elapsed)
+
+
+def _costs(measured: Mapping[TopicPartition, Measured]) -> dict[str, float]:
+    """Of a record of each topic: what those that have none of their own go by."""
+    busy: defaultdict[str, float] = defaultdict(float)
+    handled: defaultdict[str, float] = defaultdict(float)
+    for tp, each in measured.items():
+        busy[tp.topic] += each.busy
+        handled[tp.topic] += each.handled
+    return {topic: busy[topic] / handled[topic] for topic in busy if handled[topic] >= 1.0}
+
+
+def _cost(measured: Measured, usual: float) -> float:
+    return measured.busy / measured.handled if measured.handled >= 1.0 else usual
+
+
+def _lag(partition: Partition) -> int | None:
+    if partition.log_end is None or partition.position is None:
+        return None
+    end = partition.log_end if partition.stop == NO_OFFSET else min(partition.log_end, partition.stop)
+    return max(0, end - partition.position.offset)
+
+
+def _movable(partition: Partition, parked: Collection[int], now: float) -> bool:
+    reading = partition.reading
+    long = reading.in_hand != NO_OFFSET and now - reading.hand_since_ns / clock.NANOSECONDS > _LONG
+    position = partition.position.offset if partition.position is not None else NO_OFFSET
+    return (
+        partition.state is PartitionState.RUNNING
+        and not partition.lost
+        and not long
+        and not partition.blame.weighs_on(position)
+        and partition.grant not in parked
+    )
+
+
+def settled(partitions: Iterable[Partition]) -> bool:
+    """Whether none of them is between two workers, or on its way in or out."""
+    return all(partition.state in _SETTLED for partition in partitions)
+
+
+# What is released stays in the table for as long as its group's rebalance lasts, or with [assign] for good.
+_SETTLED = frozenset({PartitionState.RUNNING, PartitionState.PAUSED, PartitionState.HALTED, PartitionState.RELEASED})
+
+
+log = logs.get("kunicorn.sharing")
+
+_LOOKS = 2
+"""In an interval."""
+_SECONDS_EACH = 0.002
+"""Between two looks for each partition, at least: a look at one takes ten microseconds, so that with thousands of
+partitions it is half a per cent of a CPU all the same."""
+_AT_ONCE = 500
+"""Partitions between two turns of the loop."""
+
+
+class Balancer:
+    """Looks at the ledgers; `settings` may be changed at any time."""
+
+    def __init__(
+        self,
+        fetchers: Fetchers,
+        pool: Pool,
+        offsets: Offsets,
+        settings: WorkerSettings,
+        delayed: Collection[str] = (),
+    ) -> None:
+        """`delayed`: topics whose records wait until they are due."""
+        self.steady: Callable[[], bool] = lambda: False
+        """Set by the service: no partition is about to come or to go."""
+        self.settings = settings
+        self._fetchers = fetchers
+        self._pool = pool
+        self._offsets = offsets
+        self._measures = Measures(clock.now(), delayed)
+        self._past = Past()
+        self._handled = 0
+
+    async def watch(self) -> None:
+        """Measure, and move what pays, for ever. Caller: the service, as a task."""
+        while True:
+            partitions = len(self._fetchers.table)
+            await asyncio.sleep(max(self._limits.interval / _LOOKS, _SECONDS_EACH * partitions))
+            await self.look(clock.now())
+
+    async def look(self, now: float) -> None:
+        """One look at all partitions (microseconds for each), and at most one move.
+
+        Where one seems to pay, the ends of the logs are asked for first: they are known to ten seconds otherwise, in
+        which a partition may have been caught up with, or another one may have become the hot one.
+        """
+        if self.settings.sharing == "count":
+            self._fetchers.distribution.share_by_count(self._pool)
+        if not self._worked() and self._measures.idle:
+            self._measures.begin(self._fetchers.table, now)
+            return
+        await self._measure(now)
+        if self._best(now) is None:
+            return
+        await lag.ask(self._offsets, self._fetchers)
+        move = self._best(now)
+        if move is None:
+            return
+        self._past = self._past.with_move(move.tp, now, self._limits)
+        log.info(
+            str(move),
+            topic=move.tp.topic,
+            partition=move.tp.partition,
+            reason=move.reason.value,
+            load=round(move.demand, 3),
+            load_of_giver=round(move.of_giver, 3),
+            load_of_receiver=round(move.of_receiver, 3),
+        )
+        self._fetchers.distribution.move(move)
+
+    async def _measure(self, now: float) -> None:
+        table = self._fetchers.table
+        self._measures.begin(table, now)
+        partitions = list(table.values())
+        for first in range(0, len(partitions), _AT_ONCE):
+            self._measures.look(partitions[first : first + _AT_ONCE], now)
+            await asyncio.sleep(0)
+
+    def _worked(self) -> bool:
+        """Whether workers have told of any work since the last look; an idle service is not to be looked through."""
+        processes = self._pool.processes()
+        before, self._handled = self._handled, sum(process.handled for process in processes)
+        in_hand = any(process.pong is not None and process.pong.in_hand is not None for process in processes)
+        return in_hand or self._handled != before
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.settings.sharing_interval_ms / 1000, self.settings.sharing_gap_percent / 100)
+
+    def _best(self, now: float) -> Move | None:
+        """What would be moved, as things stand; also tells each partition its demand."""
+        processes = self._pool.processes()
+        loads = self._measures.loads(self._fetchers.table, _parked(processes), now)
+        if self.settings.sharing != "load" or not self._quiet(processes):
+            return None
+        return next_move(loads, self._pool.expected(), now, self._past, self._limits)
+
+    def _quiet(self, processes: list[WorkerProcess]) -> bool:
+        """Neither the group nor the pool is in the middle of something: a move would get in its way."""
+        pool = self._pool
+        return (
+            not pool.stopping
+            and self.steady()
+            and all(process.takes_partitions for process in processes)
+            and all(process.pong is not None and not process.pong.paused_by_lease for process in processes)
+            and not any(place.backing_off or place.successor or place.predecessor for place in pool.places)
+            and len(processes) >= len(pool.expected())
+            and settled(self._fetchers.table.values())
+        )
+
+
+def _parked(processes: list[WorkerProcess]) -> set[int]:
+    """Grants of which a record waits for its next try, or for its delivery, as far as workers tell."""
+    return {parked.grant for process in processes if process.pong is not None for parked in process.pong.parked}

@@ -1,0 +1,219 @@
+"""One partition that is ours, or is still being let go of.
+
+What is known of the time of the oldest record that one partition has not handled. Pure.
+
+`kunicorn.supervisor.partitions.lag` has the rules, and asks the brokers for what no worker tells.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kunicorn.group.states import PartitionEvent, PartitionState, advance
+from kunicorn.ipc import bitmap, clock
+from kunicorn.ipc.ledger import NOT_STARTED, SlotReading
+from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
+from kunicorn.supervisor.partitions.poison import NOTHING_HELD, Held, Suspicions
+from kunicorn.supervisor.workers.process import WorkerProcess
+
+
+class Age:
+    """Milliseconds since 1970 throughout; outlives the grants under which the partition is handed out."""
+
+    def __init__(self) -> None:
+        self._taken_ms = NO_TIMESTAMP
+        self._caught_up_ms = NO_TIMESTAMP
+        self._found = (NO_OFFSET, NO_TIMESTAMP)
+        self._furthest = NO_OFFSET
+
+    def taken(self, timestamp_ms: int) -> None:
+        """A worker has taken a record of that time in hand."""
+        if timestamp_ms != NO_TIMESTAMP:
+            self._taken_ms = timestamp_ms
+
+    def end_seen(self, position: int, end: int, at_ms: int) -> None:
+        """The log ended at `end`, at `at_ms` or later."""
+        if position < self._furthest:
+            self._caught_up_ms = NO_TIMESTAMP  # Set back: what is unhandled now was written before.
+        if position >= end:
+            self._caught_up_ms = at_ms
+        self._furthest = position
+
+    def found(self, position: int, timestamp_ms: int) -> None:
+        """The log says that the record at `position` is of that time; `NO_TIMESTAMP`: it cannot say."""
+        self._found = (position, timestamp_ms)
+
+    def known_at(self, position: int) -> bool:
+        """Whether the log was asked about the record at that position."""
+        return self._found[0] == position
+
+    def oldest_ms(self, position: int | None, *, in_hand: bool) -> int:
+        """The time of the record at `position`; `NO_TIMESTAMP` while unknown."""
+        if in_hand and self._taken_ms != NO_TIMESTAMP:
+            return self._taken_ms
+        at, timestamp_ms = self._found
+        if at == position and timestamp_ms != NO_TIMESTAMP:
+            return timestamp_ms
+        return max(self._taken_ms, self._caught_up_ms)
+
+
+class Partition:
+    """State, position and the grant under which a worker holds it. Positions are the next offset to handle."""
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.state = PartitionState.RESOLVING
+        self.since = clock.now()
+        self.reason: str | None = None
+        self.starts = 0
+        """How many it was given: a look-up from before the newest one has nothing to say any more."""
+        self.position: Position | None = None
+        """Consumed up to here; while a worker holds the partition, as of the last look into its ledger."""
+        self.committed: int | None = None
+        self.committed_done = ""
+        """What the broker was told with it of records that are done beyond it."""
+        self.stop = NO_OFFSET
+        """Records from this offset on are not ours to handle; `NO_OFFSET`: there is no end."""
+        self.lost = False
+        """Another member may own it, or its topic is gone: nothing is committed any more."""
+        self.topic_id: UUID | None = None
+        """Which topic of that name it belongs to; None where the brokers are too old to say."""
+        self.fresh = False
+        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed. Taken back
+        then, as what is committed from there on is the new topic's."""
+        self.grant, self.slot = 0, -1
+        self.worker: WorkerProcess | None = None
+        self.last_worker: int | None = None
+        self.blame = Suspicions()
+        self.reset = False
+        """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
+        self.done: frozenset[int] = frozenset()
+        """Offsets beyond the position that are done already, as told under grants that are over."""
+        self.began_with: int | None = None
+        """How many partitions the topic had when the group began to consume it; None: not known. Every commit says it,
+        so that whoever finds a partition without an offset knows whether that partition was added since."""
+        self.denied = False
+        """It was halted because this user may not read the topic, not for another reason since."""
+        self.denied_until = float("-inf")
+        """That was told; it is told anew when it happens later than that (seconds of `clock.now`)."""
+        self.by_handler = False
+        """Halted by a record that the handler could not handle: other code may."""
+        self.log_end: int | None = None
+        self.demand = 0.0
+        """What it takes of a worker's capacity, as last measured (`supervisor.partitions.balance`)."""
+        self.age = Age()
+        self.reading: SlotReading = NOT_STARTED
+
+    def meet(self, event: PartitionEvent, reason: str | None = None) -> None:
+        """Advance the state; `reason` is what `/status` says of the new one."""
+        state = advance(self.state, event)
+        if state is self.state is PartitionState.PAUSED:
+            return  # Why it is paused outlives the worker that let go of it.
+        if state is not self.state:
+            self.state, self.since = state, clock.now()
+        self.reason = reason
+
+    def look(self) -> None:
+        """Read the ledger: a started fetcher shows there, and so does what it has consumed."""
+        if self.worker is None:
+            return
+        self.reading = self.worker.ledger.read(self.slot, self.grant)
+        if not self.reading.started:
+            return
+        self.position = self.reading.consumed
+        self.reset = False
+        self.age.taken(self.reading.timestamp_ms)
+        if self.state is PartitionState.STARTING:
+            self.meet(PartitionEvent.FETCHED)
+
+    def end_seen(self, end: int | None, at_ms: int) -> None:
+        """The broker has said where the log ends; None: it did not say. `at_ms`: when it was asked."""
+        self.log_end = end
+        self.look()
+        if end is not None and self.position is not None:
+            self.age.end_seen(self.position.offset, end, at_ms)
+
+    def record_seen(self, offset: int) -> None:
+        """There is a record at that offset: a lag of 0 until brokers are asked again would hide it."""
+        if self.log_end is not None and self.log_end <= offset:
+            self.log_end = offset + 1
+
+    @property
+    def waits_for_the_right(self) -> bool:
+        """Whether it is halted until this user may read the topic."""
+        return self.denied and self.state is PartitionState.HALTED
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it is with no worker only for the moment, and goes on in the one it was with."""
+        looked_up = self.state is PartitionState.RESOLVING
+        return (looked_up or self.waits_for_the_right) and self.last_worker is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether its worker has a record of it in hand at this moment."""
+        self.look()
+        return self.reading.in_hand != NO_OFFSET
+
+    def begin_at(self, start: Position) -> None:
+        """The position was looked up, or chosen. What was known to be done beyond another one is forgotten: it may be
+        other records by now, or is to be handled again. Suspects stay: where workers commit, each death leads here."""
+        self.position = start._replace(done="")
+        self.starts += 1
+        self.fresh = False
+        self.done = bitmap.read(start.offset, start.done)
+        if (began_with := bitmap.partitions(start.done)) is not None:
+            self.began_with = began_with
+
+    def reached(self) -> Position | None:
+        """The position, and the metadata it is committed with: what is done beyond it, and `began_with`."""
+        if self.position is None:
+            return None
+        done = self._done_beyond(self.position.offset)
+        text = bitmap.written(self.position.offset, done) if done else ""
+        return self.position._replace(done=bitmap.with_partitions(self.began_with, text))
+
+    def _done_beyond(self, offset: int) -> frozenset[int]:
+        told = self.done
+        if self.worker is not None and self.worker.ledger.marked and self.reading.started:
+            told |= self.worker.ledger.done(self.slot).from_offset(offset)
+        return told
+
+    def held(self, *, batches: bool) -> Held:
+        """What may have killed its worker. Caller: after `look`, once the worker is dead and its ledger final.
+
+        `batches`: a call of the handler has all that is in hand, not one after the other.
+        """
+        if self.worker is None or not self.reading.started:
+            return NOTHING_HELD
+        reading, ledger = self.reading, self.worker.ledger
+        consumed, first = reading.consumed.offset, reading.in_hand
+        if ledger.marked:
+            every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed)
+            return Held(every, every & {first})
+        in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end if batches else first + 1)
+        if not ledger.delivers or reading.hand_offset <= consumed:
+            return Held(in_hand, in_hand)
+        return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
+
+    def hand_to(self, worker: WorkerProcess, grant: int) -> None:
+        """Under this grant the worker may handle it, from `position` on."""
+        self.grant, self.slot, self.worker = grant, worker.take_slot(), worker
+        self.last_worker = worker.number
+
+    def take_back(self) -> None:
+        """The grant is over: nobody here has the partition in hand."""
+        if self.position is not None:
+            first = self.position.offset
+            self.done = frozenset(offset for offset in self._done_beyond(first) if offset > first)
+            self.blame.passed(first)
+        if self.worker is not None:
+            self.worker.free_slot(self.slot)
+        self.grant, self.slot, self.worker, self.reading = 0, -1, None, NOT_STARTED
+
+
+def is_at_its_end(partition: Partition) -> bool:
+    """Nothing that is to be handled is left of it."""
+    partition.look()
+    position = partition.position
+    return position is not None and partition.stop != NO_OFFSET and position.offset >= partition.stop

@@ -1,0 +1,134 @@
+"""Which record is to blame for a worker's death. Pure.
+
+1. A death counts against a record only where it can have no other cause: nothing else was in hand, and of nothing else
+   were the outputs on their way. `max_crashes` of such deaths, and the record is poison.
+2. What shares a death with others is counted apart. After `max_crashes` of those it is handled with nothing beside it,
+   and delivered before anything else is begun: the next death has one name, or nothing happens and it is acquitted by
+   being done. So a loop of deaths ends, and an innocent one is not blamed for where it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kunicorn.positions import NO_OFFSET
+
+Offsets = frozenset[int] | range
+"""Records of one partition. A range may have gaps: what its offsets hold, the log knows."""
+
+
+class Held(NamedTuple):
+    """What a dead worker had of one partition, as its ledger says."""
+
+    every: Offsets
+    """In hand, or handled while its outputs were not delivered."""
+    oldest: Offsets
+    """In hand for the longest: one record, or a batch, of which nobody knows which record it was."""
+
+
+NOTHING_HELD = Held(range(0), range(0))
+
+
+def blamed(held: Held, *, killed_for: bool, killed: bool) -> Offsets:
+    """Offsets of one partition that a death speaks against.
+
+    `killed`: we ended the worker ourselves, `killed_for`: for what it had in hand of this partition for the longest.
+    What else it had then is not to blame.
+    """
+    if not killed:
+        return held.every
+    return held.oldest if killed_for else range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A record that killed workers, each time alone."""
+
+    offset: int
+    deaths: int
+    how: str
+    exact: bool = False
+    """`offset` is the record's own, wherever its partition stands; else it is the first that is fetched."""
+    returned: bool = False
+    """When the last one died, the handler had returned from it."""
+
+    def warning(self, position: int) -> dict[str, Any]:
+        """What `FetcherStart` says of it to the next worker, which starts at `position`."""
+        if position > self.offset:
+            return {}
+        told = {"poison": str(self), "poison_deaths": self.deaths}
+        if not self.exact and position == self.offset:
+            return told
+        # Where outputs are sent, those before it may have to be handled again.
+        return {**told, "poison_offset": self.offset, "singly_until": self.offset + 1}
+
+    def __str__(self) -> str:
+        state = "handled and its outputs not delivered" if self.returned else "in hand"
+        return f"{self.deaths} workers died ({self.how}) with offset {self.offset} {state}"
+
+
+class Suspicions:
+    """What the deaths of workers say against the records of one partition, as long as the partition is ours."""
+
+    def __init__(self) -> None:
+        self.poison: Poison | None = None
+        self.suspects: frozenset[int] = frozenset()
+        """Each is to be handled with nothing beside it."""
+        self.singly_until = NO_OFFSET
+        """So is everything before this offset."""
+        self._alone: Counter[int] = Counter()
+        self._among: Counter[int] = Counter()
+        self._shared, self._until = 0, NO_OFFSET
+        """Deaths with some range, none of which was passed since, and their farthest end."""
+
+    def name(self, offset: int, *, exact: bool) -> int:
+        """A worker died of nothing else; how many have. Caller: after `passed`.
+
+        Unless `exact`, the record is the first one from `offset` on. A death counted at a lower offset, which is in a
+        gap then, was the same record's: nothing from there on is done.
+        """
+        self._alone[offset] += 1
+        if exact:
+            return self._alone[offset]
+        return sum(deaths for named, deaths in self._alone.items() if named <= offset)
+
+    def share(self, offsets: Offsets, max_crashes: int) -> bool:
+        """A worker died of one of these, or of another partition's; whether more is to be handled alone by that."""
+        if isinstance(offsets, range):
+            return self._share_range(offsets, max_crashes)
+        self._among.update(offsets)
+        found = frozenset(offset for offset in offsets if self._among[offset] >= max_crashes) - self.suspects
+        self.suspects |= found
+        return bool(found)
+
+    def _share_range(self, offsets: range, max_crashes: int) -> bool:
+        self._shared, self._until = self._shared + 1, max(self._until, offsets.stop)
+        if self._shared < max_crashes or self._until <= self.singly_until:
+            return False
+        self.singly_until = self._until
+        return True
+
+    def weighs_on(self, position: int) -> bool:
+        """Whether anything at or behind the position is suspected."""
+        known = (*self.suspects, *self._alone, *self._among, self._until - 1)
+        return self.poison is not None or any(offset >= position for offset in known)
+
+    def passed(self, position: int) -> None:
+        """Everything before the position is done, and so acquitted."""
+        self.suspects = frozenset(offset for offset in self.suspects if offset >= position)
+        self._alone, self._among = _from(position, self._alone), _from(position, self._among)
+        if position >= self._until:
+            self._shared, self._until = 0, NO_OFFSET
+
+    def warning(self, position: int) -> dict[str, Any]:
+        """What `FetcherStart` says to the next worker, which starts at `position`."""
+        told = self.poison.warning(position) if self.poison is not None else {}
+        if position < self.singly_until:
+            told["singly_until"] = max(self.singly_until, told.get("singly_until", NO_OFFSET))
+        return {**told, "suspects": sorted(self.suspects)}
+
+
+def _from(position: int, counts: Counter[int]) -> Counter[int]:
+    return Counter({offset: count for offset, count in counts.items() if offset >= position})

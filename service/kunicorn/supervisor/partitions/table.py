@@ -1,0 +1,292 @@
+"""All partitions that are ours: who holds each, under which grant.
+
+The partitions that are ours, or still being let go of, and what may be committed of them. Nothing blocks.
+
+Which worker holds which partition, under which grant: a number that is never used again.
+
+A report counts only under the partition's current grant (invariant 3).
+
+Our partitions over our workers: handing out, and moving from one worker to another inside the pool.
+
+The group sees nothing of it. A partition that moves drains where it is, and is handed out again when its worker has
+reported it (invariant 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from uuid import UUID
+
+from kunicorn.group.states import PartitionEvent, PartitionState
+from kunicorn.ipc import bitmap
+from kunicorn.ipc.messages import FetcherStart, StartFetcher, StopFetcher
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.partitions.balance import Move, keep, share
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.pool import Pool
+from kunicorn.supervisor.workers.process import WorkerProcess
+
+
+class PartitionTable(dict[TopicPartition, Partition]):
+    """By topic and number. A partition stays until its offsets are committed, or are not ours to commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers_commit = False
+        """Consumed offsets are committed by the workers, in transactions, before their ledgers tell of them."""
+        self.topic_id: Callable[[str], UUID | None] = lambda _: None
+        """Set by the service: the id of the topic that has this name now, as far as is known."""
+        self.kept_elsewhere: Callable[[str], bool] = lambda _: False
+        """Set by the service: whether a topic's handler keeps the offsets itself, beside its effects."""
+
+    def enter(self, tp: TopicPartition) -> Partition:
+        """It is ours from now on, as a partition of the topic that has this name now."""
+        partition = self[tp] = Partition(tp)
+        partition.topic_id = self.topic_id(tp.topic)
+        return partition
+
+    def enter_again(self, released: Partition, *, ours_throughout: bool) -> Partition:
+        """It came back while it was let go of. One of another topic of the same name starts at its beginning, unless
+        another member may have begun with that: then where it is committed by now. So does one that had not begun here:
+        it may have come to us when others knew the new topic already."""
+        again = self.enter(released.tp)
+        begun = released.fresh or released.position is not None
+        again.fresh = ours_throughout and begun and _other(released.topic_id, again.topic_id)
+        return again
+
+    def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of these a worker of ours may still handle."""
+        return frozenset(tp for tp in partitions if (p := self.get(tp)) and p.state is not PartitionState.RELEASED)
+
+    # -- topics that are gone ------------------------------------------------------------------------------------
+
+    def of_gone_topics(self) -> list[TopicPartition]:
+        """Those that belong to a topic that was deleted, and created anew under the same name."""
+        return [
+            tp
+            for tp, partition in self.items()
+            if not partition.lost and _other(partition.topic_id, self.topic_id(tp.topic))
+        ]
+
+    def disown(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit nothing of these any more; an offset of the old topic would count for the new one."""
+        for tp in partitions:
+            self[tp].lost = True
+
+    # -- for the committer ---------------------------------------------------------------------------------------
+
+    def anything_to_settle(self) -> bool:
+        """Whether a worker has a record in hand, or something that was handled waits for its commit."""
+        return any(partition.busy for partition in self.values()) or bool(self.consumed())
+
+    def consumed(self) -> dict[TopicPartition, Position]:
+        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record.
+
+        Nothing of handlers that keep their offsets: a second truth would be believed where theirs is gone.
+        """
+        ready: dict[TopicPartition, Position] = {}
+        for tp, partition in self.items():
+            partition.look()
+            if self.workers_commit:
+                partition.committed = (
+                    partition.position.offset if partition.position is not None else partition.committed
+                )
+                continue
+            position = partition.reached() if not partition.lost else None
+            if position is None or self.kept_elsewhere(tp.topic):
+                continue
+            if (position.offset, position.done) != (partition.committed, partition.committed_done):
+                ready[tp] = position
+        return ready
+
+    def not_committed_here(self, topic: str) -> str | None:
+        """Why offsets of that topic are not the supervisor's to set, and what to do instead; None: they are."""
+        if self.workers_commit:
+            return "workers commit its offsets, in transactions (producing.delivery): stop and `kunicorn offsets reset`"
+        if self.kept_elsewhere(topic):
+            return "its handler keeps the offsets itself (load_offsets): stop and change what it has stored"
+        return None
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, UUID]:
+        """Of those topics among them whose id is known: the one that these partitions were consumed of."""
+        known = ((tp.topic, self[tp].topic_id) for tp in partitions if tp in self)
+        return {topic: topic_id for topic, topic_id in known if topic_id is not None}
+
+    def committed(self, tp: TopicPartition, position: Position) -> None:
+        """The broker has it."""
+        if (partition := self.get(tp)) is not None:
+            partition.committed, partition.committed_done = position.offset, position.done
+
+
+def _other(before: UUID | None, now: UUID | None) -> bool:
+    return before is not None and now is not None and before != now
+
+
+log = logs.get("kunicorn.fetchers")
+
+
+class Grants:
+    """Those that are open, by worker. Caller: `Fetchers`, on the loop; nothing blocks."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._held: dict[WorkerProcess, dict[int, Partition]] = defaultdict(dict)
+        self._last = 0
+
+    def of(self, worker: WorkerProcess) -> list[Partition]:
+        """What that worker holds."""
+        return list(self._held.get(worker, {}).values())
+
+    def issue(self, worker: WorkerProcess, partitions: Iterable[Partition]) -> None:
+        """Hand these out to the worker, each from its position on. Nobody else may hold them."""
+        starts = []
+        for partition in partitions:
+            assert partition.position is not None
+            self._last += 1
+            partition.hand_to(worker, self._last)
+            partition.reason = f"handed to worker {worker.number}"
+            self._held[worker][self._last] = partition
+            starts.append(_start(partition, partition.position))
+        worker.send(StartFetcher(starts))
+
+    def find(self, worker: WorkerProcess, grant: int) -> Partition | None:
+        """The partition that the worker holds under this grant. None: the grant is over, and the report refused."""
+        partition = self._held.get(worker, {}).get(grant)
+        if partition is None:
+            self._metrics.reports_refused.labels(reason="old grant").inc()
+            log.warning(f"{worker} reported under grant {grant}, which is over: refused", worker=worker.number)
+        return partition
+
+    def end(self, partition: Partition, reported: Position | None) -> None:
+        """Its worker has let go of it, at the position it reports; None: it is dead, and the ledger says where."""
+        partition.look()
+        if reported is not None and reported.offset != NO_OFFSET:
+            partition.position = reported._replace(done="")
+            partition.done |= bitmap.read(reported.offset, reported.done)
+        assert partition.worker is not None
+        del self._held[partition.worker][partition.grant]
+        partition.take_back()
+
+    def bury(self, worker: WorkerProcess) -> None:
+        """It is dead, and all it held was ended."""
+        self._held.pop(worker, None)
+
+
+def _start(partition: Partition, position: Position) -> FetcherStart:
+    tp = partition.tp
+    return FetcherStart(
+        grant=partition.grant,
+        slot=partition.slot,
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
+        stop=partition.stop,
+        reset=partition.reset,
+        done=bitmap.written(position.offset, partition.done),
+        began_with=partition.began_with,
+        **partition.blame.warning(position.offset),
+    )
+
+
+OPEN = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+"""A worker has it, or may have it at once."""
+_SHARED = OPEN | {PartitionState.MOVING}
+WHENEVER = 1e18
+"""The deadline of a move inside the pool: nobody waits for it, the partition goes on where it is until then."""
+_AT_A_TURN = 2_000
+"""So many are handed out before the loop has another turn: heartbeats go out in between."""
+
+
+class Distribution:
+    """Caller: `Fetchers` and `Balancer`, on the loop; nothing blocks."""
+
+    def __init__(self, table: PartitionTable, grants: Grants, metrics: Metrics) -> None:
+        self._table = table
+        self._grants = grants
+        self._metrics = metrics
+        self._by_load = False
+        """Loads have placed partitions: evening out their counts would undo that."""
+        self._starts: dict[int, list[Partition]] = {}
+        """By worker: what is handed out in the loop's next turns."""
+        self._goes_on = False
+        """The next of these turns is asked for."""
+
+    def distribute(self, pool: Pool) -> None:
+        """Give every startable partition to its worker, very many in several turns of the loop; and move as few as
+        balance demands. Those that come back have their place kept: others would move there, and away again."""
+        expected = pool.expected()
+        shared = {tp: p for tp, p in self._table.items() if p.state in _SHARED or p.comes_back}
+        if not expected or not shared:
+            return
+        starts: dict[int, list[Partition]] = defaultdict(list)
+        moves: dict[WorkerProcess, list[int]] = defaultdict(list)
+        for tp, number in self._target(shared, expected).items():
+            partition = shared[tp]
+            if partition.state not in _SHARED:
+                continue
+            if partition.worker is None:
+                starts[number].append(partition)
+            elif partition.state is PartitionState.MOVING:
+                partition.last_worker = number
+            elif partition.worker.number != number:
+                self._metrics.partition_moves.labels(reason="count").inc()
+                self._part(partition, number)
+                moves[partition.worker].append(partition.grant)
+        for worker, grants in moves.items():
+            worker.send(StopFetcher(grants, WHENEVER))
+        self._starts = starts
+        self._start(pool)
+
+    def _start(self, pool: Pool) -> None:
+        room = _AT_A_TURN
+        while self._starts and room:
+            number, partitions = self._starts.popitem()
+            if partitions[room:]:
+                self._starts[number] = partitions[room:]
+            worker = pool.taking(number)
+            # Since the turn in which they were shared out some may have left us.
+            due = [p for p in partitions[:room] if p.state in OPEN and p.worker is None and self._table.get(p.tp) is p]
+            if worker is not None and due:
+                self._grants.issue(worker, due)
+            room -= len(partitions[:room])
+        if self._starts and not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on, pool)
+
+    def _go_on(self, pool: Pool) -> None:
+        self._goes_on = False
+        self._start(pool)
+
+    def share_by_count(self, pool: Pool) -> None:
+        """Even out the numbers again, if loads have placed something."""
+        if self._by_load:
+            self._by_load = False
+            self.distribute(pool)
+
+    def move(self, move: Move) -> None:
+        """Let a running partition go on in another worker. Caller: `balancer`, while nothing else is under way."""
+        partition = self._table[move.tp]
+        assert partition.worker is not None
+        self._by_load = True
+        self._metrics.partition_moves.labels(reason=move.reason.value).inc()
+        self._part(partition, move.receiver)
+        partition.worker.send(StopFetcher([partition.grant], WHENEVER))
+
+    def _target(
+        self, shared: Mapping[TopicPartition, Partition], expected: Collection[int]
+    ) -> dict[TopicPartition, int]:
+        """Those that move already count where they go to: else others would be sent after them."""
+        current = {tp: p.last_worker for tp, p in shared.items() if p.last_worker is not None}
+        self._by_load = self._by_load and any(number in expected for number in current.values())
+        if not self._by_load:
+            return share(list(shared), expected, current)
+        return keep(list(shared), expected, current, {tp: p.demand for tp, p in shared.items()})
+
+    def _part(self, partition: Partition, number: int) -> None:
+        partition.meet(PartitionEvent.MOVE, f"moving to worker {number}")
+        partition.last_worker = number

@@ -1,0 +1,151 @@
+"""How the service is stopped, and what ends a process that does not end.
+
+How the service is stopped: in order, when told once; at once, when told again or when the order takes too long; and
+by the watchdog, when told a third time or when that takes too long.
+
+Ends a process whose end takes too long, whatever it is that does not end: a task, a thread, the loop itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from kunicorn.errors import ExitCode, FatalGroupError
+from kunicorn.ipc import clock
+from kunicorn.observe import logs
+from kunicorn.settings import GroupSettings
+from kunicorn.supervisor.membership.source import Source
+
+_STDERR = 2
+
+
+class Watchdog:
+    """A thread of its own from the first `arm` on. Nothing disarms it but the end of the process."""
+
+    def __init__(self, last_words: Callable[[str], None], kill_workers: Callable[[], None]) -> None:
+        """`last_words` logs a line and waits until it is written; both run on the thread that ends the process."""
+        self.exit_code: ExitCode | None = None
+        """What the process ends with, once something is known to end it."""
+        self._last_words = last_words
+        self._kill_workers = kill_workers
+        self._deadline = float("inf")
+        self._moved = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def arm(self, seconds: float) -> None:
+        """End the process in so many seconds, if it is still there then; an earlier deadline stays."""
+        self._deadline = min(self._deadline, clock.now() + seconds)
+        self._moved.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread.start()
+
+    def bite(self, why: str, otherwise: ExitCode = ExitCode.BUG) -> None:
+        """End the process now, its workers killed: with `exit_code` if that is known, else with `otherwise`."""
+        try:
+            self._last_words(f"{why}; what every thread is at follows on stderr")
+            faulthandler.dump_traceback(file=_STDERR, all_threads=True)
+            self._kill_workers()
+        finally:
+            os._exit(otherwise if self.exit_code is None else self.exit_code)
+
+    def _watch(self) -> None:
+        while True:
+            self._moved.clear()  # before the look at the deadline, which `arm` moves before it sets this
+            left = self._deadline - clock.now()
+            if left <= 0:
+                break
+            self._moved.wait(left)
+        self.bite("the service has not stopped in time: killing its workers and ending it")
+
+
+log = logs.get("kunicorn")
+
+EXIT_GRACE = 5.0
+"""Seconds that workers have to exit once nothing is in their hands."""
+_SHUT_DOWN = 8.0
+"""Seconds from then on until everything else must have ended, killed workers included."""
+
+
+class Stopping:
+    """Caller: signals, a person over HTTP, and the end of a job; all on the loop."""
+
+    def __init__(self, source: Source, group: GroupSettings, end: Callable[[], None], watchdog: Watchdog) -> None:
+        """`end` ends the service whatever is still under way."""
+        self.begun = False
+        self.hurried = False
+        """What is in hand is not waited for."""
+        self.serving = False
+        """Set by the service: partitions are being had, so from now on a stop means to drain."""
+        self._asked = 0
+        self._source = source
+        self._end = end
+        self._watchdog = watchdog
+        self._budget = (group.drain_timeout_ms + group.commit_timeout_ms) / 1000 + EXIT_GRACE
+
+    def ask(self, why: str) -> None:
+        """Drain, commit and leave; the second time, stop at once; the third time, end the process."""
+        self._asked += 1
+        if self._asked > 2:
+            self._watchdog.bite(f"{why} once more: killing the workers and ending the service", _GIVEN_UP)
+        elif self.begun:
+            self._stop_at_once(f"{why} again: stopping at once, without waiting for what is in hand")
+        elif not self.serving:
+            log.info(f"{why}: stopping before anything was begun")
+            self.begun = True
+            self._end()
+        else:
+            log.info(f"{why}: {self._source.words.leaving}")
+            # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
+            self._leave(f"{why} at {socket.gethostname()}", self._budget)
+
+    def ask_once(self, why: str) -> bool:
+        """As `ask` the first time; false if a stop has begun already, which is not hurried by this."""
+        if self.begun:
+            return False
+        self.ask(why)
+        return True
+
+    def wind_up(self, error: Exception, *, in_hand: bool) -> None:
+        """What is fatal has happened: commit and leave, where that can be, so that nothing is repeated and nobody
+        waits for our session to time out.
+
+        `in_hand`: whether there is anything to drain or to commit; where there is not, only leaving is waited for.
+        """
+        if self.begun:
+            return  # Its own order goes on, within its own budget.
+        if isinstance(error, FatalGroupError) or not self.serving:
+            self.begun = True
+            self._end()
+        else:
+            self._leave(f"{type(error).__name__} at {socket.gethostname()}", self._budget if in_hand else EXIT_GRACE)
+
+    def shut_down(self) -> float:
+        """Nothing is in hand any more, or is not waited for; returns how many seconds workers have to exit."""
+        self.begun = True
+        grace = 0.0 if self.hurried else EXIT_GRACE
+        self._watchdog.arm(grace + _SHUT_DOWN)
+        return grace
+
+    def _leave(self, reason: str, budget: float) -> None:
+        self.begun = True
+        self._source.leave(reason)
+        overdue = f"{self._source.words.overdue} after {budget:.0f} s: stopping nevertheless"
+        asyncio.get_running_loop().call_later(budget, self._stop_at_once, overdue)
+        self._watchdog.arm(budget + _SHUT_DOWN)
+
+    def _stop_at_once(self, why: str) -> None:
+        if self._source.over:
+            return
+        log.warning(why)
+        self.hurried = True
+        self._source.hurry()
+        self._end()
+
+
+_GIVEN_UP = ExitCode.NOT_ALL_COMMITTED

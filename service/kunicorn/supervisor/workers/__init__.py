@@ -1,0 +1,1 @@
+"""Worker processes as the supervisor sees them: started, configured, replaced, ended."""

@@ -1,0 +1,375 @@
+"""Workers replaced one after the other: on a reload, by age, and when files change.
+
+SIGHUP: the settings file read again, the handler imported anew, one worker after the other replaced.
+
+All or nothing up to the first worker: settings that are refused, code that does not import and a setup that raises
+change nothing, and the workers go on with what they have. From the first worker that is ready on, the new revision is
+in force: whoever dies is replaced by one of it, and what of the others cannot be replaced is tried again, then told.
+
+A worker hands over to its successor inside the pod: no rebalance, nothing handled twice (invariant 6).
+
+Workers that have worked for long enough are replaced, one at a time: handlers leak, and caches grow.
+
+`kunicorn run --reload`: the handler's source and the settings' file are looked at, and a change is a reload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Configure, Drain
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.status import ReloadStatus
+from kunicorn.settings import Settings, WorkerSettings
+from kunicorn.settings.load import Reloaded, reloaded
+from kunicorn.supervisor.workers.pool import PING_INTERVAL, Blueprint, Place, Pool, PoolListener
+from kunicorn.supervisor.workers.process import WorkerProcess, WorkerState
+from kunicorn.supervisor.workers.spawn import preload
+from kunicorn.supervisor.workers.template import Template, TemplateDied, Templates
+
+pool_log = logs.get("kunicorn.pool")
+
+_REAPING = 2.0
+
+
+class ReplacementFailed(Exception):
+    """The successor did not get ready; the worker that was to be replaced goes on."""
+
+
+class Replacer:
+    """Replaces workers in order, one at a time."""
+
+    def __init__(self, pool: Pool, listener: PoolListener, metrics: Metrics, drain_seconds: float) -> None:
+        """`drain_seconds`: how long a worker that is replaced may finish what it has in hand."""
+        self.pool = pool
+        self._listener = listener
+        self._metrics = metrics
+        self._drain_seconds = drain_seconds
+        self._one_at_a_time = asyncio.Lock()
+
+    async def replace(self, place: Place, why: str, reason: str, blueprint: Blueprint | None = None) -> None:
+        """Start a successor; once it is ready, let the place's worker hand over to it and exit. Raises
+        `ReplacementFailed`.
+
+        The successor comes first, although it needs memory for two: its handler is set up and its client connected
+        when it gets the partitions, so that each pauses for no longer than its record in hand. Were they given to the
+        other workers meanwhile, each would move twice. One at a time: whoever comes second waits here. `reason` is
+        the metric's label.
+        """
+        async with self._one_at_a_time:
+            if place.process is None or self.pool.stopping:
+                return
+            successor = await self._start_successor(place, blueprint or self.pool.blueprint)
+            predecessor = place.promote() if place.successor is successor else None
+            self._listener.worker_ready(successor)
+            if predecessor is None:
+                return
+            self._metrics.worker_recycles.labels(reason=reason).inc()
+            await self._retire(predecessor, why)
+
+    async def _start_successor(self, place: Place, blueprint: Blueprint) -> WorkerProcess:
+        try:
+            successor = await self.pool.spawn(place, blueprint, on_trial=True)
+        except (TemplateDied, OSError) as error:
+            raise ReplacementFailed(f"its successor could not be forked: {error}") from error
+        await self.pool.stirring.until(successor.settled.is_set, clock.now() + blueprint.start_seconds)
+        if not successor.settled.is_set():
+            successor.killed_by_us = f"was not ready within {blueprint.start_seconds:.0f} s"
+            successor.kill()
+            raise ReplacementFailed(f"{successor} {successor.killed_by_us}")
+        if successor.is_dead():
+            raise ReplacementFailed(successor.refusal or f"{successor} died before it was ready")
+        return successor
+
+    async def _retire(self, process: WorkerProcess, why: str) -> None:
+        pool_log.info(f"{process} hands over to its successor, {why}", worker=process.number, worker_pid=process.pid)
+        process.retired, process.state = why, WorkerState.DRAINING
+        self._listener.worker_retires(process)
+        deadline = clock.now() + self._drain_seconds
+        process.send(Drain(deadline))
+        await self.pool.stirring.until(process.is_dead, deadline)
+        await self.pool.press(process, "did not drain within drain_timeout_ms to be replaced", process.is_dead)
+        await self.pool.stirring.until(process.is_dead, clock.now() + _REAPING)
+
+
+log = logs.get("kunicorn.reload")
+
+_ROUNDS = 3
+_BETWEEN_ROUNDS = 5.0
+_COMPLETED, _FAILED, _INCOMPLETE = "completed", "failed", "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a reload ended."""
+
+    result: str
+    message: str
+    kept: tuple[str, ...]
+    at: float
+
+
+class Reloader:
+    """Reloads when asked to, one at a time; asked again meanwhile, once more afterwards."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        reread: Callable[[], Settings],
+        configure: Callable[[Settings, int, int], Configure],
+        apply: Callable[[Settings], None],
+        templates: Templates,
+        replacer: Replacer,
+        try_again: Callable[[str], int],
+        metrics: Metrics,
+    ) -> None:
+        """`reread` may block and raises `ConfigError`; `apply` puts settings in force in the supervisor; `try_again` is
+        that of `Fetchers`."""
+        self._settings = settings
+        self._reread = reread
+        self._configure = configure
+        self._apply = apply
+        self._templates = templates
+        self._pool = replacer.pool
+        self._replacer = replacer
+        self._try_again = try_again
+        self._metrics = metrics
+        self._asked = asyncio.Event()
+        self._running = False
+        self._last: Outcome | None = None
+
+    def ask(self) -> None:
+        """Caller: the signal's handler; whoever watches the files."""
+        self._asked.set()
+
+    def status(self, now: float) -> ReloadStatus | None:
+        """The last reload, or the one that runs; None before the first."""
+        last, revision = self._last, self._pool.blueprint.revision
+        if self._running:
+            return ReloadStatus("running", revision, "", (), 0.0)
+        return None if last is None else ReloadStatus(last.result, revision, last.message, last.kept, now - last.at)
+
+    async def watch(self) -> None:
+        """Serve, for ever."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            self._running = True
+            try:
+                self._last = await self._reload()
+            finally:
+                self._running = False
+            self._metrics.reloads.labels(result=self._last.result).inc()
+
+    async def _reload(self) -> Outcome:
+        log.info("reload: reading the settings again, importing the handler anew")
+        try:
+            found = reloaded(self._settings, await asyncio.to_thread(self._reread))
+            self._configure(found.settings, 0, 0)
+            template = await self._templates.prepare(preload(found.settings))
+        except (ConfigError, HandlerLoadError) as error:
+            return _failed(str(error))
+        except (OSError, RuntimeError) as error:
+            # No process, thread or descriptor is to be had: a limit of the container's, which the workers do not need.
+            return _failed(f"a template for the new code cannot be started: {error}")
+        for name in found.kept:
+            log.warning(f"{name} has another value now, which takes effect with the next start only", setting=name)
+        return await self._roll(found, template)
+
+    async def _roll(self, found: Reloaded, template: Template) -> Outcome:
+        """Replace all workers. What the first one cannot start with is dropped."""
+        revision = self._pool.blueprint.revision + 1
+        trial = self._blueprint(revision, found.settings, template)
+        why, in_force, problem = f"reloaded: revision {revision}", False, ""
+        for attempt in range(_ROUNDS):
+            if attempt:
+                await asyncio.sleep(_BETWEEN_ROUNDS)
+            for place in self._outdated(revision):
+                try:
+                    await self._replacer.replace(place, why, "reload", trial)
+                except ReplacementFailed as error:
+                    if not in_force:
+                        await template.retire()
+                        return _failed(str(error), found.kept)
+                    problem = str(error)
+                    log.error(f"worker {place.number} still runs revision {revision - 1}: {error}")
+                else:
+                    await self._put_in_force(trial, found, template, already=in_force)
+                    in_force = True
+            if not self._outdated(revision):
+                break
+        await self._put_in_force(trial, found, template, already=in_force)
+        return self._rolled(found, revision, problem)
+
+    def _blueprint(self, revision: int, settings: Settings, template: Template) -> Blueprint:
+        async def prepared() -> Template:
+            # Its successor, where it died meanwhile, has imported the same code if it was adopted.
+            return template if not template.dead.is_set() else await self._templates.current()
+
+        start_seconds = settings.workers.start_timeout_ms / 1000
+        return Blueprint(
+            revision, prepared, lambda worker, turn: self._configure(settings, worker, turn), start_seconds
+        )
+
+    def _outdated(self, revision: int) -> list[Place]:
+        return [p for p in self._pool.places if p.process is not None and p.process.revision != revision]
+
+    async def _put_in_force(self, trial: Blueprint, found: Reloaded, template: Template, *, already: bool) -> None:
+        if already:
+            return
+        self._pool.blueprint = replace(trial, template=self._templates.current)
+        self._settings = found.settings
+        self._apply(found.settings)
+        await self._templates.adopt(template, preload(found.settings))
+
+    def _rolled(self, found: Reloaded, revision: int, problem: str) -> Outcome:
+        changed = f", changed: {', '.join(found.changed)}" if found.changed else ""
+        if old := self._outdated(revision):
+            numbers = ", ".join(str(place.number) for place in old)
+            message = f"revision {revision} is in force{changed}, but workers {numbers} run the one before: {problem}"
+            log.error(message)
+            return Outcome(_INCOMPLETE, message, found.kept, clock.now())
+        # Now that nobody runs the code that halted them any more.
+        again = self._try_again(f"tried again with revision {revision}")
+        tried = f"; {again} halted partitions are tried again with revision {revision}" if again else ""
+        message = f"all workers run revision {revision}{changed}{tried}"
+        log.info(f"reload completed: {message}")
+        return Outcome(_COMPLETED, message, found.kept, clock.now())
+
+
+def _failed(why: str, kept: tuple[str, ...] = ()) -> Outcome:
+    log.error(f"reload failed, nothing is changed and the workers go on as they are: {why}")
+    return Outcome(_FAILED, why, kept, clock.now())
+
+
+recycling_log = logs.get("kunicorn.recycling")
+
+_JITTER = 0.1
+"""Workers that were started together do not reach their age together: each a little before, up to this share."""
+_YOUNG = 5.0
+"""Seconds without recycling by memory: where a fresh worker is above max_rss_mb already, the next one will be, too."""
+_AFTER_FAILURE = 10.0
+_BYTES_PER_MB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Why a worker is to be replaced: the metric's label, and words."""
+
+    reason: str
+    words: str
+
+
+def due(limits: WorkerSettings, *, handled: int, age: float, rss_bytes: int, jitter: float) -> Due | None:
+    """Whether a worker has worked for long enough. Pure.
+
+    `age`: seconds since its start. `jitter`: from [0, 1), drawn once for each worker.
+    """
+    if limits.max_records is not None and handled >= limits.max_records:
+        return Due("records", f"{handled} records (max_records = {limits.max_records})")
+    if limits.max_age_s is not None and age >= limits.max_age_s * (1 - _JITTER * jitter):
+        return Due("age", f"{age:.0f} s old (max_age_s = {limits.max_age_s})")
+    if limits.max_rss_mb is not None and age >= _YOUNG and rss_bytes > limits.max_rss_mb * _BYTES_PER_MB:
+        return Due("rss", f"{rss_bytes // _BYTES_PER_MB} MB resident (max_rss_mb = {limits.max_rss_mb})")
+    return None
+
+
+class Recycler:
+    """Looks at the workers' evidence; `limits` may be changed at any time."""
+
+    def __init__(self, pool: Pool, replacer: Replacer, limits: WorkerSettings) -> None:
+        self.limits = limits
+        self._pool = pool
+        self._replacer = replacer
+
+    async def watch(self) -> None:
+        """Replace whoever is due, one at a time, for ever. Where no successor starts, the worker goes on."""
+        while True:
+            await asyncio.sleep(PING_INTERVAL)
+            for place in self._pool.places:
+                if place.process is None or (found := self._due(place.process)) is None:
+                    continue
+                try:
+                    await self._replacer.replace(place, f"recycled: {found.words}", found.reason)
+                except ReplacementFailed as error:
+                    recycling_log.error(f"{place.process} goes on although it is due to be recycled: {error}")
+                    await asyncio.sleep(_AFTER_FAILURE)
+
+    def _due(self, process: WorkerProcess) -> Due | None:
+        if process.state is not WorkerState.READY or process.pong is None:
+            return None
+        return due(
+            self.limits,
+            handled=process.handled,
+            age=clock.now() - process.started_at,
+            rss_bytes=process.pong.rss_bytes,
+            jitter=process.jitter,
+        )
+
+
+_INTERVAL = 0.5
+_MOST_FILES = 10_000
+
+Signature = dict[Path, tuple[int, int]]
+"""Modification time and size of each file."""
+
+
+async def watch(places: Sequence[Path], reload: Callable[[], None]) -> None:
+    """Call `reload` whenever a file there was changed, added or removed, once it has been still for a moment: editors
+    write in several steps. For ever."""
+    known = await asyncio.to_thread(signature, places)
+    log.info(f"watching {len(known)} files for changes: {', '.join(map(str, places))}")
+    while True:
+        await asyncio.sleep(_INTERVAL)
+        now = await asyncio.to_thread(signature, places)
+        if now == known:
+            continue
+        await asyncio.sleep(_INTERVAL)
+        settled = await asyncio.to_thread(signature, places)
+        if settled == now:
+            log.info(f"changed: {', '.join(str(path) for path in _different(known, now))}; reloading")
+            known = now
+            reload()
+
+
+def places_of(entrypoints: Iterable[str], config: Path) -> list[Path]:
+    """The settings' file, and the handlers' top packages or modules. Imports nothing."""
+    names = dict.fromkeys(entrypoint.partition(":")[0].partition(".")[0] for entrypoint in entrypoints)
+    return [config, *(place for name in names for place in _places_of(name))]
+
+
+def _places_of(name: str) -> list[Path]:
+    # The current directory first, as the template has it.
+    spec = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
+    if spec is None:
+        return []
+    directories = list(spec.submodule_search_locations or ())
+    files = [spec.origin] if spec.origin is not None and not directories else []
+    return [*map(Path, (*directories, *files))]
+
+
+def signature(places: Iterable[Path]) -> Signature:
+    """What the files are like now. Blocks on the disk."""
+    found: Signature = {}
+    for place in places:
+        for path in place.rglob("*.py") if place.is_dir() else [place]:
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # Removed while we looked, or an editor is about to rename its new file here.
+            found[path] = (stat.st_mtime_ns, stat.st_size)
+            if len(found) >= _MOST_FILES:
+                return found
+    return found
+
+
+def _different(before: Signature, now: Signature) -> list[Path]:
+    return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))[:5]

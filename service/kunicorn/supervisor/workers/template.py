@@ -1,0 +1,286 @@
+"""The template as the supervisor sees it: one process, and always a ready one.
+
+Keeps one ready template at hand; replaces a dead one while the workers it forked go on.
+
+The supervisor's side of the template process: the preloaded handler that workers are forked from.
+
+One template per code version. It is exec'ed, so that nothing of the supervisor's event loop, threads or sockets is in
+it; a dead template is replaced while the workers it forked live on (the supervisor is their parent).
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable, Sequence
+
+from kunicorn.allocator import is_loaded
+from kunicorn.errors import Backoff, HandlerLoadError, PeerError
+from kunicorn.ipc.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady, decode, encode
+from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
+from kunicorn.supervisor.workers.process import send_signal, watch_exit
+from kunicorn.supervisor.workers.spawn import Spawned, spawn
+
+_MAX_PACKET = 1 << 20
+_FORK_SECONDS = 10.0
+"""A fork takes milliseconds."""
+
+
+class TemplateDied(PeerError):
+    """The template is gone; a new one may do."""
+
+
+class Template:
+    """One template process. `ready()` before the first `fork()`; `dead` says when to start another."""
+
+    def __init__(self, spawned: Spawned) -> None:
+        self._sock, self.pid, self._pidfd = spawned
+        self.dead = asyncio.Event()
+        self.how_it_ended: str | None = None
+        self.keepers: frozenset[str] = frozenset()
+        """Entry points of handlers that keep their offsets themselves; known once it is ready."""
+        self._one_at_a_time = asyncio.Lock()
+        watch_exit(os.dup(self._pidfd), self._on_exit)
+
+    async def ready(self) -> TemplateReady:
+        """Wait for the import, as long as it takes. Raises `HandlerLoadError` if it fails, `TemplateDied`."""
+        answer, _ = await self._receive()
+        if isinstance(answer, TemplateFailed):
+            raise HandlerLoadError(answer.error)
+        if not isinstance(answer, TemplateReady):
+            raise TemplateDied(f"the template spoke of {type(answer).__name__} before it was ready")
+        self.keepers = frozenset(answer.keepers)
+        return answer
+
+    async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> tuple[int, int]:
+        """Fork one worker that owns the descriptors; return its pid and pidfd. Raises `TemplateDied`.
+
+        A template that does not answer is killed: another one is started for it, and a worker that it forked after
+        all reads the end of its pipe and exits. Waited for without end, its partitions would be nobody's.
+        """
+        async with self._one_at_a_time:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [channel.fileno(), ledger_fd]))
+            try:
+                self._sock.sendmsg([encode(Fork(worker))], [rights])
+            except OSError as error:
+                raise TemplateDied(f"the template is gone: {error}") from error
+            try:
+                async with asyncio.timeout(_FORK_SECONDS):
+                    answer, fds = await self._receive()
+            except TimeoutError:
+                self.kill()
+                raise TemplateDied(f"the template (pid {self.pid}) did not fork within {_FORK_SECONDS:g} s") from None
+        if not isinstance(answer, Forked) or len(fds) != 1:
+            for fd in fds:
+                os.close(fd)
+            raise TemplateDied(f"the template answered {type(answer).__name__} to a fork")
+        return answer.pid, fds[0]
+
+    def close(self) -> None:
+        """Let it go: it reads EOF and exits; its workers stay."""
+        self._sock.close()
+
+    async def retire(self) -> None:
+        """Let it go when the fork that it is busy with is done."""
+        async with self._one_at_a_time:
+            self.close()
+
+    def kill(self) -> None:
+        """For a template that does not answer."""
+        if not self.dead.is_set():
+            send_signal(self._pidfd, signal.SIGKILL)
+
+    async def _receive(self) -> tuple[FromTemplate, list[int]]:
+        loop = asyncio.get_running_loop()
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._sock, _wake, readable)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(self._sock)
+        try:
+            body, fds, _, _ = socket.recv_fds(self._sock, _MAX_PACKET, 4)
+        except OSError as error:
+            raise TemplateDied(f"the template is gone: {error}") from error
+        if not body:
+            raise TemplateDied("the template is gone")
+        message: FromTemplate = decode(body, FromTemplate)
+        return message, fds
+
+    def _on_exit(self, how: str) -> None:
+        self.how_it_ended = how
+        os.close(self._pidfd)
+        self.dead.set()
+
+
+def _wake(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+log = logs.get("kunicorn.template")
+
+_BACKOFF, _BACKOFF_MAX = 0.2, 5.0
+_TRIES_AT_START = 3
+
+
+class Templates:
+    """The template to fork from, now or as soon as there is one."""
+
+    def __init__(self, first: Spawned, preload: Preload, metrics: Metrics, fatal: Callable[[Exception], None]) -> None:
+        """`first` was told `preload`. `fatal` is told if the handler cannot be loaded at the start; later failures
+        leave the workers alone."""
+        self._first = first
+        self._preload = preload
+        self._metrics = metrics
+        self._fatal = fatal
+        self._template: Template | None = None
+        self._living: list[Template] = []
+        self._ready = asyncio.Event()
+        self.state = "starting"
+        self.keepers: frozenset[str] = frozenset()
+        """Entry points of handlers that keep their offsets themselves, by the code in force."""
+
+    def owns(self, pid: int) -> bool:
+        """Whether that process is a template."""
+        return any(template.pid == pid for template in self._living)
+
+    async def current(self) -> Template:
+        """A template that has imported the handler; waits for it."""
+        await self._ready.wait()
+        assert self._template is not None
+        return self._template
+
+    async def prepare(self, preload: Preload) -> Template:
+        """A second template, of the code as it is on the disk now. The first one stays. Raises
+        `HandlerLoadError`, and `OSError` where none can be started."""
+        template = self._own(spawn(preload))
+        try:
+            answer = await template.ready()
+        except HandlerLoadError:
+            template.close()
+            raise
+        except TemplateDied:
+            await template.dead.wait()
+            template.close()
+            raise HandlerLoadError(_ends_the_process(preload.entrypoints, template)) from None
+        _tell(template, answer, preload)
+        return template
+
+    async def adopt(self, template: Template, preload: Preload) -> None:
+        """Fork from that one, made by `prepare`, from now on; the one before exits when its last fork is done."""
+        before, self._template, self._preload = self._template, template, preload
+        self._in_use()
+        if before is not None:
+            await before.retire()
+
+    async def keep(self) -> None:
+        """Have one, for ever."""
+        failures, loaded_before = 0, False
+        backoff = _backoff()
+        self._template = template = self._own(self._first)
+        while True:
+            try:
+                answer = await template.ready()
+            except HandlerLoadError as error:
+                if not loaded_before:
+                    self._fatal(error)
+                    return
+                log.error(f"the handler cannot be imported any more, living workers stay: {error}")
+                failures += 1
+            except TemplateDied:
+                await template.dead.wait()
+                failures += 1
+                log.warning(f"the template died while importing the handler: {template.how_it_ended}")
+                if not loaded_before and failures >= _TRIES_AT_START:
+                    self._fatal(HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)))
+                    return
+            else:
+                failures, loaded_before = 0, True
+                backoff.reset()
+                if template is self._template:
+                    _tell(template, answer, self._preload)
+                    self._in_use()
+            if self._ready.is_set():
+                await self._until_dead()
+            # The one in use may be another by now, adopted after a reload.
+            template.close()
+            self._template.close()
+            self.state = "backing-off" if failures else "starting"
+            if failures:
+                await asyncio.sleep(backoff.next())
+            self._template = template = await self._another()
+
+    async def _another(self) -> Template:
+        """A template in place of a dead one; tried again where none can be started, as the workers go on."""
+        backoff = _backoff()
+        while True:
+            try:
+                return self._own(spawn(self._preload))
+            except OSError as error:
+                wait = backoff.next()
+                log.warning(f"no template can be started, trying again in {wait:.1f} s: {error}")
+                await asyncio.sleep(wait)
+
+    async def _until_dead(self) -> None:
+        """Until the template in use has died: the one that `keep` started, or that was adopted since."""
+        while True:
+            template = self._template
+            assert template is not None
+            await template.dead.wait()
+            if template is self._template:
+                break
+        self._ready.clear()
+        self._metrics.template_restarts.inc()
+        log.warning(f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts")
+
+    def _own(self, spawned: Spawned) -> Template:
+        try:
+            template = Template(spawned)
+        except OSError:
+            spawned.sock.close()
+            os.close(spawned.pidfd)
+            raise
+        self._living = [*(other for other in self._living if not other.dead.is_set()), template]
+        return template
+
+    def stop(self) -> None:
+        """Let the template exit."""
+        if self._template is not None:
+            self._template.close()
+
+    def _in_use(self) -> None:
+        assert self._template is not None
+        self.keepers = self._template.keepers
+        self.state = "ready"
+        self._ready.set()
+
+
+def _backoff() -> Backoff:
+    return Backoff(_BACKOFF, _BACKOFF_MAX, random.Random())
+
+
+def _tell(template: Template, answer: TemplateReady, preload: Preload) -> None:
+    log.info(
+        f"template ready after {answer.seconds:.2f} s",
+        template_pid=template.pid,
+        preloaded=answer.preloaded,
+        allocator=preload.allocator or "system",
+    )
+    if answer.note:
+        log.warning(answer.note)
+    if preload.allocator and not is_loaded(preload.allocator, template.pid):
+        log.warning(
+            f"workers go on with the C library's memory allocator: {preload.allocator} could not be preloaded; "
+            f"standard error says why (ld.so); correct workers.allocator"
+        )
+
+
+def _ends_the_process(entrypoints: Sequence[str], template: Template) -> str:
+    named = ", ".join(map(repr, entrypoints))
+    return f"importing the handler {named} ends the process ({template.how_it_ended}): import it by hand to see why"

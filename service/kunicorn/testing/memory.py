@@ -1,0 +1,350 @@
+"""Kafka in memory: records, the consumer and the producer that a worker under test has.
+
+Records as a test gives them.
+
+The client in a worker's hands, with a log in memory behind it: what of confluent-kafka's consumer a worker uses.
+
+It behaves as the real one does where a worker can tell: nothing is fetched of what is not assigned, an assignment
+fetches from its offset on, a position is unknown until a record was handed out under this assignment, an assigned
+partition is not assigned again. `tests/contract` has both meet the same expectations.
+
+What a worker produces, kept in memory: every message is acknowledged when the worker next looks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from confluent_kafka import (
+    OFFSET_INVALID,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from kunicorn.handler.dead_letters import ERROR_MESSAGE, ERROR_TYPE
+from kunicorn.handler.record import OFFSET, RETRY_TOPIC
+from kunicorn.positions import TopicPartition
+
+Text = str | bytes | None
+Headers = Mapping[str, Text] | Sequence[tuple[str, Text]]
+
+
+class _Left:
+    """What is left out, where None means something."""
+
+
+_LEFT = _Left()
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRecord:
+    """One record of the log in memory. Made by `record`; `topic` and `offset` are None until it is run."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    topic: str | None
+    partition: int
+    offset: int | None
+    timestamp: int | None
+    """Milliseconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Its partition, once it has a topic."""
+        assert self.topic is not None
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def at(self) -> int:
+        """Its offset, once it has one."""
+        assert self.offset is not None
+        return self.offset
+
+
+def record(
+    value: Text = None,
+    *,
+    key: Text = None,
+    json: Any = _LEFT,
+    headers: Headers = (),
+    topic: str | None = None,
+    partition: int = 0,
+    offset: int | None = None,
+    timestamp: int | None = None,
+) -> GivenRecord:
+    """A record to be handled; text is encoded as UTF-8, `json` is a value to be written as JSON.
+
+    Without `topic` it is of the first topic that the handler consumes; without `offset` it follows the record given
+    before it in its partition. `timestamp` is milliseconds since 1970. Raises `ValueError` for what no log holds.
+    """
+    if json is not _LEFT:
+        if value is not None:
+            raise ValueError("a record has a value or a json value, not both")
+        value = orjson.dumps(json)
+    if partition < 0 or (offset is not None and offset < 0):
+        raise ValueError(f"partition {partition}, offset {offset}: both are counted from 0")
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    encoded = tuple((name, _bytes(each)) for name, each in pairs)
+    return GivenRecord(_bytes(value), _bytes(key), encoded, topic, partition, offset, timestamp)
+
+
+def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecord]:
+    """The records with a topic and an offset each. Raises `ValueError` where an offset does not follow."""
+    following: dict[tuple[str, int], int] = {}
+    found: list[GivenRecord] = []
+    for each in records:
+        if not isinstance(each, GivenRecord):
+            raise TypeError(f"{each!r} is no record: make one with kunicorn.testing.record(value=…)")
+        name = each.topic or topic
+        if name is None:
+            raise ValueError("the handler consumes patterns of topics only: say record(…, topic=…)")
+        least = following.get((name, each.partition), 0)
+        offset = least if each.offset is None else each.offset
+        if offset < least:
+            raise ValueError(f"{name}-{each.partition}: offset {offset} comes behind {least - 1}: offsets only grow")
+        following[name, each.partition] = offset + 1
+        found.append(replace(each, topic=name, offset=offset))
+    return found
+
+
+def message_of(each: GivenRecord) -> Message:
+    """As the client hands it out."""
+    kind = TIMESTAMP_NOT_AVAILABLE if each.timestamp is None else TIMESTAMP_CREATE_TIME
+    return Message(
+        topic=each.topic,
+        partition=each.partition,
+        offset=each.offset,
+        key=each.key,
+        value=each.value,
+        headers=list(each.headers) or None,
+        timestamp=(kind, each.timestamp or 0),
+        leader_epoch=0,
+    )
+
+
+def _bytes(text: Text) -> bytes | None:
+    if text is None or isinstance(text, bytes):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is neither text nor bytes; say json=… to have it written as JSON")
+    return text.encode()
+
+
+class MemoryLog:
+    """Records by partition, in the order in which they were given."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self._held: dict[tuple[str, int], list[tuple[int, Message]]] = defaultdict(list)
+        for order, message in enumerate(messages):
+            place = message.topic() or "", message.partition() or 0
+            self.offsets[place].append(message.offset() or 0)
+            self._held[place].append((order, message))
+
+    def end(self, place: tuple[str, int]) -> int:
+        """The offset behind the last record."""
+        offsets = self.offsets[place]
+        return offsets[-1] + 1 if offsets else 0
+
+    def read(self, positions: dict[tuple[str, int], int], most: int) -> list[Message]:
+        """Up to `most` records from `positions` on, and these moved on."""
+        ahead = [self._held[place][bisect_left(self.offsets[place], at) :] for place, at in positions.items()]
+        found = [message for _, message in heapq.merge(*ahead, key=lambda each: each[0])][:most]
+        for message in found:
+            positions[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
+        return found
+
+
+class MemoryConsumer:
+    """Caller: one thread at a time, as with the real one. Never blocks by itself; `idle` may."""
+
+    def __init__(self, log: MemoryLog, idle: Callable[[float], None]) -> None:
+        """`idle` gets the seconds that a real client would have waited for a record."""
+        self._log = log
+        self._idle = idle
+        self._fetching: dict[tuple[str, int], int] = {}
+        self._given: dict[tuple[str, int], int] = {}
+        self._paused: set[tuple[str, int]] = set()
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """The next record; None if there is none."""
+        found = self.consume(1, 0)
+        if not found:
+            self._idle(timeout)
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Up to so many records."""
+        positions = {place: at for place, at in self._fetching.items() if place not in self._paused}
+        found = self._log.read(positions, num_messages)
+        for place in {(message.topic() or "", message.partition() or 0) for message in found}:
+            self._given[place] = self._fetching[place] = positions[place]
+        return found
+
+    def incremental_assign(self, partitions: Sequence[ClientTopicPartition]) -> None:
+        """Fetch these, too. Raises `KafkaException` if one of them is assigned."""
+        for each in partitions:
+            if (each.topic, each.partition) in self._fetching:
+                raise KafkaException(KafkaError(KafkaError._CONFLICT))
+        for each in partitions:
+            self._fetching[each.topic, each.partition] = each.offset
+
+    def incremental_unassign(self, partitions: Sequence[ClientTopicPartition]) -> None:
+        """Fetch these no more. Raises `KafkaException` if one of them is not assigned."""
+        for each in partitions:
+            if self._fetching.pop((each.topic, each.partition), None) is None:
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
+            self._given.pop((each.topic, each.partition), None)
+
+    def pause(self, partitions: Sequence[ClientTopicPartition]) -> None:
+        """Hand out nothing of these until `resume`."""
+        self._paused |= {(each.topic, each.partition) for each in partitions}
+
+    def resume(self, partitions: Sequence[ClientTopicPartition]) -> None:
+        """Go on with these behind the last record handed out."""
+        self._paused -= {(each.topic, each.partition) for each in partitions}
+
+    def assignment(self) -> list[ClientTopicPartition]:
+        """What is assigned."""
+        return [ClientTopicPartition(*place, at) for place, at in self._fetching.items()]
+
+    def position(self, partitions: Sequence[ClientTopicPartition]) -> list[ClientTopicPartition]:
+        """The offset behind the last record handed out of each."""
+        return [
+            ClientTopicPartition(p.topic, p.partition, self._given.get((p.topic, p.partition), OFFSET_INVALID))
+            for p in partitions
+        ]
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Every topic is known."""
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Nobody asks for them."""
+
+    def close(self) -> None:
+        """Nothing is to be closed."""
+
+
+Delivered = Callable[[Any, Message], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """One record as the brokers would have it."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Mapping[str, bytes | None]
+    """Where names are repeated, the last one's value; `raw_headers` has all."""
+    raw_headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int | None
+    """Milliseconds since 1970; None: that of its sending."""
+    partition: int | None
+    """None: by its key."""
+
+    @property
+    def is_letter(self) -> bool:
+        """It is a dead letter of a worker's."""
+        return ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
+
+    @property
+    def is_retry(self) -> bool:
+        """A worker has put it into a retry topic."""
+        return self.headers.get(RETRY_TOPIC) == self.topic.encode()
+
+    @property
+    def given(self) -> GivenRecord:
+        """As a record of its topic."""
+        return GivenRecord(
+            self.value, self.key, self.raw_headers, self.topic, self.partition or 0, None, self.timestamp
+        )
+
+    @property
+    def error(self) -> str:
+        """Of a dead letter: what the handler's exception said."""
+        return (self.headers.get(ERROR_MESSAGE) or b"").decode()
+
+    @property
+    def error_type(self) -> str:
+        """Of a dead letter: the exception's class, with its module."""
+        return (self.headers.get(ERROR_TYPE) or b"").decode()
+
+
+class MemoryProducer:
+    """Takes the place of confluent-kafka's producers; of a transaction, what was committed counts."""
+
+    def __init__(self, sent: list[SentRecord]) -> None:
+        self._sent = sent
+        self._reports: deque[tuple[Delivered, Message]] = deque()
+        self._open: list[SentRecord] | None = None
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+        callback: Delivered | None = None,
+        on_delivery: Delivered | None = None,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> None:
+        """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client."""
+        pairs = tuple(headers or ())
+        where = None if partition < 0 else partition
+        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where)
+        (self._sent if self._open is None else self._open).append(record)
+        if (told := callback or on_delivery) is not None:
+            self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Report what was taken as delivered; how much that was."""
+        count = len(self._reports)
+        while self._reports:
+            told, message = self._reports.popleft()
+            told(None, message)
+        return count
+
+    def flush(self, timeout: float = -1) -> int:
+        """Report everything; what is left."""
+        self.poll()
+        return 0
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Nobody has left one open."""
+
+    def begin_transaction(self) -> None:
+        """What is produced from here on counts when it is committed."""
+        self._open = []
+
+    def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any, timeout: float = -1) -> None:
+        """They count with the transaction; the ledger says which they are."""
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """It counts."""
+        self.poll()
+        self._sent += self._open or ()
+        self._open = None
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """It never was."""
+        self._reports.clear()
+        self._open = None
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Nobody asks for them."""

@@ -1,0 +1,133 @@
+"""Text of commands: tables and JSON, times as people say them, the question before what cannot be changed back.
+
+What commands print: tables for people on a terminal or in a job's log, and JSON for programs. Pure.
+
+Times as people say them on a command line. Pure; milliseconds since 1970.
+
+Commands that change what cannot be changed back ask first.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kunicorn.errors import ConfigError
+
+_GAP = "  "
+_NOTHING = "-"
+
+Cell = str | int | float | None
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """One line a row below the head; numbers stand to the right, what is not known is a dash."""
+    body = [list(row) for row in rows]
+    if not body:
+        return
+    numbers = [all(isinstance(row[at], int | float | None) for row in body) for at in range(len(head))]
+    lines = [list(head), *([_shown(cell) for cell in row] for row in body)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numbers, strict=True)
+        )
+        yield _GAP.join(cells).rstrip()
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None or cell == "":
+        return _NOTHING
+    return printable(cell) if isinstance(cell, str) else f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
+
+
+def as_json_text(value: Any) -> str:
+    """For a program, readable enough for a person."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def printable(text: str) -> str:
+    """A terminal must not obey what somebody else's client or record says."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+_SHOWN_BYTES = 4_000
+
+
+def shown_bytes(value: bytes | None) -> str:
+    """A key or a value for a person: text where it is UTF-8, cut where it is long."""
+    if value is None:
+        return "null"
+    cut = f" … ({len(value)} bytes; --json has them all)" if len(value) > _SHOWN_BYTES else ""
+    shown = value[:_SHOWN_BYTES]
+    try:
+        return printable(shown.decode(errors="strict" if not cut else "ignore")) + cut
+    except UnicodeDecodeError:
+        return repr(shown) + cut
+
+
+def json_bytes(value: bytes | None) -> Any:
+    """The same for a program: base64 where it is not UTF-8."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def duration(seconds: float | None) -> str | None:
+    """Short, for a column: 0.4s, 12s, 3m05s, 2h07m, 4d03h."""
+    if seconds is None:
+        return None
+    for size, name, smaller, rest in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{name}{int(seconds % size // smaller):02d}{rest}"
+    return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+
+
+_AGO = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])")
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def moment(option: str, text: str, now_ms: int) -> int:
+    """ "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", or so long ago: "90s", "30m", "2h", "7d".
+
+    Raises `ConfigError` naming the `option`.
+    """
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return now_ms - int(ago["count"]) * _UNIT_MS[ago["unit"]]
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.tzinfo is None:
+        raise ConfigError(f"{option} {text!r} is neither a time with its zone (2026-01-31T12:00:00Z) nor an age (2h)")
+    return int(parsed.astimezone(UTC).timestamp() * 1000)
+
+
+def span(option: str, text: str) -> float:
+    """Seconds in "90s", "30m", "2h", "7d". Raises `ConfigError` naming the `option`."""
+    found = _AGO.fullmatch(text)
+    if found is None or int(found["count"]) == 0:
+        raise ConfigError(f"{option} {text!r} is no length of time; write it such as 90s, 30m, 2h or 7d")
+    return int(found["count"]) * _UNIT_MS[found["unit"]] / 1000
+
+
+def check_confirmable(*, yes: bool, as_json: bool) -> None:
+    """Raises `ConfigError` where a person is to be asked and nobody can be."""
+    if yes:
+        return
+    if as_json:
+        raise ConfigError("--json is for programs, which cannot be asked: look first, then say --yes")
+    if not sys.stdin.isatty():
+        raise ConfigError("there is no terminal to ask for a confirmation: look first, then say --yes")

@@ -1,0 +1,485 @@
+"""Records between the client and the handler: gathered, delayed, left over.
+
+Records that wait for a fuller batch, by partition. Everything here is the runner's; times are nanoseconds.
+
+1. What waits is not in hand and counts as nothing: a partition that is stopped is reported at once, and what waited of
+   it is let go of. Its consumed offset does not follow the client's position meanwhile (`Grant.gathering`).
+2. No record waits longer than `wait_ns`, and all of them take no more than `memory` bytes, about.
+
+Records of retry topics that wait for their time. Everything here is the runner's.
+
+A retry topic's records all wait equally long, so the first of a partition is the first whose time comes: until then the
+partition is put off, not fetched and with nothing in hand, and the others go on. It is fetched again from there.
+1. No record is handled before its time: its timestamp (that of its sending) and the topic's delay.
+2. Where many records wait, one behind the other, a partition is fetched again a few times within the delay, not for
+   each: what the client has fetched ahead is thrown away every time.
+
+Records that were fetched and whose turn is over: kept in hand, by partition, until the next one. Everything here is
+the runner's.
+
+A turn is bounded by time, so that whatever else is due does not wait for a whole batch. What is left of it is never
+fetched again: it goes on behind partitions that have had no turn yet.
+1. What is left counts as nothing: a partition that is stopped is reported at once, and what was left of it is dropped.
+   Its consumed offset does not follow the client's position meanwhile (`Grant.left_over`).
+2. A partition's records stay in order: what is fetched of it meanwhile comes behind what is left of it, and an error
+   that ends it behind both.
+3. Whichever partition has waited longest for its turn is the next one; before those that wait alike comes what has just
+   arrived.
+
+Who stands behind others in the client's queue is not kept waiting. Everything here is the runner's.
+
+librdkafka gives records out in the order in which it got them: what it has fetched ahead of some partitions comes
+before the first record of whoever comes later, however long their handling takes.
+1. While something is kept that the handlers have not begun, all that the client has is taken in, up to `ahead_bytes`:
+   in the client nobody stands behind anybody.
+2. Beyond that the client's queue fills up, as it should. When a partition comes then, or a retry topic may have got a
+   record, those of which something is in hand are held back for a moment: the client throws away what it has fetched of
+   them, gives out what is left, and fetches them again later. That costs as much as its queue holds, once each time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from kunicorn.handler.call import fitting
+from kunicorn.handler.config import HandlerOrder
+from kunicorn.handler.registry import Handling
+from kunicorn.ipc.clock import NANOSECONDS, wall_ms
+from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.worker.fetch import Run, kept_bytes
+from kunicorn.worker.partitions import Fetcher, GrantTable
+from kunicorn.worker.progress import Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When a batch is full, and how long its first record waits for that."""
+
+    records: int
+    bytes: int | None
+    wait_ns: int
+    memory: int
+
+    def full(self, messages: list[Message]) -> int:
+        """How many of the first ones make full batches: such as nothing fits into any more."""
+        at = 0
+        while True:
+            some = messages[at : at + self.records]
+            size = fitting(some, self.bytes) if some else 0
+            if size < self.records and at + size >= len(messages):
+                return at
+            at += size
+
+
+def bounds_of(handling: Handling[Any]) -> Bounds | None:
+    """Of a handler's batches; None: it takes one record at a time."""
+    if handling.batch_max_records is None:
+        return None
+    batching = handling.batching
+    wait_ns = batching.max_ms * NANOSECONDS // 1000
+    return Bounds(handling.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    grant: Grant
+    assignments: int
+    """How many the grant had by then."""
+    leader_epoch: int
+    since: int
+    messages: list[Message]
+    bytes: int
+    put_back: bool = False
+    """Some of it was about to be handled, and only the time was over."""
+
+
+class Gathering:
+    """Caller: the runner, for everything."""
+
+    def __init__(self, bounds: Bounds, fetcher: Fetcher) -> None:
+        self._bounds = bounds
+        self._fetcher = fetcher
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._bytes = 0
+        self._since = 0
+        """Since when what was given out last had waited."""
+
+    def add(self, run: Run, now: int) -> Iterator[Run]:
+        """Take these; gives what is to be handled now, in order. Handle each before asking for the next."""
+        waiting = self._waiting.get(run.tp)
+        if waiting is not None and not self._counts(waiting):
+            self._forget(run.tp)
+        # Put back, it is asked for again: one epoch's records do not wait with those of another.
+        while (waiting := self._waiting.get(run.tp)) is not None and waiting.leader_epoch != run.leader_epoch:
+            yield self._take(run.tp)
+        grant = self._fetcher.fetching(run.tp)
+        if grant is None:
+            return
+        waiting = self._keep(run, grant, now)
+        full = self._bounds.full(waiting.messages)
+        if self._is_urgent(run.tp, waiting):
+            full = len(waiting.messages)
+        if full:
+            yield from self._cut(run.tp, waiting, full, now)
+        yield from self._over_memory()
+
+    def due(self, now: int) -> Iterator[Run]:
+        """What has waited for long enough. Handle each before asking for the next."""
+        for tp, waiting in list(self._waiting.items()):
+            if not self._counts(waiting):
+                self._forget(tp)
+            elif now - waiting.since >= self._bounds.wait_ns:
+                yield self._take(tp)
+            elif waiting.put_back:
+                waiting.put_back = False
+                if full := self._full(tp, waiting):
+                    yield from self._cut(tp, waiting, full, waiting.since)
+
+    def rest_of(self, tp: TopicPartition) -> Iterator[Run]:
+        """What waits of that partition, as nothing more comes. Handle it before asking for the next."""
+        if (waiting := self._waiting.get(tp)) is not None:
+            if self._counts(waiting):
+                yield self._take(tp)
+            else:
+                self._forget(tp)
+
+    @property
+    def puts_back(self) -> bool:
+        """Whether some of what waits was put back, and is to be handled with the next turn."""
+        return any(waiting.put_back for waiting in self._waiting.values())
+
+    def put_back(self, run: Run) -> None:
+        """The time is over within that run, the last given out, of which this is left: it comes before what waits of
+        its partition, and has waited since then."""
+        since = self._since
+        behind = self._take(run.tp).messages if run.tp in self._waiting else []
+        if (grant := self._fetcher.fetching(run.tp)) is not None:
+            self._keep(Run(run.tp, run.leader_epoch, run.messages + behind), grant, since).put_back = True
+
+    def patience(self, now: int, longest: float) -> float:
+        """Seconds until the first of them has waited for long enough, at most `longest`."""
+        if not self._waiting:
+            return longest
+        if self.puts_back:
+            return 0.0
+        oldest = min(waiting.since for waiting in self._waiting.values())
+        return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
+
+    def _counts(self, waiting: _Waiting) -> bool:
+        return self._fetcher.goes_on_behind(waiting.grant, waiting.assignments)
+
+    def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, since: int) -> Iterator[Run]:
+        rest = waiting.messages[full:]
+        self._take(tp)
+        # Before it is given out: whoever's time is over then asks for nothing more. Where a record of it fails, its
+        # partition is parked, and the rest is fetched again after it.
+        if rest:
+            self._keep(Run(tp, waiting.leader_epoch, rest), waiting.grant, since)
+        yield Run(tp, waiting.leader_epoch, waiting.messages[:full])
+
+    def _full(self, tp: TopicPartition, waiting: _Waiting) -> int:
+        """How many of what was put back are to be handled: none of them waits while they take too much memory."""
+        if self._is_urgent(tp, waiting) or self._bytes > self._bounds.memory:
+            return len(waiting.messages)
+        return self._bounds.full(waiting.messages)
+
+    def _is_urgent(self, tp: TopicPartition, waiting: _Waiting) -> bool:
+        """A batch killed workers here, or its first record did: nothing is gained by waiting."""
+        return bool(waiting.grant.poison) or self._fetcher.singly.get(tp, NO_OFFSET) != NO_OFFSET
+
+    def _over_memory(self) -> Iterator[Run]:
+        while self._waiting and self._bytes > self._bounds.memory:
+            tp = min(self._waiting, key=lambda tp: self._waiting[tp].since)
+            yield self._take(tp)
+            if (waiting := self._waiting.get(tp)) is not None and waiting.put_back:
+                return  # The turn is over: it is the next one's first.
+
+    def _keep(self, run: Run, grant: Grant, since: int) -> _Waiting:
+        waiting = self._waiting.get(run.tp)
+        if waiting is None:
+            waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, since, [], 0)
+            grant.gathering = True
+        more = kept_bytes(run.messages)
+        waiting.messages += run.messages
+        waiting.bytes += more
+        self._bytes += more
+        return waiting
+
+    def _take(self, tp: TopicPartition) -> Run:
+        waiting = self._waiting.pop(tp)
+        waiting.grant.gathering = False
+        self._since = waiting.since
+        self._bytes -= waiting.bytes
+        return Run(tp, waiting.leader_epoch, waiting.messages)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        if tp in self._waiting:
+            self._take(tp)
+
+
+_NS_PER_MS = 1_000_000
+_SHARE = 10
+_MOST_MS = 1000
+"""A tenth of the delay, or a second: so much later than its time a record may be handled behind others."""
+
+
+class Wait(NamedTuple):
+    """Until when the record at `offset` waits, and for how long from now; milliseconds since 1970, and such."""
+
+    offset: int
+    due_ms: int
+    milliseconds: int
+
+
+def ripe(messages: Sequence[Message], delay_ms: int, now_ms: int) -> tuple[int, Wait | None]:
+    """How many of the first ones have waited for `delay_ms`, and what the next one waits for. Pure.
+
+    A time that lies ahead of our clock, as another host's does, makes no record wait for longer than the delay.
+    """
+    for count, message in enumerate(messages):
+        kind, sent_ms = message.timestamp()
+        if kind == TIMESTAMP_NOT_AVAILABLE:
+            continue
+        due_ms = min(sent_ms, now_ms) + delay_ms
+        if due_ms > now_ms:
+            least = min(delay_ms // _SHARE, _MOST_MS)
+            return count, Wait(message.offset() or 0, due_ms, max(due_ms - now_ms, least))
+    return len(messages), None
+
+
+def delays_of(orders: Iterable[HandlerOrder]) -> Mapping[str, int]:
+    """The retry topics of these handlers, with their delays in milliseconds."""
+    return {topic.name: topic.delay_ms for order in orders for topic in order.retry_topics}
+
+
+class Delays:
+    """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
+
+    def __init__(self, table: GrantTable) -> None:
+        self._table = table
+        self._waiting: list[tuple[int, int, Grant]] = []
+        """Heap of (when it is to be fetched again, grant's number, grant)."""
+
+    def split(self, tp: TopicPartition, messages: list[Message]) -> tuple[list[Message], Wait | None, list[Message]]:
+        """Those whose time has come, what the next one waits for, and those that have to wait. Handle the former before
+        `put_off`."""
+        delay_ms = self._table.delays.get(tp.topic)
+        if delay_ms is None:
+            return messages, None, []
+        count, wait = ripe(messages, delay_ms, wall_ms())
+        return messages[:count], wait, messages[count:]
+
+    def put_off(self, tp: TopicPartition, wait: Wait, now: int) -> None:
+        """Fetch nothing more of it for so long; not where it ended meanwhile, or waits for something else."""
+        at = datetime.fromtimestamp(wait.due_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        why = f"offset {wait.offset} of this retry topic waits for its time, {at}"
+        if (grant := self._table.put_off(tp, why)) is not None:
+            heapq.heappush(self._waiting, (now + wait.milliseconds * _NS_PER_MS, grant.number, grant))
+
+    def take_up(self, now: int) -> None:
+        """Have those fetched again whose wait is over."""
+        while self._waiting and self._waiting[0][0] <= now:
+            _, _, grant = heapq.heappop(self._waiting)
+            self._table.take_up(grant)
+
+
+@dataclass(slots=True)
+class _Left:
+    grant: Grant
+    assignments: int
+    """How many the grant had by then."""
+    runs: deque[Run] = field(default_factory=deque)
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    grant: Grant
+    assignments: int
+    error: Message
+
+
+class LeftOver:
+    """Caller: the runner, for everything."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.bytes = 0
+        """About so much is kept: what is left of partitions that have ended counts until their turn."""
+        self._fetcher = fetcher
+        self._left: dict[TopicPartition, _Left] = {}
+        """What has just arrived first."""
+        self._served: dict[TopicPartition, int] = {}
+        """When it last had a turn, in turns; the others have had none since something was left over."""
+        self._turns = 0
+        self._ends: dict[TopicPartition, _End] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Of which something is left."""
+        return self._left.keys()
+
+    def keep(self, runs: Iterable[Run]) -> None:
+        """These are not begun: behind what is left of their partitions, and behind the other partitions."""
+        for run in runs:
+            left = self._left.get(run.tp)
+            if left is not None and not self._counts(left):
+                self._drop(run.tp)
+                left = None
+            if left is None:
+                if (grant := self._fetcher.fetching(run.tp)) is None:
+                    continue
+                grant.left_over = True
+                left = self._left[run.tp] = _Left(grant, grant.assignments)
+            left.runs.append(run)
+            self._count(left, kept_bytes(run.messages))
+
+    def arrived(self, runs: Iterable[Run]) -> None:
+        """These were fetched: partitions of which nothing was left come first."""
+        before, self._left = self._left, {}
+        behind: list[Run] = []
+        for run in runs:
+            if run.tp in before:
+                behind.append(run)
+            else:
+                self.keep([run])
+        self._left |= before
+        self.keep(behind)
+
+    def runs(self) -> Iterator[Run]:
+        """What is left, by partition. Handle each before asking for the next; `put_back` what is not."""
+        for tp in sorted(self._left, key=lambda tp: self._served.get(tp, 0)):
+            while (left := self._left.get(tp)) is not None:
+                if not self._counts(left):
+                    self._drop(tp)
+                    break
+                run = left.runs.popleft()
+                self._count(left, -kept_bytes(run.messages))
+                if not left.runs:
+                    self._drop(tp)
+                yield run
+
+    def served(self, tp: TopicPartition) -> None:
+        """It has had its turn, which is over."""
+        self._turns += 1
+        self._served[tp] = self._turns
+
+    def put_back(self, run: Run) -> None:
+        """The time is over within that run, of which this is left."""
+        left = self._left.get(run.tp)
+        if left is not None and self._counts(left):
+            left.runs.appendleft(run)
+            self._count(left, kept_bytes(run.messages))
+        else:
+            self.keep([run])
+
+    # -- errors in place of records --------------------------------------------------------------------------------
+
+    @property
+    def errors(self) -> bool:
+        """Whether some are to be met."""
+        return bool(self._ends)
+
+    def end(self, tp: TopicPartition, error: Message) -> None:
+        """The client gave that out, behind what is left of the partition. The first one counts: librdkafka reads on
+        within a damaged batch, and what it says of that names nothing that is there."""
+        if (grant := self._fetcher.fetching(tp)) is not None and not self.ends(tp):
+            self._ends[tp] = _End(grant, grant.assignments, error)
+
+    def ends(self, tp: TopicPartition) -> bool:
+        """Whether an error is to be met there, which nothing may pass."""
+        end = self._ends.get(tp)
+        return end is not None and self._counts(end)
+
+    def ending(self) -> list[TopicPartition]:
+        """Where an error is next: nothing is left before it."""
+        for tp in [tp for tp, end in self._ends.items() if not self._counts(end)]:
+            # It is assigned again, and would meet the error again, if it is still there.
+            del self._ends[tp]
+        return [tp for tp in self._ends if tp not in self._left]
+
+    def take_error(self, tp: TopicPartition) -> Message:
+        """It is met now."""
+        return self._ends.pop(tp).error
+
+    # -- internals -------------------------------------------------------------------------------------------------
+
+    def _counts(self, left: _Left | _End) -> bool:
+        return self._fetcher.goes_on_behind(left.grant, left.assignments)
+
+    def _drop(self, tp: TopicPartition) -> None:
+        left = self._left.pop(tp)
+        if not self._left:
+            self._served.clear()
+        left.grant.left_over = False
+        self.bytes -= left.bytes
+
+    def _count(self, left: _Left, more: int) -> None:
+        left.bytes += more
+        self.bytes += more
+
+
+_LOOK_NS = NANOSECONDS
+"""So long others are held back: a fetch under way may wait half a second for records (`fetch.wait.max.ms`) before the
+next one asks for a partition that has come."""
+_LEAST_INTERVAL_NS = NANOSECONDS
+
+
+class Kept(Protocol):
+    """What was fetched and is not begun."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Of which something is kept."""
+
+
+class HeadOfLine:
+    """Caller: the runner, between turns. `now` is nanoseconds of `clock.now_ns`."""
+
+    def __init__(self, table: GrantTable, kept: Kept) -> None:
+        self._table = table
+        self._kept = kept
+        self._most_bytes = table.ahead_bytes
+        self._until = 0
+        self._looked_at = 0
+        self._record_bytes = 1000
+
+    def room(self, now: int) -> int:
+        """So many records may be taken in, about; 0: the client is not to be asked. Blocks for a round trip to the
+        client's thread where partitions are held back or let on."""
+        kept, looks = self._kept.bytes, self._looks(now)
+        if not looks or kept < self._most_bytes // 2:
+            self.let_on()
+        most = self._most_bytes
+        if kept >= most and looks:
+            self._table.hold_back(self._kept.partitions())
+            most += most // 2
+        return -(-(most - kept) // self._record_bytes) if kept < most else 0
+
+    def took(self, batch: Sequence[Message]) -> None:
+        """These have come: about as large are the next ones."""
+        self._record_bytes = kept_bytes(batch) // len(batch)
+
+    def let_on(self) -> None:
+        """Nobody is held back any more."""
+        if self._table.held_back:
+            self._table.let_on()
+
+    def _looks(self, now: int) -> bool:
+        """Whether somebody may have come who stands behind others."""
+        if self._table.delays:
+            # Twice within the delay: a record that came just after a look is found before its time has come.
+            interval = max(min(self._table.delays.values()) * _NS_PER_MS // 2, _LEAST_INTERVAL_NS)
+            if now - self._looked_at >= interval:
+                self._looked_at, self._until = now, now + _LOOK_NS
+        return now < max(self._until, self._table.came_at + _LOOK_NS)

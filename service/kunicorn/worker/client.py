@@ -1,0 +1,162 @@
+"""The worker's Kafka client: its login, its topics, its statistics.
+
+What this worker's client logs in with, where that changes: the token or password that the supervisor sent last.
+
+What the worker's Kafka client says of itself (librdkafka's STATISTICS.md), as far as it explains a slow consumer.
+
+Which topics the client knows: one that is new to it stalls up to a second when it is assigned.
+
+librdkafka looks for unknown topics among its partitions once a second; asked for, their metadata is there within
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from kunicorn.ipc.messages import Family, Password, Sample, Token
+from kunicorn.observe import catalogue as c
+from kunicorn.observe.catalogue import Declared, Kind
+
+
+class Login:
+    """Written by the control thread, read by the runner and by a thread of librdkafka's: whole objects, replaced."""
+
+    def __init__(self, token: Token | None) -> None:
+        """None where the mechanism is another one."""
+        self._token = token
+        self._password: Password | None = None
+        self._latest: Password | None = None
+        self._producers: tuple[Producer, ...] = ()
+
+    @property
+    def is_bearer(self) -> bool:
+        """Whether clients log in with tokens."""
+        return self._token is not None
+
+    def use(self, *producers: Producer) -> None:
+        """Clients made later than the consumer, in place of those before: they, too, get the password of now.
+        Caller: the runner."""
+        self._producers = producers
+        if self._latest is not None:
+            for producer in producers:
+                producer.set_sasl_credentials(self._latest.username, self._latest.value)
+
+    def renew(self, message: Token | Password) -> None:
+        """Caller: the control thread."""
+        if isinstance(message, Token):
+            self._token = message
+        else:
+            self._password = message
+
+    def apply(self, consumer: Consumer) -> None:
+        """Give the clients a password that has come; it counts from their next login on. Caller: the runner."""
+        if (password := self._password) is not None:
+            self._password, self._latest = None, password
+            for producer in self._producers:
+                producer.set_sasl_credentials(password.username, password.value)
+            consumer.set_sasl_credentials(password.username, password.value)
+
+    def bearer(self, config: str | None) -> tuple[str, float, str, dict[str, str]]:
+        """confluent-kafka's `oauth_cb`, called when the client is made and when 80 % of a token's life are over.
+
+        The supervisor renews earlier than that. Where it could not, the client is told so and asks again after ten
+        seconds (`rd_kafka_oauthbearer_set_token_failure0`).
+        """
+        token = self._token
+        if token is None or token.expires_at <= time.time():
+            raise RuntimeError("the supervisor has sent no OAUTHBEARER token that is still valid")
+        return token.value, token.expires_at, token.principal, token.extensions
+
+
+_MICROSECONDS = 1_000_000
+
+
+class _Window(msgspec.Struct):
+    avg: int = 0
+    cnt: int = 0
+
+
+class _Broker(msgspec.Struct):
+    nodeid: int = -1
+    rxbytes: int = 0
+    req_timeouts: int = 0
+    disconnects: int = 0
+    rtt: _Window = msgspec.field(default_factory=_Window)
+
+
+class _Partition(msgspec.Struct):
+    fetchq_cnt: int = 0
+    fetchq_size: int = 0
+
+
+class _Topic(msgspec.Struct):
+    partitions: dict[str, _Partition] = {}
+
+
+class _Statistics(msgspec.Struct):
+    brokers: dict[str, _Broker] = {}
+    topics: dict[str, _Topic] = {}
+
+
+class ClientStatistics:
+    """The latest of them."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+
+    def take(self, text: str) -> None:
+        """Caller: librdkafka, in the runner's thread as it polls: only kept here, read elsewhere."""
+        self._text = text
+
+    def families(self) -> list[Family]:
+        """Since the client's start; empty before the first statistics. Reads up to megabytes of JSON."""
+        if self._text is None:
+            return []
+        found = msgspec.json.decode(self._text, type=_Statistics)
+        # The bootstrap servers have no node id, and are not asked for anything once the brokers are known.
+        brokers = [broker for broker in found.brokers.values() if broker.nodeid >= 0]
+        partitions = [each for topic in found.topics.values() for each in topic.partitions.values()]
+        return [
+            # Of the last interval: where nothing was answered in it, there is no time to tell.
+            _by_broker(c.CLIENT_RTT, [(b, b.rtt.avg / _MICROSECONDS) for b in brokers if b.rtt.cnt], "max"),
+            _by_broker(c.CLIENT_RECEIVED, [(b, b.rxbytes) for b in brokers]),
+            _by_broker(c.CLIENT_TIMEOUTS, [(b, b.req_timeouts) for b in brokers]),
+            _by_broker(c.CLIENT_DISCONNECTS, [(b, b.disconnects) for b in brokers]),
+            _family(c.CLIENT_QUEUE, [({}, sum(each.fetchq_cnt for each in partitions))]),
+            _family(c.CLIENT_QUEUE_BYTES, [({}, sum(each.fetchq_size for each in partitions))]),
+        ]
+
+
+def _by_broker(declared: Declared, values: list[tuple[_Broker, float]], merge: str = "sum") -> Family:
+    return _family(declared, [({"broker": str(broker.nodeid)}, value) for broker, value in values], merge)
+
+
+def _family(declared: Declared, values: list[tuple[dict[str, str], float]], merge: str = "sum") -> Family:
+    name = declared.name + ("_total" if declared.kind is Kind.COUNTER else "")
+    samples = [Sample(name, labels, value) for labels, value in values]
+    return Family(declared.name, declared.kind.value, declared.meaning, samples, merge)
+
+
+class KnownTopics:
+    """Caller: the runner, or who comes before it: the client lets one thread in at a time."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._known: set[str] = set()
+
+    def learn(self, topics: Iterable[str], seconds: float) -> None:
+        """Ask for those not asked for before; blocks up to `seconds`. A failure is none: fetching starts later."""
+        deadline = time.monotonic() + seconds
+        for topic in topics:
+            left = deadline - time.monotonic()
+            if topic in self._known or left <= 0:
+                continue
+            self._known.add(topic)
+            with contextlib.suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=left)

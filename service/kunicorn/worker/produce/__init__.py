@@ -1,0 +1,1 @@
+"""Outputs of handlers on their way to the brokers: collected, sent, committed."""

@@ -1,0 +1,298 @@
+"""Exactly once: a shipment's outputs and its offsets are committed in one Kafka transaction (KIP-98, KIP-447).
+
+Nothing is open at the brokers while the handler works: outputs are sent when the shipment is complete, its transaction
+lives for milliseconds. One that is aborted is sent again from memory; the handler is not asked again.
+1. The supervisor is asked, right before, as whom to commit: offsets under a generation that is over are refused.
+2. What was lost to another member meanwhile is left out: checked after that answer, which the supervisor sends behind
+   the order to stop what is lost.
+3. Several producers take turns, each in a thread of its own: while one waits for the brokers to commit, the next one
+   produces. Nothing overtakes (`steps.BEHIND`). And the brokers accept nothing more from a producer before its last
+   transaction's markers are written; the client would wait 20 ms to ask again (CONCURRENT_TRANSACTIONS).
+4. A fatal error ends the worker. Its successor has the same transactional ids and ends what was left open before it
+   gets partitions; where they begin, the broker says.
+
+As whom offsets are committed in a transaction: asked of the supervisor, told to the brokers (KIP-447).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, FromWorker
+from kunicorn.worker.produce.outbox import (
+    ENDS,
+    OPEN,
+    STEPS,
+    Entry,
+    Outbox,
+    Result,
+    Settles,
+    Shipment,
+    Step,
+    Succession,
+    Turn,
+    result_of,
+)
+from kunicorn.worker.produce.sender import Fenced, Parcel, Tally, backoff, parcels_of, put, reached, refusal
+
+
+def group_metadata(group: str, identity: CommitAs) -> bytes:
+    """The member as librdkafka passes it about (`rd_kafka_consumer_group_metadata_write`): no consumer of ours has
+    joined, so that its own would name nobody."""
+    instance = b"\1" if identity.instance_id is None else b"\0" + identity.instance_id.encode() + b"\0"
+    generation = identity.generation.to_bytes(4, "little", signed=True)
+    return b"CGMDv2:" + generation + group.encode() + b"\0" + identity.member_id.encode() + b"\0" + instance
+
+
+class Identities:
+    """Questions to the supervisor, and its answers, by number; each of a worker's transactions has its own.
+
+    From its question until `over` a transaction has a window, for which the supervisor lets JoinGroup wait a while.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._last = 0
+        self._answers: dict[int, CommitAs | None] = {}
+        """Of each open window; None until it is there."""
+
+    def ask(self, tell: Callable[[FromWorker], None]) -> int:
+        """Open a window; its number. Caller: a sender's thread."""
+        with self._changed:
+            self._last = number = self._last + 1
+            self._answers[number] = None
+        tell(CommitWanted(number))
+        return number
+
+    def given(self, answer: CommitAs) -> None:
+        """Caller: the control thread."""
+        with self._changed:
+            if answer.number in self._answers:
+                self._answers[answer.number] = answer
+                self._changed.notify_all()
+
+    def wait(self, number: int, seconds: float) -> CommitAs | None:
+        """The answer to that question; None if there is none for so long. Caller: the sender's thread that asked."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers[number] is not None, seconds)
+            return self._answers[number]
+
+    def over(self, number: int, tell: Callable[[FromWorker], None]) -> None:
+        """Close the window: its transaction is committed or aborted. Likewise."""
+        with self._changed:
+            del self._answers[number]
+        tell(CommitOver(number))
+
+
+log = logging.getLogger("kunicorn.worker")
+
+_CALL_SECONDS = 5.0
+"""How long one call of the client may take; it is repeated until it has an end."""
+_WAIT_SECONDS = 0.5
+"""Likewise for what others have to do first."""
+_REMEDIES = {
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "; raise the brokers' offset.metadata.max.bytes to 750 or more (the default "
+    "is 4096): what is done beyond an offset is committed with it; or unset handler.ordering and handler.concurrency",
+}
+_AGAIN_SECONDS = 0.02
+"""A call that ran into another one's end says so at once."""
+
+
+class Table(Settles, Protocol):
+    """Besides: where its partitions are to be committed."""
+
+    def places(self, shipment: Shipment, live: Sequence[Entry]) -> list[TopicPartition]:
+        """Of the partitions of `live`, how far they are once these of the shipment, and all before it, are delivered.
+        Caller: a sender's thread."""
+
+
+class Shared(NamedTuple):
+    """What the transactions of one worker have in common."""
+
+    group: str
+    outbox: Outbox
+    table: Table
+    tally: Tally
+    identities: Identities
+    succession: Succession
+    tell: Callable[[FromWorker], None]
+    """Sends to the supervisor."""
+    longest: float
+    """Seconds that a transaction may be open while it waits for the one before: the brokers end it at some time."""
+
+
+class Transactions:
+    """A `Carrier` by one producer. Caller: its sender's thread."""
+
+    def __init__(self, producer: Producer, shared: Shared) -> None:
+        self._producer = producer
+        self._shared = shared
+        self._number = 0
+        """Of the window at the supervisor; 0: none is open."""
+        self._identity: CommitAs | None = None
+        self._shipment = Shipment([])
+        self._live: Sequence[Entry] = ()
+        self._failed: list[tuple[Parcel, KafkaError]] = []
+        self._rewound: set[int] = set()
+        self._began_at = self._opened_at = 0.0
+        self._why = ""
+        self._steps: Mapping[Step, Callable[[], Result]] = {
+            Step.ASK: self._ask,
+            Step.BEGIN: self._begin,
+            Step.PRODUCE: self._produce,
+            Step.FLUSH: self._flush,
+            Step.OFFSETS: self._send_offsets,
+            Step.COMMIT: self._commit,
+            Step.ABORT: self._abort,
+            Step.REST: lambda: Result.OK,
+            Step.EMPTY: lambda: Result.OK,
+        }
+
+    def deliver(self, shipment: Shipment) -> None:
+        """See `Carrier`."""
+        step = self.start(shipment)
+        while step not in ENDS:
+            step = self.advance(step)
+        self.end(step)
+
+    def start(self, shipment: Shipment) -> Step:
+        """Take it on; the first step."""
+        self._shipment, self._rewound = shipment, set()
+        self._began_at = time.monotonic()
+        return Step.ASK
+
+    def advance(self, step: Step) -> Step:
+        """Try that step, for seconds at most; the one that follows."""
+        result = self._attempt(step)
+        if step is Step.ABORT and result is Result.OK:
+            log.warning(f"a transaction of {len(self._live)} entries was aborted, it is sent again: {self._why}")
+            time.sleep(backoff(self._shipment.aborts))
+        return STEPS[step, result]
+
+    def end(self, step: Step) -> None:
+        """Tell whom it concerns how it has ended. Raises `Fenced`."""
+        self._close_window()
+        if step is Step.FENCED:
+            raise Fenced(
+                f"its producer is of no use any more, a successor takes over: {self._why}. Fenced again and again: "
+                f"another member has the same producing.transactional_id_prefix; make it unique"
+            )
+        tally, table = self._shared.tally, self._shared.table
+        if self._live:
+            tally.committed(time.monotonic() - self._began_at)
+            tally.delivered(self._live)
+        table.settle(reached(self._live))
+        if self._rewound:
+            table.rewind(self._rewound)
+        self._shared.succession.delivered(self._shipment)
+
+    def serve(self) -> None:
+        """See `Carrier`: keep the client's login fresh."""
+        self._producer.poll(0)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, step: Step) -> Result:
+        succession = self._shared.succession
+        turn = succession.wait(self._shipment, step, _WAIT_SECONDS)
+        if turn is not Turn.OURS:
+            return self._held_up(step, turn)
+        try:
+            result = self._steps[step]()
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            remedy = _REMEDIES.get(error.code(), "")
+            self._why = self._shared.outbox.trouble = f"{step.value}: {error.name()}: {error.str()}{remedy}"
+            if (result := result_of(error)) is Result.AGAIN:
+                time.sleep(_AGAIN_SECONDS)
+        if result is Result.OK:
+            succession.passed(self._shipment, step)
+        return result
+
+    def _held_up(self, step: Step, turn: Turn) -> Result:
+        self._producer.poll(0)
+        if turn is Turn.BROKEN:
+            self._why = "the one before it was aborted"
+            return Result.ABORTABLE
+        if step in OPEN and time.monotonic() - self._opened_at > self._shared.longest:
+            self._why = "the one before it takes too long"
+            return Result.ABORTABLE
+        return Result.AGAIN
+
+    def _ask(self) -> Result:
+        shared = self._shared
+        shared.succession.begin(self._shipment)
+        self._live = shared.outbox.live(self._shipment)
+        if not self._live:
+            return Result.EMPTY
+        self._number = self._number or shared.identities.ask(shared.tell)
+        self._identity = shared.identities.wait(self._number, _WAIT_SECONDS)
+        if self._identity is None:
+            shared.outbox.trouble = "the member may not commit: its group rebalances, or no coordinator answers"
+            return Result.AGAIN
+        self._live = shared.outbox.live(self._shipment)
+        return Result.OK if self._live else Result.EMPTY
+
+    def _begin(self) -> Result:
+        self._failed = []
+        self._producer.begin_transaction()
+        return Result.OK
+
+    def _produce(self) -> Result:
+        self._opened_at = time.monotonic()
+        put(self._producer, parcels_of(self._live), self._note)
+        return Result.ABORTABLE if self._refuse() else Result.OK
+
+    def _flush(self) -> Result:
+        if self._producer.flush(_CALL_SECONDS):
+            return Result.AGAIN
+        return Result.ABORTABLE if self._refuse() or self._failed else Result.OK
+
+    def _send_offsets(self) -> Result:
+        shared = self._shared
+        if len(shared.outbox.live(self._shipment)) < len(self._live):
+            self._why = "some of its partitions were given up meanwhile"
+            return Result.ABORTABLE
+        assert self._identity is not None
+        offsets = shared.table.places(self._shipment, self._live)
+        metadata = group_metadata(shared.group, self._identity)
+        self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
+        return Result.OK
+
+    def _commit(self) -> Result:
+        self._producer.commit_transaction(_CALL_SECONDS)
+        return Result.OK
+
+    def _abort(self) -> Result:
+        self._producer.abort_transaction(_CALL_SECONDS)
+        self._refuse()
+        self._close_window()
+        self._shared.tally.aborted()
+        # Behind the last refusal: who begins anew from here on does so without what is refused.
+        self._shared.succession.aborted(self._shipment)
+        return Result.OK
+
+    def _note(self, parcel: Parcel, error: KafkaError) -> None:
+        self._failed.append((parcel, error))
+
+    def _refuse(self) -> bool:
+        """Whether some output will never be taken: its record is left out of the next transaction."""
+        refused = False
+        for (entry, output), error in self._failed:
+            self._why = f"an output was not delivered: {error.name()}: {error.str()}"
+            if (why := refusal(entry, output, error)) is not None:
+                self._shared.outbox.refuse(entry, why)
+                self._rewound.add(entry.origin.number)
+                self._why, refused = str(why), True
+        return refused
+
+    def _close_window(self) -> None:
+        if self._number:
+            self._shared.identities.over(self._number, self._shared.tell)
+            self._number = 0

@@ -1,0 +1,83 @@
+"""The client credentials grant against endpoints that answer well, badly and not at all."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from kunicorn.clients.oauth.fetch import TokenError, ask_endpoint
+from kunicorn.ipc.messages import FetchToken
+
+
+@contextmanager
+def endpoint(status: int, body: bytes) -> Iterator[str]:
+    """Answers every POST so, on a free port."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+
+
+def request(url: str) -> FetchToken:
+    return FetchToken(url, "orders", "hunter2", None, None, {"pool": "p"}, [], 5.0)
+
+
+def jwt(**claims: object) -> str:
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{body}.sig"
+
+
+def test_a_tokens_life_is_what_the_endpoint_says_and_its_principal_the_subject() -> None:
+    value = jwt(sub="alice", exp=1)
+    with endpoint(200, json.dumps({"access_token": value, "expires_in": "300"}).encode()) as url:
+        token = ask_endpoint(request(url))
+    assert (token.value, token.principal, token.extensions) == (value, "alice", {"pool": "p"})
+    assert token.expires_at == pytest.approx(time.time() + 300, abs=10)
+
+
+def test_without_expires_in_the_claim_counts_and_an_opaque_token_is_the_clients() -> None:
+    with endpoint(200, json.dumps({"access_token": jwt(exp=4e9)}).encode()) as url:
+        token = ask_endpoint(request(url))
+    assert (token.expires_at, token.principal) == (4e9, "orders")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "complaint"),
+    [
+        (401, b'{"error":"invalid_client"}', r"answered 401 .*invalid_client.*sasl_oauthbearer_client_secret"),
+        (200, b"<html>", "answered no JSON; check kafka.sasl_oauthbearer_token_endpoint_url"),
+        (200, b"[]", "answered no JSON object"),
+        (200, b"{}", "without an access_token"),
+        (200, b'{"access_token": "opaque"}', "does not say when the token expires"),
+        (302, b"", "answered 302"),
+    ],
+)
+def test_what_is_no_token_is_told_with_the_setting(status: int, body: bytes, complaint: str) -> None:
+    with endpoint(status, body) as url, pytest.raises(TokenError, match=complaint) as refused:
+        ask_endpoint(request(url))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_endpoint_that_is_not_there_is_told_with_the_setting() -> None:
+    with pytest.raises(TokenError, match=r"does not answer: .*refused.*token_endpoint_url"):
+        ask_endpoint(request("http://127.0.0.1:1/token"))

@@ -1,0 +1,197 @@
+"""The commands as people call them: processes of their own, judged by what they print and how they exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from kunicorn import __version__
+from kunicorn.commands.cli import app
+from tests.unit.settings.files import LEAST
+
+
+def kunicorn(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`kunicorn` with these arguments, and without this machine's settings."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KUNICORN_")}
+    return subprocess.run(
+        [sys.executable, "-m", "kunicorn", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        timeout=60,
+        env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_the_version_is_said() -> None:
+    done = kunicorn("--version")
+    assert (done.returncode, done.stdout) == (0, f"kunicorn {__version__}\n")
+
+
+def test_saying_the_version_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from kunicorn.commands import cli\n"
+        "heavy = {'aiohttp', 'confluent_kafka', 'kio', 'pydantic', 'rich', 'uvloop', 'prometheus_client'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout == "[]\n"
+
+
+def test_help_shows_commands_examples_and_exit_codes() -> None:
+    text = kunicorn("--help").stdout
+    for words in ("run ", "check ", "demo ", "kunicorn check --config config.toml", "3 the handler cannot be loaded"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "check",
+        "status",
+        "lag",
+        "offsets show",
+        "offsets reset",
+        "pause",
+        "resume",
+        "seek",
+        "replay-one",
+        "config show",
+        "leave",
+        "completion",
+        "demo",
+    ],
+)
+def test_every_command_has_help_without_loading_a_file(command: str, tmp_path: Path) -> None:
+    done = kunicorn(*command.split(), "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 8
+
+
+def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+NO_RESULT_FOR_A_PROGRAM = {
+    "run": "the service; its log is JSON by [log] format",
+    "completion": "a script for a shell",
+    "config schema": "JSON as it is",
+    "pipeline manifest": "a command, or YAML",
+}
+
+
+def test_every_command_speaks_to_programs() -> None:
+    silent = {
+        name
+        for name, command in commands(typer.main.get_command(app))
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert silent == NO_RESULT_FOR_A_PROGRAM.keys()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_printed_for_each_shell(shell: str) -> None:
+    done = kunicorn("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_KUNICORN_COMPLETE" in done.stdout
+
+
+def test_a_shell_that_asks_what_may_follow_is_told_without_any_file(tmp_path: Path) -> None:
+    asked = {"_KUNICORN_COMPLETE": "complete_bash", "COMP_WORDS": "kunicorn offsets re", "COMP_CWORD": "2"}
+    environ = {**os.environ, **asked, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "kunicorn"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["reset"])
+
+
+def test_the_settings_in_force_are_shown_with_their_origin_and_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST + "[http]\ntoken = 'correct-horse-battery'\n")
+    done = kunicorn("config", "show", "--config", path)
+    assert done.returncode == 0
+    assert f'id = "orders"  # {path}' in done.stdout
+    told = kunicorn("config", "show", "--config", path, "--json")
+    assert json.loads(told.stdout)["workers"]["max_crashes"] == 2
+    assert "battery" not in done.stdout + told.stdout
+    schema = json.loads(kunicorn("config", "schema", cwd=tmp_path).stdout)
+    assert schema["properties"].keys() >= {"kafka", "group", "handler"}
+
+
+def test_a_service_that_does_not_run_is_told_with_exit_code_2(tmp_path: Path) -> None:
+    done = kunicorn("status", "--url", "http://127.0.0.1:1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kunicorn: no service answers at http://127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--to-earliest", "--to-latest"]])
+def test_a_reset_that_does_not_say_where_to_is_refused_before_any_broker_is_asked(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST)
+    done = kunicorn("offsets", "reset", "--config", path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("kunicorn: say exactly one of --to-earliest, --to-latest,")
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_missing_file_is_a_plain_message_and_exit_code_2(command: str, tmp_path: Path) -> None:
+    done = kunicorn(command, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kunicorn: there is no file config.toml: name the settings' file with --config")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_wrong_settings_are_listed_on_standard_error(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST + "mod = 'batch'\n[http]\nport = -1\n")
+    done = kunicorn(command, "--config", path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"kunicorn: {path}: 2 problems in the settings",
+        '  handler.mod = "batch": unknown setting; did you mean mode?',
+        "  http.port = -1: too small; the least is 0",
+    ]
+
+
+def test_an_unknown_command_is_refused_with_the_one_that_was_meant() -> None:
+    done = kunicorn("rnu")
+    assert done.returncode == 2
+    assert "run" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["0", "soon", "nan"])
+def test_the_demo_refuses_a_time_that_is_none(seconds: str) -> None:
+    done = kunicorn("demo", "--seconds", seconds)
+    assert done.returncode == 2
+    assert "--seconds" in done.stderr
+
+
+def test_an_interpreter_that_may_not_be_executed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(LEAST)
+    (python := tmp_path / "python").touch(mode=0o644)
+    program = (
+        f"import sys; sys.executable = {str(python)!r}\n"
+        f"sys.argv = ['kunicorn', 'run', '--config', {str(tmp_path / 'config.toml')!r}]\n"
+        "from kunicorn.commands.cli import main; main()"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert f"no process can be started with {python}: Permission denied" in done.stderr

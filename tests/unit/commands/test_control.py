@@ -1,0 +1,149 @@
+"""The commands' side of `/actions/`, beside a real server; and what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from pydantic import SecretStr
+
+from kunicorn.commands.control import RunningService, lines
+from kunicorn.errors import ConfigError
+from kunicorn.observe import requests
+from kunicorn.observe.requests import Goal
+from kunicorn.settings import HttpSettings, Settings
+from tests.unit.observe.serving import TOKEN, Service, serving
+
+
+def settings(**http: object) -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g", "topics": ["orders"]},
+            "handler": {"entrypoint": "shop:handle"},
+            "http": http,
+        }
+    )
+
+
+async def test_a_seek_is_asked_for_and_its_plan_told() -> None:
+    service = Service()
+    async with serving(service, token=SecretStr(TOKEN)) as server:
+        running = RunningService(f"http://127.0.0.1:{server.port}", TOKEN, 10)
+        body = {"partitions": ["orders:1"], "to_offset": 5, "execute": True}
+        answer = await asyncio.to_thread(running.ask, "seek", body)
+    assert service.done == [("seek", (["orders:1"], Goal(offset=5), True))]
+    head, row = lines(answer["partitions"])
+    assert head.split() == [
+        "partition",
+        "committed",
+        "position",
+        "then",
+        "records",
+        "log",
+        "start",
+        "log",
+        "end",
+        "note",
+    ]
+    assert row.split() == ["orders-1", "8", "10", "5", "5", "again", "0", "20"]
+
+
+async def test_who_asked_is_in_the_services_log(capfd: pytest.CaptureFixture[str]) -> None:
+    async with serving(Service(), token=SecretStr(TOKEN)) as server:
+        running = RunningService(f"http://127.0.0.1:{server.port}", TOKEN, 10)
+        await asyncio.to_thread(running.ask, "seek", {"partitions": ["orders:1"], "to": "latest"})
+    logged = capfd.readouterr().err
+    assert "seek was asked for over HTTP by 127.0.0.1 (" in logged
+    assert "orders-1: 10 → 5" in logged
+
+
+@pytest.mark.parametrize(
+    "body", [{"partitions": ["orders:1"]}, {"to": "latest"}, {"partitions": ["a"], "to": "latest", "to_offset": 1}]
+)
+async def test_a_seek_that_says_nothing_or_too_much_is_refused(body: dict[str, object]) -> None:
+    service = Service()
+    async with serving(service, token=SecretStr(TOKEN)) as server:
+        running = RunningService(f"http://127.0.0.1:{server.port}", TOKEN, 10)
+        with pytest.raises(ConfigError, match="a seek names partitions, and one of"):
+            await asyncio.to_thread(running.ask, "seek", body)
+    assert service.done == []
+
+
+async def test_a_wrong_token_a_refusal_and_a_silent_port_are_told_apart() -> None:
+    async with serving(Service(), token=SecretStr(TOKEN)) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with pytest.raises(ConfigError, match="send the token"):
+            await asyncio.to_thread(RunningService(url, f"{TOKEN}x", 10).ask, "drain", {})
+        refused = await asyncio.to_thread(RunningService(url, TOKEN, 10).ask, "recycle", {"worker": 9})
+        assert (refused["ok"], refused["said"]) == (False, "there is no worker 9")
+    with pytest.raises(ConfigError, match="no service answers"):
+        await asyncio.to_thread(RunningService(url, TOKEN, 10).ask, "drain", {})
+
+
+def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    named = RunningService.of(settings(), "http://pod:9400/", file)
+    assert (named.url, named.token) == ("http://pod:9400", TOKEN)
+    own = RunningService.of(settings(port=9401, token=TOKEN), None, None)
+    assert (own.url, own.token) == ("http://127.0.0.1:9401", TOKEN)
+    assert TOKEN not in repr(named)
+    with pytest.raises(ConfigError, match=r"http\.token or http\.token_file"):
+        RunningService.of(settings(), "http://pod:9400", None)
+    with pytest.raises(ConfigError, match="--token-file"):
+        RunningService.of(settings(), None, tmp_path / "nowhere")
+    assert not HttpSettings().acts
+
+
+async def test_on_its_own_machine_the_services_user_needs_no_token(capfd: pytest.CaptureFixture[str]) -> None:
+    service = Service()
+    async with serving(service) as server:
+        running = RunningService.of(settings(port=server.port), None, None)
+        answer = await asyncio.to_thread(running.ask, "resume", {"partitions": ["orders:1"]})
+        assert (answer["ok"], answer["said"]) == (True, "resume is done")
+        refused = await asyncio.to_thread(running.ask, "recycle", {"worker": 9})
+        assert (refused["ok"], refused["said"]) == (False, "there is no worker 9")
+        with pytest.raises(ConfigError, match="no such action"):
+            await asyncio.to_thread(running.ask, "explode", {})
+    assert service.done == [("resume", ["orders:1"])]
+    assert "resume was asked for over HTTP by this machine (" in capfd.readouterr().err
+
+
+async def test_another_users_orders_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    async with serving(service) as server:
+        monkeypatch.setattr(requests, "may_deal_with_us", lambda sock: False)
+        running = RunningService.of(settings(port=server.port), None, None)
+        with pytest.raises(ConfigError, match="no service of this user"):
+            await asyncio.to_thread(running.ask, "drain", {})
+    assert service.done == []
+
+
+def test_whose_process_is_at_the_other_end_is_asked_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert requests.may_deal_with_us(ours)
+        monkeypatch.setattr(requests, "_UCRED", mock.Mock(size=12, unpack=lambda _: (1, 4711, 4711)))
+        assert not requests.may_deal_with_us(ours)
+
+
+def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = os.getpid()
+    with requests.listen(port) as listening:
+        listening.listen()
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        monkeypatch.setattr(requests, "may_deal_with_us", lambda sock: False)
+        with pytest.raises(PermissionError, match="another user"):
+            requests.connect(port, 10)
+
+
+def test_where_nobody_runs_or_the_port_is_any_it_is_told_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="answers on this machine"):
+        RunningService.of(settings(port=1), None, None).ask("drain", {})
+    with pytest.raises(ConfigError, match=r"http\.port = 0 takes any port"):
+        RunningService.of(settings(port=0), None, None)

@@ -1,0 +1,58 @@
+"""Which letters are meant, and what a replay remembers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.commands.dlq_topic import Replayed, Selection
+from kunicorn.handler.dead_letters import Cause, Told
+
+NOW = 1_700_000_000_000
+TOLD = Told("orders", 3, 7, "shop", Cause("shop.errors.Permanent", "no", "", 1), NOW, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("selection", "taken"),
+    [
+        (Selection(), True),
+        (Selection(since_ms=NOW, until_ms=NOW + 1), True),
+        (Selection(since_ms=NOW + 1), False),
+        (Selection(until_ms=NOW), False),
+        (Selection(error="Permanent", topic="orders", key=b"k"), True),
+        (Selection(error="shop.errors.Permanent"), True),
+        (Selection(error="ValueError"), False),
+        (Selection(topic="refunds"), False),
+        (Selection(key=b"other"), False),
+    ],
+)
+def test_a_letter_is_meant_that_passes_every_filter(selection: Selection, taken: bool) -> None:
+    assert selection.takes(TOLD, b"k") is taken
+
+
+@given(
+    letters=st.sets(st.integers(0, 60)),
+    first=st.sets(st.integers(0, 60)),
+    second=st.sets(st.integers(0, 60)),
+)
+def test_what_two_replays_delivered_is_remembered_and_nothing_else(
+    letters: set[int], first: set[int], second: set[int]
+) -> None:
+    remembered = Replayed()
+    for chosen in (first & letters, second & letters):
+        for offset in chosen:
+            remembered.add(offset)
+        remembered.settle(letters, 61)
+        remembered = Replayed(remembered.upto, remembered.metadata())
+    assert {offset for offset in letters if offset in remembered} == (first | second) & letters
+
+
+def test_metadata_of_others_counts_as_none_and_ours_fits_into_a_commit() -> None:
+    assert 7 not in Replayed(5, "somebody's own words")
+    scattered = Replayed()
+    for offset in range(1, 9_000, 2):
+        scattered.add(offset)
+    scattered.settle(range(9_000), 9_000)
+    assert len(scattered.metadata()) <= 4_000
+    assert 1 in Replayed(scattered.upto, scattered.metadata())

@@ -1,0 +1,71 @@
+"""What a reset would do, before it is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from kunicorn.commands.group_lag import Standing
+from kunicorn.commands.offsets import (
+    FromFile,
+    ShiftBy,
+    Target,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    lines,
+    planned,
+)
+from kunicorn.errors import ConfigError
+from kunicorn.positions import TopicPartition
+
+TP = TopicPartition("orders", 0)
+
+
+def standing(committed: int | None = 50, first: int | None = 10, end: int | None = 100) -> Standing:
+    return Standing(TP, committed, first, end)
+
+
+@pytest.mark.parametrize(
+    ("target", "then", "effect"),
+    [
+        (ToEarliest(), 10, "40 again"),
+        (ToLatest(), 100, "50 skipped"),
+        (ToDatetime(0), 70, "20 skipped"),
+        (ShiftBy(-20), 30, "20 again"),
+        (ToOffset(50), 50, "stays"),
+        (FromFile({TP: 51}), 51, "1 skipped"),
+    ],
+)
+def test_each_target_says_where_a_partition_ends_up_and_what_that_costs(target: Target, then: int, effect: str) -> None:
+    (move,) = planned(target, [standing()], {TP: 70})
+    assert (move.then, move.effect, move.note) == (then, effect, "")
+
+
+@pytest.mark.parametrize(("target", "then"), [(ShiftBy(-1000), 10), (ShiftBy(1000), 100), (ToOffset(101), 100)])
+def test_an_offset_outside_of_the_log_is_kept_within_it_and_said_to_be(target: Target, then: int) -> None:
+    (move,) = planned(target, [standing()], {})
+    assert move.then == then
+    assert "is not in the log (10 to 100)" in move.note
+
+
+def test_a_partition_that_was_never_committed_can_be_put_somewhere_but_not_shifted() -> None:
+    (move,) = planned(ToEarliest(), [standing(committed=None)], {})
+    assert (move.now, move.then, move.effect) == (None, 10, "")
+    with pytest.raises(ConfigError, match="orders-0 has no committed offset to shift; use --to-earliest"):
+        planned(ShiftBy(1), [standing(committed=None)], {})
+
+
+def test_a_partition_whose_log_is_not_known_stops_the_whole_plan() -> None:
+    with pytest.raises(ConfigError, match="orders-0: its leader does not answer; leave it out with --topic"):
+        planned(ToOffset(3), [standing(end=None)], {})
+
+
+def test_partitions_that_a_file_leaves_out_stay() -> None:
+    assert planned(FromFile({TopicPartition("orders", 1): 5}), [standing()], {}) == []
+
+
+def test_the_sum_of_a_plan_is_said() -> None:
+    shown = list(lines(planned(ToEarliest(), [standing(), standing(committed=None)], {})))
+    assert shown[0].split() == ["partition", "committed", "then", "records", "note"]
+    assert shown[-1] == "2 partitions: 40 offsets would be handled again, 0 never"

@@ -1,0 +1,124 @@
+"""One record through the handler at a desk; the record's fetching has tests beside a real broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.commands import replay_one
+from kunicorn.errors import HandlerLoadError
+from kunicorn.settings import Settings
+from kunicorn.text import as_json_text
+
+HANDLERS = """
+import json
+from kunicorn import DeadLetter
+
+SAID = []
+
+def handle(record):
+    order = json.loads(record.value)
+    if order["total"] < 0:
+        raise DeadLetter("a negative total")
+    print("taken", order["total"])
+
+handle.setup = lambda options: SAID.append(options)
+handle.teardown = lambda: SAID.append("over")
+
+async def handle_later(record):
+    handle(record)
+
+def handle_batch(batch):
+    for record in batch:
+        handle(record)
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "desk_shop.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "desk_shop", raising=False)
+
+
+def settings(**handler: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g", "topics": ["orders"]},
+            "handler": {"entrypoint": "desk_shop:handle", **handler},
+            "dead_letters": {"topic": "dead"},
+        }
+    )
+
+
+def message(value: bytes | None) -> Message:
+    return Message(topic="orders", partition=3, offset=7, value=value, key=b"k", timestamp=(1, 1_700_000_000_000))
+
+
+def told(value: bytes | None, **handler: Any) -> tuple[replay_one.Replayed, str]:
+    own = settings(**handler)
+    replayed = replay_one.replay(own, message(value))
+    return replayed, "\n".join(replay_one.lines(replayed, own))
+
+
+@pytest.mark.parametrize("more", [{}, {"entrypoint": "desk_shop:handle_later"}])
+def test_what_was_handled_is_told_with_its_record(more: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    replayed, text = told(b'{"total": 3}', **more)
+    assert replayed.handled.outcome == "done"
+    assert "record    orders-3@7, 2023-11-14T22:13:20.000Z" in text
+    assert "outcome   done after " in text
+    assert text.endswith("nothing was committed or sent")
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "taken 3\n"), "standard output is the answer's"
+
+
+def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> None:
+    replayed, text = told(b"nonsense", max_attempts=5)
+    assert isinstance(replayed.error, json.JSONDecodeError)
+    assert replayed.handled.attempts == 1
+    assert "desk_shop.py" in text
+    assert "kunicorn/testing" not in text
+    assert "try it 5 times" in text
+    assert "its partition would halt before it: JSONDecodeError" in text
+    told_json = json.loads(as_json_text(replay_one.as_json(replayed)))
+    assert (told_json["outcome"], told_json["value"], told_json["offset"]) == ("halted", "nonsense", 7)
+
+
+def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
+    replayed, text = told(b'{"total": -1}')
+    assert replayed.error is None
+    assert "letter    would go to dead: kunicorn.DeadLetter: a negative total" in text
+    _, text = told(b"nonsense", on_failure="dead_letter")
+    assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
+
+
+def test_a_batch_handler_gets_a_batch_of_one_and_setup_and_teardown_run() -> None:
+    replayed, _ = told(b'{"total": 3}', entrypoint="desk_shop:handle_batch", mode="batch")
+    assert replayed.handled.outcome == "done"
+    told(b'{"total": 3}', options={"currency": "EUR"})
+    assert sys.modules["desk_shop"].SAID == [{"currency": "EUR"}, "over"]
+
+
+def test_the_debugger_stands_where_the_handler_raised_before_its_teardown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("import sys\np sys.modules['desk_shop'].SAID\nwhere\nq\n"))
+    replayed = replay_one.replay(settings(handler_timeout_ms=1000), message(b"nonsense"), debug=True)
+    said = capsys.readouterr().out
+    assert "desk_shop.py(8)handle()" in said.replace("\n->", "")
+    assert "[{}]" in said, "set up, and not torn down yet"
+    assert replayed.error is not None
+    assert sys.modules["desk_shop"].SAID == [{}, "over"]
+
+
+def test_a_handler_that_cannot_be_loaded_is_told_as_the_service_would() -> None:
+    with pytest.raises(HandlerLoadError, match="has no 'handel'"):
+        told(b"", entrypoint="desk_shop:handel")

@@ -1,0 +1,121 @@
+"""`kunicorn status` on a screen, from what a service answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import orjson
+import pytest
+
+from kunicorn.commands.status import address, ask, lines, say_status
+from kunicorn.errors import ConfigError
+from kunicorn.observe.status import Status
+from kunicorn.settings import HttpSettings, Settings
+from tests.unit.observe.snapshots import assigned, partition, status, worker
+
+
+def answer(snapshot: Status) -> Any:
+    return json.loads(orjson.dumps(snapshot))
+
+
+def screen(snapshot: Status, before: Status | None = None) -> str:
+    return "\n".join(lines(answer(snapshot), answer(before) if before is not None else None))
+
+
+def test_the_member_its_workers_and_its_lag_are_shown() -> None:
+    shown = screen(status())
+    assert "kunicorn 1.2.3, pid 1, up 1m40s" in shown
+    assert "group    shop: stable, generation 7, member m-1, last heartbeat 0.4s ago" in shown
+    assert "2 rebalances, the last 20s ago: a member joined, completed in 1.0s" in shown
+    assert "lag      20 records, the oldest 1.5s old" in shown
+    assert "2 partitions: 2 running" in shown
+
+
+def test_a_partition_that_does_not_run_is_shown_with_its_reason() -> None:
+    halted = partition(4, state="halted", reason="ValueError at offset 90")
+    shown = screen(status(partitions=(partition(0), halted)))
+    assert "orders-4   halted  5.0s        90   10  ValueError at offset 90" in shown
+    assert "orders-0" not in shown
+
+
+def test_of_a_reason_with_a_traceback_the_screen_has_its_first_line() -> None:
+    halted = partition(4, state="halted", reason="KeyError: 'idd'\nTraceback (most recent call last):\n  File")
+    shown = screen(status(partitions=(halted,)))
+    assert "KeyError: 'idd'" in shown
+    assert "Traceback" not in shown
+
+
+def test_rates_come_from_two_looks_and_not_across_a_restart() -> None:
+    before = status(uptime=100.0, workers=(worker(handled=500),))
+    assert "150.0" in screen(status(uptime=102.0, workers=(worker(handled=800),)), before)
+    assert "150.0" not in screen(status(pid=2, uptime=102.0, workers=(worker(handled=800),)), before)
+
+
+def test_without_a_group_the_progress_of_the_replay_is_shown() -> None:
+    assert "assign   0 of 2 partitions are finished" in screen(assigned())
+
+
+def test_a_problem_is_shown_and_cannot_drive_the_terminal() -> None:
+    assert "PROBLEM  no broker \\x1b[31m" in screen(status(problem="no broker \x1b[31m"))
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """Another service, which answers 404 at /status and something else below /other."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path.startswith("/other") else 404)
+            self.end_headers()
+            self.wfile.write(b'{"fine": true}')
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_whoever_is_not_the_service_is_named_with_what_to_do(stranger: str) -> None:
+    with pytest.raises(ConfigError, match="answers 404: another service"):
+        ask(stranger)
+    with pytest.raises(ConfigError, match="is not kunicorn's; correct --url"):
+        ask(f"{stranger}/other")
+    with pytest.raises(ConfigError, match=r"no service answers at http://127\.0\.0\.1:1"):
+        say_status("http://127.0.0.1:1", print, every=None, as_json=False)
+    with pytest.raises(ConfigError, match="is no address of a service"):
+        ask("file:///etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("http", "url"),
+    [
+        (HttpSettings(), "http://127.0.0.1:9400"),
+        (HttpSettings(host="10.0.0.7", port=80), "http://10.0.0.7:80"),
+        (HttpSettings(host="::1"), "http://[::1]:9400"),
+    ],
+)
+def test_the_address_is_that_of_the_settings(http: HttpSettings, url: str) -> None:
+    assert address(with_http(http)) == url
+
+
+@pytest.mark.parametrize("http", [HttpSettings(enabled=False), HttpSettings(port=0)])
+def test_a_service_that_cannot_be_asked_is_told(http: HttpSettings) -> None:
+    with pytest.raises(ConfigError, match=r"http\.(enabled|port) is"):
+        address(with_http(http))
+
+
+def with_http(http: HttpSettings) -> Settings:
+    values: dict[str, dict[str, Any]] = {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
+        "group": {"id": "shop", "topics": ["orders"]},
+        "handler": {"entrypoint": "shop:handle"},
+        "http": http.model_dump(),
+    }
+    return Settings.model_validate(values)

@@ -1,0 +1,127 @@
+"""Calling the handler: what of a chunk is handled, and what its failure says."""
+
+from __future__ import annotations
+
+import inspect
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.handler.call import OfOne, calls_of, following_offsets
+from kunicorn.handler.config import Decoding
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.load import Handler
+from kunicorn.handler.outcome import BatchError
+from kunicorn.handler.record import Batch, Record
+
+JSON = Decoding(value="json")
+
+
+def messages(*values: bytes | None) -> list[Message]:
+    return [Message(topic="t", partition=0, offset=4 + at, value=value, key=b"k") for at, value in enumerate(values)]
+
+
+def called(handle: Callable[..., Any], mode: str, decoding: Decoding, *values: bytes | None) -> tuple[int, Any]:
+    """How many records are done, and what came out."""
+    calls = calls_of(Handler("x:y", handle, inspect.iscoroutinefunction(handle)), mode, decoding)
+    cells = memoryview(array("q", [4]))
+    some = messages(*values)
+    try:
+        calls(some, following_offsets(some), cells, 0, [])
+    except Exception as error:
+        return cells[0] - 4, error
+    finally:
+        calls.close()
+    return cells[0] - 4, None
+
+
+def asynchronous(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def awaited(argument: Any) -> Any:
+        return handle(argument)
+
+    return awaited
+
+
+@pytest.mark.parametrize("wrap", [lambda handle: handle, asynchronous])
+def test_records_before_one_that_cannot_be_decoded_are_handled(wrap: Callable[[Any], Any]) -> None:
+    seen: list[Any] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.data)
+
+    done, error = called(wrap(handle), "record", JSON, b"1", b"2", b"x", b"4")
+    assert (done, seen) == (2, [1, 2])
+    assert isinstance(error, Undecodable)
+    assert str(error).startswith("t-0@6: its value is no JSON")
+
+
+@pytest.mark.parametrize("wrap", [lambda handle: handle, asynchronous])
+def test_an_error_of_the_handlers_own_is_no_matter_of_decoding(wrap: Callable[[Any], Any]) -> None:
+    def handle(record: Record) -> None:
+        raise ValueError(record.data)
+
+    done, error = called(wrap(handle), "record", JSON, b"1", b"x")
+    assert (done, error.args) == (0, (1,))
+    assert type(error) is ValueError
+
+
+@pytest.mark.parametrize("wrap", [lambda handle: handle, asynchronous])
+def test_a_batch_ends_before_what_cannot_be_decoded_which_fails_alone(wrap: Callable[[Any], Any]) -> None:
+    seen: list[Any] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append(batch.data())
+
+    done, error = called(wrap(handle), "batch", JSON, b"1", b"2", b"x", b"4")
+    assert (done, seen) == (2, [[1, 2]])
+    assert isinstance(error, OfOne)
+    assert isinstance(error.error, Undecodable)
+    assert called(wrap(handle), "batch", JSON, b"x", b"4")[0] == 0
+    assert seen == [[1, 2]], "nothing is called with no record at all"
+
+
+@pytest.mark.parametrize("wrap", [lambda handle: handle, asynchronous])
+def test_what_a_batch_handler_says_is_done_is_done(wrap: Callable[[Any], Any]) -> None:
+    def handle(batch: Batch) -> None:
+        raise BatchError(done=[4, 6]) from KeyError("who")
+
+    done, error = called(wrap(handle), "batch", Decoding(), b"1", b"2", b"3")
+    assert done == 1
+    assert isinstance(error, OfOne)
+    assert (repr(error.error), error.ahead) == ("KeyError('who')", {6})
+
+
+@dataclass
+class Order:
+    """A model."""
+
+    id: int
+    total: float
+
+
+def away(value: bytes) -> bytes:
+    """A decoder whose registry is away for some values."""
+    if value == b"away":
+        raise NotDecodableYet("later")
+    return value
+
+
+def test_a_batch_waits_as_a_whole_for_what_cannot_be_decoded_yet() -> None:
+    seen: list[Batch] = []
+    done, error = called(seen.append, "batch", Decoding(value=f"{__name__}:away"), b"1", b"away")
+    assert (done, seen) == (0, [])
+    assert isinstance(error, NotDecodableYet)
+
+
+def test_a_handler_of_a_model_and_the_record_gets_both() -> None:
+    seen: list[tuple[Any, int]] = []
+
+    def handle(order: Order, record: Record) -> None:
+        seen.append((order, record.offset))
+
+    assert called(handle, "record", Decoding(), b'{"id": 1, "total": 2}')[0] == 1
+    assert seen == [(Order(1, 2.0), 4)]

@@ -1,0 +1,142 @@
+"""Batches of which one record failed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.handler.call import OfOne, Standing, fitting, settle, standing_of
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.outcome import BatchError, DeadLetter
+from kunicorn.handler.record import Record
+
+OFFSETS = [4, 5, 9, 10]
+
+
+def messages(*sizes: int) -> list[Message]:
+    return [Message(topic="t", partition=0, offset=o, value=b"x" * size) for o, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("error", "standing"),
+    [
+        (BatchError(done=0), Standing(0)),
+        (BatchError(done=3), Standing(3)),
+        (BatchError(done=4), Standing(4)),
+        (BatchError(done=[4, 5]), Standing(2)),
+        (BatchError(done=[]), Standing(0)),
+        (BatchError(done={10, 4}), Standing(1, frozenset({10}))),
+        (BatchError(done=iter([5, 9, 10])), Standing(0, frozenset({5, 9, 10}))),
+        (BatchError(failed=4), Standing(0)),
+        (BatchError(failed=9), Standing(2)),
+        (BatchError(failed=Record.of(Message(topic="t", partition=0, offset=10))), Standing(3)),
+        (BatchError(done=[Record.of(Message(topic="t", partition=0, offset=4))]), Standing(1)),
+    ],
+)
+def test_what_is_done_is_the_prefix_and_what_lies_ahead_of_the_first_that_is_not(
+    error: BatchError, standing: Standing
+) -> None:
+    assert standing_of(error, OFFSETS) == standing
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (BatchError(done=5), "BatchError(done=5) of a batch of 4 records"),
+        (BatchError(done=-1), "BatchError(done=-1) of a batch of 4 records"),
+        (BatchError(done=[4, 7]), "BatchError names offset 7, which is not in the batch 4-10"),
+        (BatchError(failed=3), "BatchError names offset 3, which is not in the batch 4-10"),
+    ],
+)
+def test_nothing_is_believed_of_an_error_that_makes_no_sense(error: BatchError, why: str) -> None:
+    with pytest.raises(ValueError, match="BatchError") as refused:
+        standing_of(error, OFFSETS)
+    assert str(refused.value) == why
+
+
+@pytest.mark.parametrize("more", [{}, {"done": 1, "failed": 2}])
+def test_what_is_done_and_what_failed_are_two_ways_to_say_it(more: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="either what is done, or the record that failed"):
+        BatchError(**more)  # type: ignore[arg-type]
+
+
+@given(st.sets(st.sampled_from(OFFSETS)))
+def test_no_record_is_counted_twice_and_the_first_left_is_never_done(done: set[int]) -> None:
+    standing = standing_of(BatchError(done=done), OFFSETS)
+    assert set(OFFSETS[: standing.done]) | standing.ahead == done
+    assert not standing.ahead.intersection(OFFSETS[: standing.done + 1])
+
+
+def settled(error: BatchError, cause: BaseException | None = None) -> int:
+    """The ledger's cell after it."""
+    error.__cause__ = cause
+    cells = memoryview(array("q", [4]))
+    try:
+        settle(error, messages(1, 1, 1, 1), [5, 6, 10, 11], cells, 0)
+    except BaseException as raised:
+        raised.args = (*raised.args, cells[0])
+        raise
+    return cells[0]
+
+
+def test_what_the_handler_met_is_the_failure_of_one_record() -> None:
+    met = KeyError("who")
+    with pytest.raises(OfOne) as raised:
+        settled(BatchError(done=[4, 5, 10]), met)
+    assert (raised.value.error, raised.value.ahead, raised.value.args[-1]) == (met, {10}, 6)
+    with pytest.raises(OfOne) as raised:
+        settled(BatchError("odd", done=1))
+    assert isinstance(raised.value.error, BatchError)
+
+
+class Untellable(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_of_a_batch_one_record_fails_also_by_an_exception_that_cannot_be_told() -> None:
+    met = Untellable()
+    with pytest.raises(OfOne) as raised:
+        settled(BatchError(done=2), met)
+    assert (raised.value.error, raised.value.args[-1]) == (met, 6), "else all the others fail with it"
+
+
+def test_an_outcome_can_be_said_of_one_record() -> None:
+    with pytest.raises(OfOne) as raised:
+        settled(BatchError(done=2), DeadLetter("broken"))
+    assert isinstance(raised.value.error, DeadLetter)
+
+
+def test_the_exception_that_was_being_handled_counts_as_met() -> None:
+    met = KeyError("who")
+    error = BatchError(done=1)
+    error.__context__ = met
+    with pytest.raises(OfOne) as raised:
+        settle(error, messages(1, 1), [5, 6], memoryview(array("q", [4])), 0)
+    assert raised.value.error is met
+
+
+@pytest.mark.parametrize("ended", [DrainDeadline(), HandlerTimeout()])
+def test_a_call_that_was_ended_from_outside_is_no_failure_of_one_record(ended: BaseException) -> None:
+    with pytest.raises(type(ended)) as raised:
+        settled(BatchError(done=3), ended)
+    assert raised.value.args == (10,)
+
+
+def test_nothing_is_left_of_an_error_that_names_all_as_done() -> None:
+    assert settled(BatchError(done=4)) == 11
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "fit"),
+    [([3, 3, 3], None, 3), ([3, 3, 3], 6, 2), ([3, 3, 3], 8, 2), ([3, 3, 3], 9, 3), ([30, 3], 9, 1), ([0, 0, 9], 9, 3)],
+)
+def test_a_batch_is_as_many_as_fit_and_at_least_one(sizes: Iterable[int], most: int | None, fit: int) -> None:
+    assert fitting(messages(*sizes), most) == fit

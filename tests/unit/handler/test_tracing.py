@@ -1,0 +1,240 @@
+"""Spans around the handler's calls, as an exporter gets them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.call import calls_of, following_offsets
+from kunicorn.handler.config import Decoding, HandlerOrder, Tracing
+from kunicorn.handler.load import Handler, handler_of
+from kunicorn.handler.outcome import Send, Skip
+from kunicorn.handler.outputs import Outgoing, calls_sending
+from kunicorn.handler.record import Batch, Record
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
+JSON = Decoding(value="json")
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[ReadableSpan, ...]]]:
+    """What was exported."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter.get_finished_spans
+    provider.shutdown()
+
+
+def message(offset: int, value: bytes | None = b"1", headers: Any = ()) -> Message:
+    return Message(topic="orders", partition=3, offset=offset, value=value, key=b"k", headers=list(headers))
+
+
+def call(handle: Callable[..., Any], *messages: Message, mode: str = "record", decoding: Decoding = JSON) -> None:
+    is_async = inspect.iscoroutinefunction(handle)
+    calls = calls_of(Handler("x:y", handle, is_async), mode, decoding, Tracing("shop"))
+    cells = memoryview(array("q", [messages[0].offset() or 0]))
+    with suppress(Exception):
+        calls(messages, following_offsets(messages), cells, 0, [])
+    calls.close()
+
+
+def see(record: Record) -> None:
+    assert record.data == 1
+    assert trace.get_current_span().is_recording()
+
+
+async def see_async(record: Record) -> None:
+    see(record)
+
+
+@pytest.mark.parametrize("handle", [see, see_async])
+def test_each_record_has_a_span_that_goes_on_with_its_producers_trace(
+    spans: Callable[[], tuple[ReadableSpan, ...]], handle: Callable[..., Any]
+) -> None:
+    call(handle, message(7, headers=[PARENT, ("tracestate", b"vendor=1")]), message(8))
+    first, second = spans()
+    assert (first.name, first.kind, first.status.status_code) == ("process orders", SpanKind.CONSUMER, StatusCode.UNSET)
+    assert first.parent is not None
+    assert (f"{first.parent.trace_id:032x}", f"{first.parent.span_id:016x}") == (TRACE, SPAN)
+    assert first.parent.trace_state.get("vendor") == "1"
+    assert first.attributes == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": "3",
+        "messaging.consumer.group.name": "shop",
+        "messaging.kafka.offset": 7,
+        "messaging.message.body.size": 1,
+    }
+    assert second.parent is None
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"00-zero-one-02", None])
+def test_a_header_that_is_no_trace_context_begins_a_trace(
+    spans: Callable[[], tuple[ReadableSpan, ...]], value: bytes | None
+) -> None:
+    call(see, message(7, headers=[("traceparent", value)]))
+    assert [span.parent for span in spans()] == [None]
+
+
+def test_a_batch_has_one_span_with_links_to_its_producers(spans: Callable[[], tuple[ReadableSpan, ...]]) -> None:
+    def handle(batch: Batch) -> None:
+        assert batch.data() == [1, 1, 1]
+
+    call(handle, message(7, headers=[PARENT]), message(8), message(9, headers=[PARENT]), mode="batch")
+    (span,) = spans()
+    assert (span.parent, span.status.status_code) == (None, StatusCode.UNSET)
+    assert [f"{link.context.span_id:016x}" for link in span.links] == [SPAN, SPAN]
+    assert span.attributes is not None
+    assert span.attributes["messaging.batch.message_count"] == 3
+
+
+def test_what_the_handler_raised_is_the_spans_error_and_what_it_said_an_attribute(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    def handle(record: Record) -> Any:
+        if record.value is None:
+            return Skip("a tombstone")
+        raise KeyError("who")
+
+    call(handle, message(7, None))
+    call(handle, message(8))
+    said, failed = spans()
+    assert said.attributes is not None
+    assert failed.attributes is not None
+    assert (said.attributes["kunicorn.outcome"], said.status.status_code) == ("Skip", StatusCode.UNSET)
+    assert said.attributes["messaging.kafka.message.tombstone"] is True
+    assert (failed.attributes["error.type"], failed.status.status_code) == ("KeyError", StatusCode.ERROR)
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kunicorn.handler.tracing", None)
+    with pytest.raises(HandlerLoadError, match=r"tracing.enabled = true needs .* pip install 'kunicorn\[tracing\]'"):
+        calls_of(Handler("x:y", see, False), "record", JSON, Tracing("shop"))
+
+
+def sent(handle: Callable[..., Any], *messages: Message, mode: str = "record") -> list[Outgoing]:
+    """What a traced handler left to be sent."""
+    outputs: list[Outgoing] = []
+    order = HandlerOrder("x:y", mode, {}, 100, 1, 1, 1, decoding=JSON, tracing=Tracing("shop"))
+    calls = calls_sending(handler_of("x:y", handle), order, "totals", lambda _, __, made: outputs.extend(made))
+    cells = memoryview(array("q", [messages[0].offset() or 0]))
+    calls(messages, following_offsets(messages), cells, 0, [])
+    calls.close()
+    return outputs
+
+
+def plain(record: Record) -> Any:
+    return Send(value=b"1", headers={"own": b"1"})
+
+
+def generator(record: Record) -> Any:
+    assert trace.get_current_span().is_recording(), "its body runs within the span"
+    yield Send(value=b"1", headers={"own": b"1"})
+
+
+async def coroutine(record: Record) -> Any:
+    return Send(value=b"1", headers={"own": b"1"})
+
+
+async def async_generator(record: Record) -> Any:
+    yield Send(value=b"1", headers={"own": b"1"})
+
+
+def copying(record: Record) -> Any:
+    return Send(value=b"1", headers=record.headers)
+
+
+@pytest.mark.parametrize("handle", [plain, generator, coroutine, async_generator, copying])
+def test_an_output_tells_the_context_of_its_making_below_the_handlers_span(
+    handle: Callable[..., Any], spans: Callable[[], tuple[ReadableSpan, ...]]
+) -> None:
+    (output,) = sent(handle, message(7, headers=[("own", b"1"), PARENT]))
+    create, process = spans()
+    assert (create.name, create.kind, process.name) == ("create totals", SpanKind.PRODUCER, "process orders")
+    assert create.attributes is not None
+    assert create.attributes["messaging.operation.type"] == "create"
+    assert create.attributes["messaging.destination.name"] == "totals"
+    assert create.parent is not None
+    assert create.parent.span_id == process.context.span_id
+    made = f"00-{TRACE}-{create.context.span_id:016x}-01".encode()
+    assert output.headers == [("own", b"1"), ("traceparent", made)]
+
+
+def test_a_context_that_the_handler_has_put_there_itself_stays(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    own = ("traceparent", f"00-{'1' * 32}-{'2' * 16}-01".encode())
+    (output,) = sent(lambda record: Send(value=b"1", headers=[own]), message(7, headers=[PARENT]))
+    assert output.headers == [own]
+    assert [span.name for span in spans()] == ["process orders"]
+
+
+def test_outputs_of_a_batch_are_made_within_its_span(spans: Callable[[], tuple[ReadableSpan, ...]]) -> None:
+    outputs = sent(
+        lambda batch: [Send(value=b"1") for _ in batch],
+        message(7, headers=[PARENT]),
+        message(8, headers=[PARENT]),
+        mode="batch",
+    )
+    first, second, process = spans()
+    assert {span.parent and span.parent.span_id for span in (first, second)} == {process.context.span_id}
+    assert len({str(output.headers) for output in outputs}) == 2
+
+
+def test_without_tracing_outputs_are_as_the_handler_made_them() -> None:
+    outputs: list[Outgoing] = []
+    order = HandlerOrder("x:y", "record", {}, 100, 1, 1, 1)
+    calls = calls_sending(handler_of("x:y", plain), order, "totals", lambda _, __, made: outputs.extend(made))
+    one = message(7, headers=[PARENT])
+    calls([one], following_offsets([one]), memoryview(array("q", [7])), 0, [])
+    assert outputs == [Outgoing("totals", b"1", None, [("own", b"1")], -1, 0)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_of_a_record_that_fails_at_its_spans_end_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    class Breaking(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.kind is SpanKind.CONSUMER:
+                raise ValueError("the exporter is broken")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Breaking())
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+
+    def plain(record: Record) -> Send:
+        return Send(value=b"1")
+
+    async def awaited(record: Record) -> Send:
+        return Send(value=b"1")
+
+    outputs: list[Outgoing] = []
+    order = HandlerOrder("x:y", "record", {}, 10, 1, 1, 1, tracing=Tracing("shop"))
+    handler = handler_of("x:y", awaited if is_async else plain)
+    calls = calls_sending(handler, order, "totals", lambda _, __, made: outputs.extend(made))
+    one = [message(5)]
+    cells = memoryview(array("q", [5]))
+    with pytest.raises(ValueError, match="broken"):
+        calls(one, following_offsets(one), cells, 0, [])
+    calls.close()
+    assert (outputs, cells[0]) == ([], 5)

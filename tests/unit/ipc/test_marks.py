@@ -1,0 +1,96 @@
+"""The ledger's bits and their text form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.ipc.bitmap import RING_BYTES, WINDOW, Marks, partitions, read, with_partitions, written
+from kunicorn.ipc.ledger import HAND_END, Ledger
+from kunicorn.positions import NO_OFFSET, Position
+
+FIRSTS = st.integers(0, 1 << 50)
+DISTANCES = st.sets(st.integers(0, WINDOW - 1), max_size=200)
+
+
+@given(FIRSTS, DISTANCES)
+def test_what_is_marked_is_read_whatever_the_offset(first: int, distances: set[int]) -> None:
+    marks = Marks(memoryview(bytearray(RING_BYTES)), 0)
+    for distance in distances:
+        marks.mark(first + distance)
+    assert marks.from_offset(first) == {first + distance for distance in distances}
+
+
+@given(FIRSTS, DISTANCES, st.integers(1, WINDOW))
+def test_bits_that_the_window_has_just_left_are_not_taken_for_later_offsets(
+    first: int, distances: set[int], moved: int
+) -> None:
+    """A worker killed between the store of the offset and the clearing of the bits behind it."""
+    marks = Marks(memoryview(bytearray(RING_BYTES)), 0)
+    for distance in distances:
+        marks.mark(first + distance)
+    assert marks.from_offset(first + moved) == {first + d for d in distances if d >= moved}
+
+
+@given(FIRSTS, DISTANCES)
+def test_the_text_says_the_same_and_fits_into_a_commit(first: int, distances: set[int]) -> None:
+    offsets = {first + distance for distance in distances}
+    text = written(first, offsets)
+    assert read(first, text) == offsets
+    assert len(text) <= 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "NaN", "kunicorn:done:2:AQ==", "kunicorn:done:1:?", "kunicorn:done:1:" + "A" * 4000]
+)
+def test_what_others_committed_with_their_offsets_says_nothing(text: str) -> None:
+    assert read(7, text) == frozenset()
+
+
+@given(FIRSTS, DISTANCES, st.integers(0, 2**31 - 1), st.sampled_from(["", "\0"]))
+def test_the_number_of_partitions_travels_beside_what_is_done(
+    first: int, distances: set[int], count: int, end: str
+) -> None:
+    """Whoever commits through a C client commits the text's end as well."""
+    offsets = {first + distance for distance in distances}
+    text = with_partitions(count, written(first, offsets)) + end
+    assert partitions(text) == count
+    assert read(first, text) == offsets
+    assert len(text) <= 732
+    assert with_partitions(None, written(first, offsets)) == written(first, offsets)
+
+
+@pytest.mark.parametrize("text", ["", "NaN", "kunicorn:partitions:", "kunicorn:partitions:x", "kunicorn:done:1:AQ=="])
+def test_without_a_number_of_partitions_nothing_is_said_of_them(text: str) -> None:
+    assert partitions(text) is None
+
+
+def test_slots_do_not_share_bits() -> None:
+    ledger = Ledger.create(3)
+    for slot in range(3):
+        ledger.done(slot).mark(slot)
+        ledger.in_hand(slot).mark(10 + slot)
+    assert [set(ledger.done(slot).from_offset(0)) for slot in range(3)] == [{0}, {1}, {2}]
+    assert [set(ledger.in_hand(slot).from_offset(0)) for slot in range(3)] == [{10}, {11}, {12}]
+    ledger.done(1).unmark(1)
+    ledger.in_hand(2).clear()
+    assert not ledger.done(1).from_offset(0)
+    assert not ledger.in_hand(2).from_offset(0)
+    assert ledger.slots == 3
+    ledger.close()
+
+
+def test_what_a_slot_says_beside_its_line_shares_no_word_with_slots_or_bits() -> None:
+    ledger = Ledger.create(3)
+    for slot in range(3):
+        ledger.open_slot(slot, 7 + slot, Position(slot))
+        ledger.done(slot).mark(slot)
+        ledger.cells[ledger.busy_index(slot)] = -1
+        ledger.cells[ledger.busy_index(slot) + HAND_END] = -2
+    assert [ledger.read(slot, 7 + slot).consumed.offset for slot in range(3)] == [0, 1, 2]
+    assert [set(ledger.done(slot).from_offset(0)) for slot in range(3)] == [{0}, {1}, {2}]
+    ledger.open_slot(1, 99, Position(5))
+    assert [ledger.busy_ns(slot) for slot in range(3)] == [-1, 0, -1]
+    assert [ledger.read(slot, grant).hand_end for slot, grant in enumerate((7, 99, 9))] == [-2, NO_OFFSET, -2]
+    ledger.close()

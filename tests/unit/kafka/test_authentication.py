@@ -1,0 +1,201 @@
+"""SASL over a connection: the exchange, what a session's length leads to, and what must not be sent beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from kunicorn.kafka import connection as connections
+from kunicorn.kafka.auth import BearerToken, Sasl, Security
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.coordinator import heartbeat
+from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
+from kunicorn.kafka.versions import Api
+from tests.fakes.broker import Asked, FakeBroker, Reply
+from tests.fakes.messages import blank_response, response_frame
+
+PLAIN = Sasl("PLAIN", username="alice", password=lambda: "hunter2")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are renewed after a hundredth of their length."""
+    monkeypatch.setattr(connections, "_RENEW_PAUSE", 0.0)
+    monkeypatch.setattr(connections, "_RENEW_FROM", 0.009)
+    monkeypatch.setattr(connections, "_RENEW_UNTIL", 0.01)
+
+
+async def logged_in(broker: FakeBroker, sasl: Sasl = PLAIN) -> Connection:
+    return await Connection.open(broker.address, Security("SASL_PLAINTEXT", sasl=sasl), "c", 5.0)
+
+
+def lasting(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+def sessions(broker: FakeBroker, *seconds: float) -> None:
+    """The broker lets everybody in, for so long each time; the last one counts for all that follow."""
+    left = list(seconds)
+
+    def answer(asked: Asked) -> Reply:
+        length = left.pop(0) if len(left) > 1 else left[0]
+        return blank_response(Api.SASL_AUTHENTICATE, asked.version, session_lifetime=lasting(length))
+
+    broker.script[Api.SASL_AUTHENTICATE] = answer
+
+
+async def test_plain_sends_name_and_password_once_after_the_handshake(broker: FakeBroker) -> None:
+    connection = await logged_in(broker)
+    shake, login = (asked for asked in broker.asked if asked.api != Api.API_VERSIONS)
+    assert (shake.api, shake.version, shake.message.mechanism) == (Api.SASL_HANDSHAKE, 1, "PLAIN")
+    assert (login.api, login.version, login.message.auth_bytes) == (Api.SASL_AUTHENTICATE, 2, b"\0alice\0hunter2")
+    connection.close()
+
+
+async def test_a_token_is_sent_with_its_extensions(broker: FakeBroker) -> None:
+    token = BearerToken("t0ken", {"logicalCluster": "lkc-1"})
+    connection = await logged_in(broker, Sasl("OAUTHBEARER", token=lambda: token))
+    assert broker.asked[-1].message.auth_bytes == b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
+    connection.close()
+
+
+async def test_a_refused_token_is_acknowledged_and_told_with_the_brokers_reason(broker: FakeBroker) -> None:
+    def refuse(asked: Asked) -> Reply:
+        if asked.message.auth_bytes == b"\x01":
+            return blank_response(Api.SASL_AUTHENTICATE, asked.version, error_code=58, error_message="no")
+        return blank_response(Api.SASL_AUTHENTICATE, asked.version, auth_bytes=b'{"status":"invalid_token"}')
+
+    broker.script[Api.SASL_AUTHENTICATE] = refuse
+    with pytest.raises(AuthenticationFailed, match=r"SASL_AUTHENTICATION_FAILED \(58\) \(no\).*invalid_token"):
+        await logged_in(broker, Sasl("OAUTHBEARER", token=lambda: BearerToken("t0ken")))
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(b"\0\0\0\2\xff\xff\0\3GSS", "offers GSS;"), (b"\xff\xff\xff\xff", "offers none;")],
+    ids=["one of two", "all"],
+)
+async def test_mechanisms_without_a_name_are_left_out_of_what_is_told(
+    broker: FakeBroker, names: bytes, told: str
+) -> None:
+    broker.script[Api.SASL_HANDSHAKE] = lambda asked: asked.correlation_id.to_bytes(4, "big") + b"\0\x21" + names
+    with pytest.raises(AuthenticationFailed, match=told):
+        await logged_in(broker)
+
+
+async def test_a_session_that_ends_is_renewed_before_on_the_same_connection(broker: FakeBroker, soon: None) -> None:
+    sessions(broker, 5.0, 0.0)
+    connection = await logged_in(broker)
+    await broker.wait_for(Api.SASL_AUTHENTICATE, 2)
+    assert broker.connections == 1
+    await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0)
+    assert broker.apis().count(Api.SASL_HANDSHAKE) == 2, "a session without an end is not renewed"
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_a_session_of_the_greatest_length_there_is_has_no_end_that_matters(broker: FakeBroker) -> None:
+    """Some brokers say "for ever" as the largest int64, which no timedelta holds."""
+
+    def for_ever(asked: Asked) -> Reply:
+        blank = blank_response(Api.SASL_AUTHENTICATE, asked.version)
+        correlation_id = 2
+        frame = response_frame(correlation_id, blank)
+        return frame[:-9] + (2**63 - 1).to_bytes(8, "big") + frame[-1:]
+
+    broker.script[Api.SASL_AUTHENTICATE] = for_ever
+    connection = await logged_in(broker)
+    assert not connection.closed
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_nothing_is_in_flight_and_nothing_else_is_sent_while_a_session_is_renewed(
+    broker: FakeBroker, soon: None
+) -> None:
+    """Between SaslHandshake and the end of the exchange, brokers take any other request for an attack."""
+    joined, renewing, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def parked(asked: Asked) -> Reply:
+        await joined.wait()
+        return blank_response(Api.HEARTBEAT, asked.version)
+
+    async def handshake(asked: Asked) -> Reply:
+        if broker.apis().count(Api.SASL_HANDSHAKE) == 2:
+            renewing.set()
+            await go_on.wait()
+        return blank_response(Api.SASL_HANDSHAKE, asked.version)
+
+    sessions(broker, 10.0, 0.0)
+    broker.script |= {Api.HEARTBEAT: parked, Api.SASL_HANDSHAKE: handshake}
+    connection = await logged_in(broker)
+    waiting = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0))
+    await broker.wait_for(Api.HEARTBEAT)
+    # Longer than the session's part after which it is renewed.
+    _, still = await asyncio.wait({asyncio.create_task(renewing.wait())}, timeout=0.3)
+    assert still
+    assert connection.in_flight == 1, "renewed behind a request that is still to be answered"
+    joined.set()
+    await waiting
+    await renewing.wait()
+    next_one = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 2, "m", None), 5.0))
+    await asyncio.sleep(0)
+    go_on.set()
+    await next_one
+    first, *_, last_login, last = broker.apis()
+    assert (first, last_login, last) == (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT)
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_a_session_that_cannot_be_renewed_closes_the_connection_with_the_reason(
+    broker: FakeBroker, soon: None
+) -> None:
+    def second_time_refused(asked: Asked) -> Reply:
+        error = 58 if broker.apis().count(Api.SASL_AUTHENTICATE) == 2 else 0
+        return blank_response(Api.SASL_AUTHENTICATE, asked.version, error_code=error, session_lifetime=lasting(5.0))
+
+    broker.script[Api.SASL_AUTHENTICATE] = second_time_refused
+    connection = await logged_in(broker)
+    async with asyncio.timeout(5):
+        await connection.wait_closed()
+    assert connection.closed
+    assert isinstance(connection.failure, AuthenticationFailed)
+    with pytest.raises(ConnectionLost, match=r"SASL_AUTHENTICATION_FAILED \(58\).*sasl_password"):
+        await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0)
+
+
+async def test_a_request_whose_caller_has_gone_does_not_stop_renewals(broker: FakeBroker, soon: None) -> None:
+    """It stays in the queue, answered or not yet."""
+    answer = asyncio.Event()
+
+    async def slow(asked: Asked) -> Reply:
+        await answer.wait()
+        return blank_response(Api.HEARTBEAT, asked.version)
+
+    sessions(broker, 10.0, 0.0)
+    broker.script[Api.HEARTBEAT] = slow
+    connection = await logged_in(broker)
+    caller = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0))
+    await broker.wait_for(Api.HEARTBEAT)
+    caller.cancel()
+    answer.set()
+    await broker.wait_for(Api.SASL_AUTHENTICATE, 2)
+    connection.close()
+    await connection.wait_closed()
+
+
+def test_nothing_that_describes_a_login_shows_its_secrets() -> None:
+    token = BearerToken("hunter2", {"key": "hunter2"})
+    security = Security("SASL_PLAINTEXT", sasl=Sasl("PLAIN", username="alice", password=lambda: "hunter2"))
+    assert "hunter2" not in f"{security!r} {token!r} {PLAIN!r}"
+    assert "alice" in repr(security)

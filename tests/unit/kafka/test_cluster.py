@@ -1,0 +1,363 @@
+"""Finding brokers, choosing among them, and keeping connections to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from kunicorn.kafka.auth import Security
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut, UnsupportedByBroker
+from kunicorn.kafka.metadata import Broker
+from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
+from tests.fakes.messages import blank, blank_response, nested
+
+TOPICS = {"t": {0: (1, 5), 1: (2, 6)}}
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker(1) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def two(one: FakeBroker) -> AsyncIterator[FakeBroker]:
+    """Together with `one` a cluster."""
+    async with FakeBroker(2) as broker:
+        one.lead([one, broker], TOPICS)
+        broker.lead([one, broker], TOPICS)
+        yield broker
+
+
+async def who_answers(cluster: Cluster) -> int:
+    """The port of the broker that a question for anybody goes to."""
+
+    async def port(connection: Connection) -> int:
+        await connection.request(Api.METADATA, {"topics": None, "include_topic_authorized_operations": False}, 10.0)
+        return connection.address.port
+
+    return await cluster.ask_any(port)
+
+
+# -- bootstrap -----------------------------------------------------------------------------------------------
+
+
+async def test_one_living_bootstrap_server_is_enough(one: FakeBroker, two: FakeBroker) -> None:
+    await one.stop()
+    cluster = cluster_of(one, two)
+    metadata = await cluster.refresh(["t"])
+    assert metadata is cluster.metadata
+    assert metadata.brokers == {1: Broker(1, "127.0.0.1", one.port), 2: Broker(2, "127.0.0.1", two.port)}
+    assert metadata.topics["t"].partitions[1].leader == 2
+    await cluster.close()
+
+
+async def test_when_nobody_answers_every_try_is_told_with_its_reason(one: FakeBroker, two: FakeBroker) -> None:
+    await one.stop()
+    two.script[Api.METADATA] = lambda _: HangUp
+    cluster = cluster_of(one, two)
+    with pytest.raises(BrokersUnreachable) as unreachable:
+        await cluster.refresh(["t"])
+    assert f"cannot connect to {one.address}" in str(unreachable.value)
+    assert f"{two.address} closed the connection at the first request" in str(unreachable.value)
+    await cluster.close()
+
+
+async def test_a_name_that_cannot_be_resolved_is_told() -> None:
+    cluster = Cluster(
+        ["no-such-host.invalid:9092"],
+        client_id="c",
+        security=Security(),
+        request_timeout=1.0,
+        connect_timeout=20.0,
+        rng=Random(1),
+    )
+    with pytest.raises(BrokersUnreachable, match="no broker answered: cannot resolve no-such-host"):
+        await cluster.refresh([])
+
+
+@pytest.mark.scenario("0151 purge_brokers")
+async def test_bootstrap_servers_are_not_asked_again_once_brokers_are_known(one: FakeBroker, two: FakeBroker) -> None:
+    async with FakeBroker() as seed:
+        seed.lead([one, two], TOPICS)
+        cluster = cluster_of(seed)
+        await cluster.refresh(["t"])
+        for _ in range(3):
+            await cluster.refresh(["t"])
+        assert seed.apis() == [Api.METADATA]
+        await cluster.close()
+
+
+@pytest.mark.scenario("0152 rebootstrap")
+async def test_when_all_brokers_have_moved_the_bootstrap_servers_lead_back(one: FakeBroker, two: FakeBroker) -> None:
+    async with FakeBroker() as seed, FakeBroker(3) as moved:
+        seed.lead([one, two], TOPICS)
+        cluster = cluster_of(seed)
+        await cluster.refresh(["t"])
+        await one.stop()
+        await two.stop()
+        seed.lead([moved], {"t": {0: (3, 9)}})
+        assert set((await cluster.refresh(["t"])).brokers) == {3}
+        await cluster.close()
+
+
+async def test_metadata_never_creates_topics(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    await cluster.refresh(None)
+    requests = [asked.message for broker in (one, two) for asked in broker.asked if asked.api == Api.METADATA]
+    assert [request.allow_auto_topic_creation for request in requests] == [False, False]
+    assert sorted(request.topics is None for request in requests) == [False, True]
+    await cluster.close()
+
+
+async def test_a_broker_that_refuses_metadata_is_passed_over(one: FakeBroker, two: FakeBroker) -> None:
+    one.script[Api.METADATA] = lambda asked: blank_response(Api.METADATA, asked.version, error_code=129)
+    cluster = cluster_of(one, two)
+    assert set((await cluster.refresh(["t"])).brokers) == {1, 2}
+    await two.stop()
+    with pytest.raises(BrokersUnreachable, match=r"refuses Metadata: REBOOTSTRAP_REQUIRED \(129\)"):
+        await cluster.refresh(["t"])
+    await cluster.close()
+
+
+# -- choice --------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_is_starting_and_names_no_brokers_is_passed_over(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one, two)
+    await cluster.refresh(["t"])
+    schema = RESPONSES[Api.METADATA, OURS[Api.METADATA].high]
+    nothing = blank(schema, brokers=(), topics=(blank(nested(schema, "topics"), name="t", error_code=3),))
+    for starting, ready in ((one, two), (two, one)):
+        knows, starting.script[Api.METADATA] = starting.script[Api.METADATA], lambda _: nothing
+        for topics in (["t"], None):
+            assert not (await cluster.refresh(topics)).topics["t"].error
+        starting.script[Api.METADATA] = knows
+        assert ready.asked
+    one.script[Api.METADATA] = two.script[Api.METADATA] = lambda _: nothing
+    with pytest.raises(BrokersUnreachable, match="names no brokers in its metadata"):
+        await cluster.refresh(["t"])
+    assert not cluster.metadata.topics["t"].error
+    await cluster.close()
+
+
+async def test_the_connected_idle_node_is_asked_before_others_are_connected(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    first = await who_answers(cluster)
+    assert [await who_answers(cluster) for _ in range(3)] == [first] * 3
+    await cluster.close()
+
+
+async def test_a_node_that_failed_is_avoided_while_another_is_well(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    brokers = {one.port: one, two.port: two}
+    sick = brokers.pop(await who_answers(cluster))
+    well = next(iter(brokers.values()))
+    sick.script[Api.METADATA] = lambda _: HangUp
+    assert await who_answers(cluster) == well.port
+    tries = len(sick.apis())
+    assert [await who_answers(cluster) for _ in range(3)] == [well.port] * 3
+    assert len(sick.apis()) == tries
+    await cluster.close()
+
+
+async def test_a_node_that_refuses_is_avoided_although_its_connection_is_well(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    favourite = {one.port: one, two.port: two}[await who_answers(cluster)]
+    favourite.script[Api.METADATA] = lambda asked: blank_response(Api.METADATA, asked.version, error_code=129)
+    await cluster.refresh(["t"])
+    tries = len(favourite.apis())
+    await cluster.refresh(["t"])
+    assert len(favourite.apis()) == tries
+    await cluster.close()
+
+
+async def test_a_node_that_failed_on_another_connection_is_avoided_too(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    brokers = {one.port: one, two.port: two}
+    sick = brokers.pop(await who_answers(cluster))
+    sick.script[Api.HEARTBEAT] = lambda _: Silence
+    control = await cluster.connection(sick.node_id, "control")
+    with pytest.raises(RequestTimedOut):
+        await control.request(Api.HEARTBEAT, {"group_id": "g", "generation_id": 1, "member_id": "m"}, 0.05)
+    cluster.disconnect(sick.node_id, "control")
+    assert await who_answers(cluster) in brokers
+    await cluster.close()
+
+
+# -- connections ---------------------------------------------------------------------------------------------
+
+
+async def test_concurrent_callers_share_one_connection(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    before = two.connections
+    connections = await asyncio.gather(*(cluster.connection(2, "control") for _ in range(5)))
+    assert len(set(connections)) == 1
+    assert two.connections == before + 1
+    await cluster.close()
+
+
+async def test_every_purpose_has_a_connection_of_its_own(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    assert await cluster.connection(2, "control") is not await cluster.connection(2, "offsets")
+    await cluster.close()
+
+
+async def test_a_closed_connection_is_replaced_and_versions_negotiated_anew(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    old = await cluster.connection(2, "control")
+    assert old.version(Api.JOIN_GROUP) == 9
+    two.versions[Api.JOIN_GROUP] = (0, 6)
+    two.hang_up()
+    await old.wait_closed()
+    new = await cluster.connection(2, "control")
+    assert new.version(Api.JOIN_GROUP) == 6
+    await cluster.close()
+
+
+async def test_a_node_at_a_new_address_is_connected_there(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    await cluster.connection(2, "control")
+    async with FakeBroker(2) as moved:
+        cluster.learn(Broker(2, "127.0.0.1", moved.port))
+        assert (await cluster.connection(2, "control")).address == moved.address
+        await cluster.close()
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("x" * 64, 9092), ("127.0.0.1", 70000), ("127.0.0.1", -1)])
+async def test_a_node_that_advertises_nonsense_is_lost(one: FakeBroker, two: FakeBroker, host: str, port: int) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    cluster.learn(Broker(2, host, port))
+    with pytest.raises(ConnectionLost, match="cannot connect to"):
+        await cluster.connection(2, "control")
+    await cluster.close()
+
+
+async def test_a_broker_that_seems_to_lack_an_api_is_asked_anew_what_it_offers(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    two.versions[Api.HEARTBEAT] = (9, 9)
+    old = await cluster.connection(2, "control")
+    with pytest.raises(UnsupportedByBroker):
+        old.version(Api.HEARTBEAT)
+    two.versions[Api.HEARTBEAT] = (0, 4)
+    assert (await cluster.connection(2, "control")).version(Api.HEARTBEAT) == 4
+    assert old.closed
+    await cluster.close()
+
+
+async def test_a_node_that_has_left_the_cluster_is_forgotten_with_its_connections(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    left = await cluster.connection(2, "control")
+    one.lead([one], {"t": {0: (1, 1)}})
+    await cluster.refresh(["t"])
+    assert left.closed
+    with pytest.raises(ConnectionLost, match="node 2 is not in the cluster's metadata"):
+        await cluster.connection(2, "control")
+    await cluster.close()
+
+
+async def test_the_coordinator_is_kept_where_a_broker_does_not_know_its_node(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    cluster.learn(Broker(2, "127.0.0.1", two.port))
+    one.lead([one], {"t": {0: (1, 1)}})
+    control = await cluster.connection(2, "control")
+    await cluster.refresh(["t"])
+    assert await cluster.connection(2, "control") is control
+    await cluster.close()
+
+
+@pytest.mark.scenario("0151 purge_brokers")
+async def test_a_node_that_nobody_has_heard_of_is_lost(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    with pytest.raises(ConnectionLost, match="node 99 is not in the cluster's metadata"):
+        await cluster.connection(99, "control")
+    await cluster.close()
+
+
+async def test_connecting_ends_with_the_callers_time_out(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    two.script[Api.API_VERSIONS] = lambda _: Silence
+    with pytest.raises(RequestTimedOut, match=rf"{two.address} .*did not answer as a broker does within 0\.05 s"):
+        await cluster.connection(2, "control", timeout=0.05)
+    await cluster.close()
+
+
+async def test_one_caller_giving_up_does_not_take_the_connection_from_the_others(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    release = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def hold(request: Asked) -> Reply:
+        asked.set()
+        await release.wait()
+        return two.api_versions(request)
+
+    two.script[Api.API_VERSIONS] = hold
+    impatient = asyncio.create_task(cluster.connection(2, "control"))
+    await asked.wait()
+    patient = asyncio.create_task(cluster.connection(2, "control"))
+    impatient.cancel()
+    release.set()
+    assert not (await patient).closed
+    await cluster.close()
+
+
+async def test_after_close_nothing_is_open_and_nothing_opens(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    connection = await cluster.connection(2, "control")
+    await cluster.close()
+    assert connection.closed
+    before = one.connections, two.connections
+    with pytest.raises(ConnectionLost, match="closed on our side"):
+        await cluster.connection(2, "control")
+    with pytest.raises(BrokersUnreachable):
+        await cluster.refresh(["t"])
+    assert (one.connections, two.connections) == before
+
+
+async def test_a_connection_that_opens_during_close_is_closed_as_well(one: FakeBroker, two: FakeBroker) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    release = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def hold(request: Asked) -> Reply:
+        asked.set()
+        await release.wait()
+        return two.api_versions(request)
+
+    two.script[Api.API_VERSIONS] = hold
+    opening = asyncio.create_task(cluster.connection(2, "control"))
+    await asked.wait()
+    await cluster.close()
+    release.set()
+    with pytest.raises(ConnectionLost, match="closed on our side"):
+        await opening

@@ -1,0 +1,95 @@
+"""Groups as the coordinator describes them, by either API and in every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kunicorn.group.errors import ErrorCode
+from kunicorn.kafka.admin import Described, DescribedMember, classic_group, consumer_group
+from kunicorn.kafka.codec import encode, make
+from kunicorn.kafka.consumer_protocol import encode_assignment
+from kunicorn.kafka.coordinator import fetch_offsets
+from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.positions import TopicPartition
+from tests.fakes.messages import blank, blank_response, nested
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+MEMBER = DescribedMember("m-1", "pod-0", "kunicorn", "/10.0.0.7", (T0, T1))
+
+
+def versions(api: Api) -> range:
+    return range(OURS[api].low, OURS[api].high + 1)
+
+
+def classic(version: int, assignment: bytes = encode_assignment([T0, T1]), **group: Any) -> Any:
+    row = nested(RESPONSES[Api.DESCRIBE_GROUPS, version], "groups")
+    member = blank(
+        nested(row, "members"),
+        member_id="m-1",
+        group_instance_id="pod-0",
+        client_id="kunicorn",
+        client_host="/10.0.0.7",
+        member_assignment=assignment,
+    )
+    values = {"group_id": "g", "group_state": "Stable", "protocol_type": "consumer", "members": (member,), **group}
+    return blank_response(Api.DESCRIBE_GROUPS, version, groups=(blank(row, **values),))
+
+
+def consumer(version: int) -> Any:
+    row = nested(RESPONSES[Api.CONSUMER_GROUP_DESCRIBE, version], "groups")
+    member = nested(row, "members")
+    assignment = nested(member, "assignment")
+    partitions = blank(nested(assignment, "topic_partitions"), topic_name="t", partitions=(0, 1))
+    described = blank(
+        member,
+        member_id="m-1",
+        instance_id="pod-0",
+        client_id="kunicorn",
+        client_host="/10.0.0.7",
+        assignment=blank(assignment, topic_partitions=(partitions,)),
+    )
+    group = blank(row, group_id="g", group_state="Stable", members=(described,))
+    return blank_response(Api.CONSUMER_GROUP_DESCRIBE, version, groups=(group,))
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
+def test_a_classic_group_shows_its_members_with_their_partitions(version: int) -> None:
+    assert classic_group(classic(version), "g") == Described(0, "", "Stable", (MEMBER,), classic=True)
+
+
+@pytest.mark.parametrize("version", versions(Api.CONSUMER_GROUP_DESCRIBE))
+def test_a_consumer_group_shows_its_members_with_their_partitions(version: int) -> None:
+    assert consumer_group(consumer(version), "g") == Described(0, "", "Stable", (MEMBER,))
+
+
+def test_brokers_before_version_6_show_an_unknown_group_as_dead() -> None:
+    dead = classic(5, group_state="Dead", members=())
+    assert classic_group(dead, "g").error == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_an_assignment_in_a_format_of_its_own_is_passed_over() -> None:
+    for message in (classic(6, b"\x00"), classic(6, protocol_type="connect")):
+        (member,) = classic_group(message, "g").members
+        assert member.partitions == ()
+
+
+def test_an_answer_about_another_group_is_no_answer() -> None:
+    assert classic_group(classic(6), "another").error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert consumer_group(consumer(1), "another").error == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("version", versions(Api.OFFSET_FETCH))
+def test_all_that_a_group_has_committed_can_be_asked_for_in_every_version(version: int) -> None:
+    message = make(Api.OFFSET_FETCH, version, fetch_offsets(version, "g", None, require_stable=False))
+    topics = message.groups[0].topics if hasattr(message, "groups") else message.topics
+    assert topics is None, "an empty list would ask for nothing (OffsetFetchRequest.json)"
+    assert encode(message)
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
+def test_a_classic_group_tells_its_strategy_and_what_its_members_asked_for(version: int) -> None:
+    described = classic_group(classic(version, protocol_data="range"), "g")
+    assert described.strategy == "range"
+    assert described.members[0].metadata == b""

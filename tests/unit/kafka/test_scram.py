@@ -1,0 +1,73 @@
+"""SCRAM against the RFCs' own example, and against brokers that cannot be trusted."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+
+from kunicorn.kafka.auth import scram
+from kunicorn.kafka.errors import AuthenticationFailed
+
+# RFC 7677, section 3.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SALT = "W22ZaJ0SNY7soEsUEjb6gQ=="
+FIRST = f"r={NONCE}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s={SALT},i=4096"
+PROOF = "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+SIGNATURE = "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_the_example_of_the_rfc() -> None:
+    talk = scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+    assert next(talk) == f"n,,n=user,r={NONCE}".encode()
+    assert talk.send(FIRST.encode()) == f"c=biws,{FIRST.partition(',')[0]},p={PROOF}".encode()
+    with pytest.raises(StopIteration):
+        talk.send(f"v={SIGNATURE}".encode())
+
+
+def test_names_with_signs_of_the_protocol_are_escaped() -> None:
+    assert next(scram("SCRAM-SHA-512", "a=b,c", "x", NONCE)).startswith(b"n,,n=a=3Db=2Cc,r=")
+
+
+def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
+    talk = scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+    next(talk)
+    talk.send(FIRST.encode())
+    with pytest.raises(AuthenticationFailed, match="could not prove that it knows the password"):
+        talk.send(b"v=" + b64encode(b"x" * 32))
+
+
+def test_an_answer_without_any_signature_is_not_believed() -> None:
+    talk = scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+    next(talk)
+    talk.send(FIRST.encode())
+    with pytest.raises(AuthenticationFailed, match="could not prove"):
+        talk.send(b"")
+
+
+@pytest.mark.parametrize(
+    ("first", "complaint"),
+    [
+        (FIRST.replace("r=r", "r=x"), "nonce does not continue ours"),
+        (f"r={NONCE},s={SALT},i=4096", "nonce does not continue ours"),
+        (FIRST.replace("i=4096", "i=4095"), "asks for 4095 SCRAM iterations"),
+        (FIRST.replace("i=4096", "i=2000000000"), "asks for 2000000000 SCRAM iterations"),
+        (FIRST.replace("i=4096", "i=many"), "no salt or no iteration count"),
+        (FIRST.replace(SALT, "?"), "no salt or no iteration count"),
+        ("m=ext," + FIRST, "extension"),
+        ("", "nonce"),
+    ],
+)
+def test_a_first_message_that_cannot_be_right_ends_it_before_a_proof_is_given(first: str, complaint: str) -> None:
+    talk = scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+    next(talk)
+    with pytest.raises(AuthenticationFailed, match=complaint):
+        talk.send(first.encode())
+
+
+def test_the_brokers_own_complaint_is_told_with_the_settings() -> None:
+    talk = scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+    next(talk)
+    talk.send(FIRST.encode())
+    with pytest.raises(AuthenticationFailed, match=r"invalid-proof; check kafka\.sasl_username"):
+        talk.send(b"e=invalid-proof")

@@ -1,0 +1,245 @@
+"""The committer: one request at a time, only what is ours, until it is through or time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import CommitAnswer
+from kunicorn.ipc import clock
+from kunicorn.ipc.bitmap import with_partitions, written
+from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.offsets.commits import Commits
+
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Broker:
+    """Takes commits; answers with the scripted outcomes first, then with success."""
+
+    def __init__(self, *script: CommitAnswer | PeerError) -> None:
+        self.may_commit = True
+        self.script = list(script)
+        self.gone: set[str] = set()
+        self.requests: list[dict[TopicPartition, Position]] = []
+        self.refused: list[int] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.asked = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        self.requests.append(dict(offsets))
+        self.asked.set()
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.gate.wait()
+        self.at_once -= 1
+        answer = self.script.pop(0) if self.script else CommitAnswer(dict.fromkeys(offsets, 0))
+        if isinstance(answer, PeerError):
+            raise answer
+        return answer
+
+    def commit_refused(self, error: int) -> None:
+        self.refused.append(error)
+
+    def is_gone(self, topic: str) -> bool:
+        return topic in self.gone
+
+
+class Consumed:
+    """What was consumed and not committed yet."""
+
+    def __init__(self, **offsets: int) -> None:
+        self.left = {TopicPartition("orders", int(name[1:])): Position(offset) for name, offset in offsets.items()}
+
+    def __call__(self) -> dict[TopicPartition, Position]:
+        return dict(self.left)
+
+    def committed(self, tp: TopicPartition, position: Position) -> None:
+        if self.left.get(tp, Position(-1)) == position:
+            del self.left[tp]
+
+
+def committer(broker: Broker, consumed: Consumed) -> Commits:
+    return Commits(broker, consumed, consumed.committed, Metrics())
+
+
+@pytest.mark.scenario("0118 commit_rebalance")
+async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
+    broker, consumed = Broker(), Consumed(p0=10, p1=20)
+    assert await committer(broker, consumed).settle([ZERO, ONE], 5)
+    assert broker.requests == [{ZERO: Position(10), ONE: Position(20)}]
+
+
+async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
+    broker, consumed = Broker(), Consumed(p0=10, p1=20)
+
+    def goes_on(tp: TopicPartition, position: Position) -> None:
+        consumed.committed(tp, position)
+        consumed.left[ONE] = Position(position.offset + 1)
+
+    commits = Commits(broker, consumed, goes_on, Metrics())
+    assert await commits.settle([ZERO], 5)
+    assert len(broker.requests) == 1
+
+
+@pytest.mark.scenario("testAutoCommitSyncBeforeRevocationRetriesOnRetriableAndStaleEpoch")
+async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets() -> None:
+    broker, consumed = Broker(PeerError("reset")), Consumed(p0=10)
+    task = asyncio.create_task(committer(broker, consumed).settle([ZERO], 5))
+    await broker.asked.wait()
+    consumed.left[ZERO] = Position(15)
+    assert await task
+    assert broker.requests == [{ZERO: Position(10)}, {ZERO: Position(15)}]
+
+
+async def test_a_partition_left_out_of_the_answer_is_committed_again() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 0})), Consumed(p0=10, p1=20)
+    assert await committer(broker, consumed).settle([ZERO, ONE], 5)
+    assert broker.requests[1] == {ONE: Position(20)}
+
+
+async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others_and_is_said_to_be_left() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)
+    assert not await committer(broker, consumed).settle([ZERO, ONE], 3600)
+    assert len(broker.requests) == 1
+    assert consumed() == {ZERO: Position(10)}
+
+
+async def test_invariant_8_what_was_given_up_is_tried_once_more_by_whoever_needs_it_committed() -> None:
+    broker, consumed = Broker(*[CommitAnswer({ZERO: 29})] * 2), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    assert not await commits.settle([ZERO], 3600)
+    assert not await commits.settle([ZERO], 3600)
+    assert await commits.settle([ZERO], 3600), "the right was granted meanwhile"
+    assert consumed() == {}
+
+
+async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    denied, taken = CommitAnswer({ZERO: 29}), CommitAnswer({ZERO: 0})
+    broker, consumed = Broker(denied, denied, taken, denied), Consumed()
+    commits = committer(broker, consumed)
+    for offset, told, result in ((10, 1, "error 29"), (11, 0, "error 29"), (12, 0, "ok"), (13, 1, "error 29")):
+        consumed.left[ZERO] = Position(offset)
+        await commits.settle([ZERO], 3600)
+        assert capfd.readouterr().err.count("cannot be committed") == told
+        assert commits.last_result == result
+
+
+@pytest.mark.parametrize("error", [3, 100])
+async def test_a_coordinator_that_does_not_know_the_topic_yet_is_asked_again(error: int) -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
+    assert await committer(broker, consumed).settle([ZERO], 3600)
+    assert len(broker.requests) == 2
+
+
+@pytest.mark.parametrize("error", [3, 100])
+async def test_an_offset_of_a_topic_that_is_gone_is_given_up_as_soon_as_the_metadata_says_so(error: int) -> None:
+    broker, consumed = Broker(*[CommitAnswer({ZERO: error})] * 1000), Consumed(p0=10)
+    settling = asyncio.create_task(committer(broker, consumed).settle([ZERO], 3600))
+    await broker.asked.wait()
+    broker.gone.add("orders")
+    assert not await settling
+    assert consumed() == {ZERO: Position(10)}
+
+
+async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_retry() -> None:
+    broker, consumed = Broker(PeerError("reset")), Consumed()
+    owned = {ZERO, ONE}
+    commits = committer(broker, consumed)
+    task = asyncio.create_task(
+        commits.starts({ZERO: Position(1), ONE: Position(2)}, lambda tp: tp in owned, clock.now() + 5)
+    )
+    await broker.asked.wait()
+    owned.discard(ONE)
+    assert await task
+    assert broker.requests[-1] == {ZERO: Position(1)}
+
+
+@pytest.mark.scenario("0117 do_test_offset_commit_error_during_rebalance")
+async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
+    broker, consumed = Broker(), Consumed(p0=10)
+    broker.may_commit = False
+    assert not await committer(broker, consumed).settle([ZERO], 0.2)
+    assert broker.requests == []
+
+
+@pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect")
+async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
+    broker, consumed = Broker(), Consumed(p0=10)
+    broker.gate.clear()
+    commits = committer(broker, consumed)
+    first = asyncio.create_task(commits.settle([ZERO], 5))
+    second = asyncio.create_task(commits.settle([ZERO], 5))
+    quiet = asyncio.create_task(commits.quiet())
+    await broker.asked.wait()
+    assert commits.pending
+    assert not quiet.done()
+    broker.gate.set()
+    assert await first
+    assert await second
+    await quiet
+    assert broker.most_at_once == 1
+
+
+@pytest.mark.parametrize("undecided", [PeerError("no answer"), CommitAnswer({ZERO: 15}), CommitAnswer({ZERO: 7})])
+async def test_a_commit_without_a_verdict_stays_pending_until_one_has_it(undecided: CommitAnswer | PeerError) -> None:
+    """The broker holds heartbeats behind it: whoever sends them has to be as patient as beside the commit."""
+    broker, consumed = Broker(undecided), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    assert not await commits.settle([ZERO], 0.05)
+    assert commits.pending
+    assert await commits.settle([ZERO], 5)
+    assert not commits.pending
+
+
+async def test_a_refused_commit_is_not_pending() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 27})), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    assert not await commits.settle([ZERO], 0.05)
+    assert not commits.pending
+
+
+@pytest.mark.parametrize("error", [22, 25, 27])
+async def test_an_error_that_concerns_membership_is_told_to_the_member(error: int) -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
+    await committer(broker, consumed).settle([ZERO], 0.05)
+    assert broker.refused == [error]
+
+
+@pytest.mark.scenario(
+    "testOnJoinPrepareWithOffsetCommitShouldKeepJoinAfterRebalanceTimeout",
+    "testReconcilePartitionsRevokedWithFailedAutoCommitCompletesRevocationAnyway",
+)
+async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> None:
+    broker, consumed = Broker(*[PeerError("down")] * 50), Consumed(p0=10)
+    assert not await committer(broker, consumed).settle([ZERO], 0.3)
+
+
+async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_the_fetch_tells_the_rest() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 29})), Consumed()
+    commits = committer(broker, consumed)
+    assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert len(broker.requests) == 1
+
+
+async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tried_again() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 3})), Consumed()
+    commits = committer(broker, consumed)
+    assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert len(broker.requests) == 2
+
+
+async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_and_none_if_that_is_too_long() -> None:
+    whole = with_partitions(64, written(0, {5}))
+    refused = CommitAnswer({ZERO: 12})
+    broker = Broker(refused, refused)
+    commits = Commits(broker, dict, lambda *_: None, Metrics())
+    assert await commits.starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10)
+    assert [each[ZERO].done for each in broker.requests] == [whole, "kunicorn:partitions:64", ""]

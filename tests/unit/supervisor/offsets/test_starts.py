@@ -1,0 +1,204 @@
+"""Where a partition starts (invariant 9: no start offset is guessed)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from kunicorn.errors import FatalGroupError, PeerError
+from kunicorn.group.protocol import EARLIEST, LATEST, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.observe import logs
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.offsets.start_offsets import Starts, begin, find, look_up, recover
+
+OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
+
+
+class Log:
+    """Brokers with a log from 100 to 500 on every partition, and what a group has committed."""
+
+    def __init__(self, committed: Mapping[TopicPartition, Committed], group_error: int = 0) -> None:
+        self.committed = committed
+        self.group_error = group_error
+        self.first, self.last = 100, 500
+        self.epoch_end: int | None = None
+        self.anew: set[str] = set()
+        self.asked: set[TopicPartition] = set()
+
+    async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
+        if self.group_error:
+            return OffsetFetchAnswer(self.group_error)
+        return OffsetFetchAnswer(0, {tp: self.committed[tp] for tp in partitions if tp in self.committed})
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        self.asked |= set(queries)
+        return {tp: LogOffset(0, self._at(at)) for tp, at in queries.items()}
+
+    def _at(self, timestamp: int) -> int:
+        """Records were written at the times 1000 to 1399; to a later question there is no answer."""
+        special = {EARLIEST: self.first, LATEST: self.last}
+        return special.get(timestamp, max(self.first, timestamp - 900) if timestamp < 1400 else NO_OFFSET)
+
+    async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
+
+    def created_anew(self, topic: str) -> bool:
+        return topic in self.anew
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        return [OLD, NEW, QUIET] if "orders" in topics else []
+
+
+NOTHING = Committed(0)
+
+
+def offsets(starts: Starts) -> dict[TopicPartition, int]:
+    """Those that were chosen."""
+    return {tp: start.offset for tp, start in starts.chosen.items()}
+
+
+async def test_a_committed_offset_is_taken_with_its_leader_epoch() -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250, 7)}), [OLD], "earliest")
+    assert starts.committed == {OLD: Position(250, 7)}
+    assert not starts.chosen
+
+
+@pytest.mark.parametrize(("policy", "start"), [("earliest", 100), ("latest", 500)])
+async def test_a_partition_never_committed_starts_by_policy_and_the_choice_is_to_be_committed(
+    policy: str, start: int
+) -> None:
+    starts = await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD], policy)
+    assert offsets(starts) == {OLD: start}
+
+
+async def test_what_is_chosen_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.adjust("info", "text")
+    try:
+        await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD, NEW], "earliest", frozenset({"retries"}))
+    finally:
+        logs.adjust("warning", "text")
+    assert capfd.readouterr().err.count("2 partitions were never committed: starting by policy") == 1
+
+
+async def test_a_partition_added_after_the_group_began_starts_at_its_beginning_under_latest() -> None:
+    log = Log({OLD: Committed(0, 250, 7, "kunicorn:partitions:2"), NEW: NOTHING, QUIET: NOTHING})
+    starts = await look_up(log, [NEW, QUIET], "latest")
+    assert offsets(starts) == {NEW: 500, QUIET: 100}
+    assert {each.done for each in starts.chosen.values()} == {"kunicorn:partitions:2"}, "told on with every commit"
+
+
+async def test_what_others_have_chosen_a_moment_before_does_not_make_ours_new() -> None:
+    first = await look_up(Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING)), [OLD], "latest")
+    committed = Committed(0, first.chosen[OLD].offset, -1, first.chosen[OLD].done)
+    starts = await look_up(Log({OLD: committed, NEW: NOTHING, QUIET: NOTHING}), [NEW, QUIET], "latest")
+    assert offsets(starts) == {NEW: 500, QUIET: 500}
+
+
+async def test_beside_offsets_of_other_clients_what_lies_above_them_was_added_since() -> None:
+    log = Log({OLD: NOTHING, NEW: Committed(0, 250, metadata="by another client"), QUIET: NOTHING})
+    starts = await look_up(log, [OLD, QUIET], "latest")
+    assert offsets(starts) == {OLD: 500, QUIET: 100}
+
+
+@pytest.mark.parametrize("hidden", [Committed(88), None])
+async def test_nothing_is_chosen_while_the_answer_may_hide_that_the_group_has_begun(hidden: Committed | None) -> None:
+    log = Log({NEW: NOTHING, QUIET: NOTHING} | ({OLD: hidden} if hidden is not None else {}))
+    assert not (await look_up(log, [NEW], "latest")).chosen
+
+
+async def test_a_partition_that_our_metadata_does_not_show_yet_is_asked_for_again() -> None:
+    unseen = TopicPartition("orders", 3)
+    log = Log(dict.fromkeys((OLD, NEW, QUIET, unseen), NOTHING))
+    starts = await look_up(log, [QUIET, unseen], "latest")
+    assert offsets(starts) == {QUIET: 500}, "committed with 3 partitions, it would call the fourth a new one"
+    assert unseen in log.asked, "its leader is asked for, so that the metadata is refreshed"
+
+
+async def test_a_topic_created_anew_starts_at_its_beginning_whatever_the_policy() -> None:
+    log = Log(dict.fromkeys((OLD, NEW, QUIET), NOTHING))
+    log.anew = {"orders"}
+    starts = await look_up(log, [OLD], "latest")
+    assert offsets(starts) == {OLD: 100}
+    assert starts.chosen[OLD].done == "kunicorn:partitions:0", "nor do its other partitions have anything to skip"
+    log = Log({OLD: Committed(0, 250)})
+    assert (await begin(log, [OLD])).chosen == starts.chosen, "what is committed may be of the old one"
+
+
+async def test_without_a_policy_a_partition_never_committed_waits_for_a_person() -> None:
+    starts = await look_up(Log({OLD: NOTHING}), [OLD], "none")
+    assert "auto_offset_reset" in starts.open[OLD]
+
+
+@pytest.mark.scenario("0148 offset_fetch_commit_error")
+async def test_an_error_of_the_whole_group_is_not_read_as_no_offsets() -> None:
+    with pytest.raises(PeerError, match=r"NOT_COORDINATOR \(16\)"):
+        await look_up(Log({OLD: Committed(0, 250)}, group_error=16), [OLD], "earliest")
+
+
+async def test_a_group_that_this_user_may_not_read_is_not_asked_again() -> None:
+    with pytest.raises(FatalGroupError, match=r"GROUP_AUTHORIZATION_FAILED \(30\): this user needs READ on the group"):
+        await look_up(Log({}, group_error=30), [OLD], "earliest")
+
+
+@pytest.mark.scenario("OffsetFetchOmittedPartition", "OffsetFetchErrorStallsAssignment")
+async def test_a_partition_left_out_of_the_answer_is_asked_for_again_not_started() -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250)}), [OLD, NEW], "earliest")
+    assert NEW not in {**starts.committed, **starts.chosen, **starts.refused}
+
+
+@pytest.mark.scenario("testRefreshOffsetWithPendingTransactions", "TestKIP447RequireStable")
+async def test_an_offset_that_is_not_stable_yet_is_asked_for_again_not_started() -> None:
+    starts = await look_up(Log({OLD: Committed(88, 250)}), [OLD], "earliest")
+    assert not starts.committed
+    assert not starts.chosen
+
+
+@pytest.mark.parametrize(("policy", "start"), [("earliest", 100), ("latest", 500)])
+async def test_a_position_below_the_logs_start_goes_on_by_policy(policy: str, start: int) -> None:
+    starts = await recover(Log({}), {OLD: Position(20)}, policy)
+    assert starts.chosen == {OLD: Position(start)}
+
+
+@pytest.mark.scenario("0139 offset_validation")
+async def test_a_truncated_log_goes_on_where_the_last_epoch_seen_ends_even_under_latest() -> None:
+    log = Log({})
+    log.epoch_end = 320
+    for policy in ("earliest", "latest"):
+        starts = await recover(log, {OLD: Position(400, 7)}, policy)
+        assert starts.chosen == {OLD: Position(320)}
+
+
+async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() -> None:
+    starts = await recover(Log({}), {OLD: Position(900)}, "latest")
+    assert starts.chosen == {OLD: Position(500)}
+
+
+async def test_without_a_policy_a_position_that_is_gone_waits_for_a_person() -> None:
+    starts = await recover(Log({}), {OLD: Position(20)}, "none")
+    assert "20" in starts.refused[OLD]
+
+
+async def test_a_start_by_time_is_the_first_record_that_is_not_older_or_else_the_logs_end() -> None:
+    starts = await find(Log({}), {OLD: 1200, NEW: 5000, QUIET: EARLIEST})
+    assert starts.given == {OLD: Position(300), NEW: Position(500), QUIET: Position(100)}
+    assert not starts.chosen, "nothing is to be committed"
+
+
+RETRY = TopicPartition("shop.retry.5s", 0)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_retry_topic_starts_at_its_beginning_whatever_the_policy(policy: str) -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250), RETRY: NOTHING}), [OLD, RETRY], policy, {RETRY.topic})
+    assert offsets(starts) == {RETRY: 100}
+    assert not starts.open
+    lost = {OLD: Position(20), RETRY: Position(20)}
+    assert (await recover(Log({}), lost, policy, {RETRY.topic})).chosen[RETRY] == Position(100)
+
+
+async def test_offsets_that_may_not_be_read_yet_are_denied_and_not_refused() -> None:
+    starts = await look_up(Log({OLD: Committed(29), NEW: Committed(0, 250)}), [OLD, NEW], "earliest")
+    assert list(starts.denied) == [OLD]
+    assert list(starts.committed) == [NEW]
+    assert not starts.refused

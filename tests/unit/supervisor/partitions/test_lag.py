@@ -1,0 +1,36 @@
+"""Lag in seconds: 0 when there is none, absent when unknown, never a guess."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kunicorn.positions import NO_TIMESTAMP
+from kunicorn.supervisor.snapshot import lag_seconds
+
+
+def ago(seconds: float) -> int:
+    return int((time.time() - seconds) * 1000)
+
+
+def test_without_lag_it_is_zero_however_old_the_last_record_is() -> None:
+    assert lag_seconds(0, ago(3600)) == 0.0
+
+
+def test_behind_it_is_the_age_of_the_record_last_taken_in_hand() -> None:
+    assert lag_seconds(5, ago(90)) == pytest.approx(90, abs=1)
+
+
+@pytest.mark.parametrize(("lag", "timestamp"), [(None, 1_700_000_000_000), (5, NO_TIMESTAMP)])
+def test_it_is_absent_while_the_lag_or_the_time_is_unknown(lag: int | None, timestamp: int) -> None:
+    assert lag_seconds(lag, timestamp) is None
+
+
+def test_a_record_from_the_future_is_not_negative_lag() -> None:
+    assert lag_seconds(5, ago(-3600)) == 0.0
+
+
+def test_in_a_retry_topic_it_counts_from_when_the_record_could_be_handled() -> None:
+    assert lag_seconds(5, ago(90), waits_ms=60_000) == pytest.approx(30, abs=1)
+    assert lag_seconds(5, ago(30), waits_ms=60_000) == 0.0

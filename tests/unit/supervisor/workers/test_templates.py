@@ -1,0 +1,108 @@
+"""One ready template at hand: what is used up by those that die, and what happens where none can be started."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+
+from kunicorn.ipc.messages import Preload, TemplateReady
+from kunicorn.observe.metrics import Metrics
+from kunicorn.supervisor.workers import template as module
+from kunicorn.supervisor.workers.spawn import Spawned
+from kunicorn.supervisor.workers.template import Templates
+
+PRELOAD = Preload(["shop:handle"], [], 1, "info", "text", "")
+WITHOUT_END = 10_000
+
+
+class Played:
+    """A template that is ready at once."""
+
+    keepers: frozenset[str] = frozenset()
+    how_it_ended = "SIGKILL"
+
+    def __init__(self, spawned: Spawned) -> None:
+        self.pid = spawned.pid
+        self.dead = asyncio.Event()
+        self.closed = False
+
+    async def ready(self) -> TemplateReady:
+        return TemplateReady(True, "", 0.0, [])
+
+    def close(self) -> None:
+        self.closed = True
+        self.dead.set()
+
+    async def retire(self) -> None:
+        self.close()
+
+
+class Machine:
+    """Starts templates, unless it is out of processes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started = 0
+        self.refusals = 0
+        monkeypatch.setattr(module, "spawn", self.spawn)
+        monkeypatch.setattr(module, "Template", Played)
+        monkeypatch.setattr(module, "_BACKOFF", 0.0)
+        self.fatal = mock.Mock()
+        self.templates = Templates(self.spawn(PRELOAD), PRELOAD, Metrics(), self.fatal)
+
+    def spawn(self, preload: Preload) -> Spawned:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.started += 1
+        return Spawned(mock.Mock(), self.started, 0)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+async def turns(condition: Callable[[], bool]) -> None:
+    for _ in range(WITHOUT_END):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("waited in vain")
+
+
+async def test_the_socket_of_an_adopted_template_that_dies_is_closed(machine: Machine) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    await machine.templates.current()
+    adopted = await machine.templates.prepare(PRELOAD)
+    await machine.templates.adopt(adopted, PRELOAD)
+    adopted.dead.set()
+    await turns(lambda: machine.started == 3)
+    assert adopted.closed  # type: ignore[attr-defined]
+    assert not (await machine.templates.current()).closed  # type: ignore[attr-defined]
+    keeping.cancel()
+
+
+async def test_a_dead_template_is_replaced_as_soon_as_processes_are_to_be_had_again(machine: Machine) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first = await machine.templates.current()
+    machine.refusals = 3
+    first.dead.set()
+    await turns(lambda: machine.started == 2)
+    assert not keeping.done()
+    machine.fatal.assert_not_called()
+    keeping.cancel()
+
+
+async def test_a_shortage_of_processes_may_last_for_days(machine: Machine) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first = await machine.templates.current()
+    # Two to that power is no number of seconds that a float can hold.
+    machine.refusals = 1100
+    first.dead.set()
+    await turns(lambda: machine.started == 2 or keeping.done())
+    assert not keeping.done()
+    keeping.cancel()
