@@ -13,9 +13,8 @@ membership lives here, and in the tables of `states` and `errors`:
 4. Membership is certain until the send time of the last request answered without an error plus the session timeout;
    but never past the rebalance timeout while the coordinator waits for us to join, or to ask for our assignment.
 
-Where a member of a classic group stands, and what becomes of that: whatever event it was that told of it.
-
-What a classic member owns, over the two joins of a cooperative rebalance (KIP-429). Pure.
+`ClassicStanding` is where the member stands, and what becomes of that, whatever event it was that told of it;
+`Ownership` what it owns, over the two joins of a cooperative rebalance (KIP-429).
 """
 
 from __future__ import annotations

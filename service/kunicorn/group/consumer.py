@@ -10,12 +10,10 @@ The coordinator decides who owns what and says so in its answers to heartbeats; 
 3. Fenced, the member joins again under the same id with epoch 0; its partitions are lost, nothing is committed.
 4. A lost coordinator costs nothing: id, epoch and partitions stay until a coordinator says otherwise.
 
-Where a member with the consumer protocol stands, and what becomes of that: whatever event it was that told of it.
-
-What a member with the consumer protocol owns against what the coordinator wants it to own (KIP-848). Pure.
-
-Partitions are known by topic id: a topic that was deleted and created anew is another topic of the same name, and its
-partitions are let go of before those of the new one are taken up.
+`ConsumerStanding` is where the member stands, and what becomes of that, whatever event it was that told of it;
+`Holdings` what it owns against what the coordinator wants it to own (KIP-848). Partitions are known by topic id: a
+topic that was deleted and created anew is another topic of the same name, and its partitions are let go of before those
+of the new one are taken up.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Kafka's error codes and what is done about each. Pure.
-
-One table from a broker's error to our reaction; the only place that decides what an error means.
+"""Kafka's error codes and what is done about each: one table from a broker's error to our reaction, the only place that
+decides what an error means. Pure.
 
 After Kafka's `AbstractCoordinator.java` and `ConsumerCoordinator.java`; where clients differ, the reason stands beside
 the row. Codes are those of Kafka's `Errors.java`.
 
-Kafka's error codes (`Errors.java`), as far as some decision depends on them.
-
-Codes travel as plain integers everywhere: a newer broker may send one that nobody here has heard of, and an
-`IntEnum` compares equal to its integer.
+`ErrorCode` has those on which some decision depends. Codes travel as plain integers everywhere: a newer broker may send
+one that nobody here has heard of, and an `IntEnum` compares equal to its integer.
 """
 
 from __future__ import annotations

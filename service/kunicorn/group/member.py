@@ -1,12 +1,9 @@
-"""What members of either protocol have in common: standing, timing, the look-up of the coordinator, history.
+"""What members of either protocol have in common. Pure; times are seconds of the driver's clock.
 
-What a member of either protocol knows about its standing in the group.
-
-When a member speaks: heartbeat phases, retries, and until when its membership is certain. Pure; seconds.
-
-Where the coordinator is, as far as a member knows. Pure; times are seconds of the driver's clock.
-
-The rebalances a member went through: what began them, how they ended, how long they took.
+- `Standing`: what a member knows about its standing in the group.
+- `Pulse` and `Patience`: when it speaks, in heartbeats and retries; `Timings`: until when its membership is certain.
+- `Search`: where the coordinator is, as far as it knows.
+- `History`: the rebalances it went through: what began them, how they ended, how long they took.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""States, of a group's member and of an assigned partition: flat tables.
-
-The states of a group's member: one flat table for each protocol; tests walk them, the docs draw them.
-
-The states of one assigned partition: one flat table; tests walk it, the docs draw it.
+"""States, of a group's member (a flat table for each protocol) and of an assigned partition (one flat table). Tests
+walk them, the docs draw them.
 
 A partition is in the hands of at most one worker (invariant 4), and always in a state that says why it is or is not
 being fetched (invariant 7).

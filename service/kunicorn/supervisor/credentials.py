@@ -1,8 +1,7 @@
-"""Credentials that change while the service runs: its OAUTHBEARER token, passwords in files.
+"""Credentials that change while the service runs.
 
-The service's OAUTHBEARER token: fetched by a helper process, renewed before it expires, shared with every worker.
-
-One token for the whole service: its provider is called once a lifetime, not once for every connection.
+`Tokens` has the service's OAUTHBEARER token: fetched by a helper process, renewed before it expires, shared with every
+worker. There is one for the whole service: its provider is called once a lifetime, not once for every connection.
 
 Passwords are rotated by writing the new one into its file: the workers' clients learn of it here.
 """

@@ -1,8 +1,7 @@
 """The service: puts the supervisor's parts together, runs them, and ends them in order.
 
-What runs for as long as the service does, and what ends it before its time.
-
-How late the event loop is: whoever blocks it shows here, before heartbeats are missed.
+`Works` is what runs for as long as the service does, and what ends it before its time. `LoopLag` is how late the event
+loop is: whoever blocks it shows there, before heartbeats are missed.
 """
 
 from __future__ import annotations

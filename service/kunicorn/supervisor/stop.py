@@ -1,9 +1,9 @@
 """How the service is stopped, and what ends a process that does not end.
 
-How the service is stopped: in order, when told once; at once, when told again or when the order takes too long; and
-by the watchdog, when told a third time or when that takes too long.
+`Stopping`: the service is stopped in order, when told once; at once, when told again or when the order takes too long;
+and by the watchdog, when told a third time or when that takes too long.
 
-Ends a process whose end takes too long, whatever it is that does not end: a task, a thread, the loop itself.
+`Watchdog` ends a process whose end takes too long, whatever it is that does not end: a task, a thread, the loop itself.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The topics that are subscribed to: names, partition counts, and ids.
+"""The topics that are subscribed to: `Topics` knows which ones the subscription means, `PlanGround` what the plan we
+made stands on.
 
-Which topics the subscription means, and what the plan we made stands on.
-
-Which of the ids that brokers name for a topic is its own now. Pure.
-
-A topic that is deleted and created again has another id, and is consumed from its beginning: a wrong decision repeats a
-whole log. Brokers learn of it at different times, and one that is cut off from the controller never does. Ids say
-nothing of their order, so that nobody can tell a new one from an old one by itself:
+`TopicIds` decides which of the ids that brokers name for a topic is its own now. Pure. A topic that is deleted and
+created again has another id, and is consumed from its beginning: a wrong decision repeats a whole log. Brokers learn of
+it at different times, and one that is cut off from the controller never does. Ids say nothing of their order, so that
+nobody can tell a new one from an old one by itself:
 
 - one that was never seen counts when two answers in a row name it, or at once if the topic was gone before;
 - one that was replaced is most likely a stale broker's. But the one that replaced it may have been that, so it counts

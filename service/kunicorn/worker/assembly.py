@@ -1,8 +1,5 @@
-"""A worker's parts, put together.
-
-The parts of producing in one worker, put together.
-
-How a worker calls its handlers: with one record (or batch) at a time or with several, and with outputs sent.
+"""A worker's parts, put together: `Assembled` all of them, `Sending` those that produce, `form_in_worker` the way in
+which a handler is called (one record or batch at a time, or several, and with outputs sent or not).
 """
 
 from __future__ import annotations

@@ -1,24 +1,21 @@
-"""Records between the client and the handler: gathered, delayed, left over.
+"""Records between the client and the handler: gathered, delayed, left over. Everything here is the runner's; times are
+nanoseconds.
 
-Records that wait for a fuller batch, by partition. Everything here is the runner's; times are nanoseconds.
-
+`Gathering` has records that wait for a fuller batch, by partition.
 1. What waits is not in hand and counts as nothing: a partition that is stopped is reported at once, and what waited of
    it is let go of. Its consumed offset does not follow the client's position meanwhile (`Grant.gathering`).
 2. No record waits longer than `wait_ns`, and all of them take no more than `memory` bytes, about.
 
-Records of retry topics that wait for their time. Everything here is the runner's.
-
-A retry topic's records all wait equally long, so the first of a partition is the first whose time comes: until then the
-partition is put off, not fetched and with nothing in hand, and the others go on. It is fetched again from there.
+`Delays` has partitions of retry topics that wait for their time. A retry topic's records all wait equally long, so the
+first of a partition is the first whose time comes: until then the partition is put off, not fetched and with nothing in
+hand, and the others go on. It is fetched again from there.
 1. No record is handled before its time: its timestamp (that of its sending) and the topic's delay.
 2. Where many records wait, one behind the other, a partition is fetched again a few times within the delay, not for
    each: what the client has fetched ahead is thrown away every time.
 
-Records that were fetched and whose turn is over: kept in hand, by partition, until the next one. Everything here is
-the runner's.
-
-A turn is bounded by time, so that whatever else is due does not wait for a whole batch. What is left of it is never
-fetched again: it goes on behind partitions that have had no turn yet.
+`LeftOver` has records that were fetched and whose turn is over: kept in hand, by partition, until the next one. A turn
+is bounded by time, so that whatever else is due does not wait for a whole batch. What is left of it is never fetched
+again: it goes on behind partitions that have had no turn yet.
 1. What is left counts as nothing: a partition that is stopped is reported at once, and what was left of it is dropped.
    Its consumed offset does not follow the client's position meanwhile (`Grant.left_over`).
 2. A partition's records stay in order: what is fetched of it meanwhile comes behind what is left of it, and an error
@@ -26,10 +23,9 @@ fetched again: it goes on behind partitions that have had no turn yet.
 3. Whichever partition has waited longest for its turn is the next one; before those that wait alike comes what has just
    arrived.
 
-Who stands behind others in the client's queue is not kept waiting. Everything here is the runner's.
-
-librdkafka gives records out in the order in which it got them: what it has fetched ahead of some partitions comes
-before the first record of whoever comes later, however long their handling takes.
+`HeadOfLine` keeps nobody waiting who stands behind others in the client's queue. librdkafka gives records out in the
+order in which it got them: what it has fetched ahead of some partitions comes before the first record of whoever comes
+later, however long their handling takes.
 1. While something is kept that the handlers have not begun, all that the client has is taken in, up to `ahead_bytes`:
    in the client nobody stands behind anybody.
 2. Beyond that the client's queue fills up, as it should. When a partition comes then, or a retry topic may have got a

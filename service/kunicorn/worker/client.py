@@ -1,13 +1,9 @@
 """The worker's Kafka client: its login, its topics, its statistics.
 
-What this worker's client logs in with, where that changes: the token or password that the supervisor sent last.
-
-What the worker's Kafka client says of itself (librdkafka's STATISTICS.md), as far as it explains a slow consumer.
-
-Which topics the client knows: one that is new to it stalls up to a second when it is assigned.
-
-librdkafka looks for unknown topics among its partitions once a second; asked for, their metadata is there within
-milliseconds.
+- `Login`: what the client logs in with, where that changes: the token or password that the supervisor sent last.
+- `ClientStatistics`: what it says of itself (librdkafka's STATISTICS.md), as far as that explains a slow consumer.
+- `KnownTopics`: which topics it knows. One that is new to it stalls up to a second when it is assigned: librdkafka
+  looks for unknown topics among its partitions once a second; asked for, their metadata is there within milliseconds.
 """
 
 from __future__ import annotations

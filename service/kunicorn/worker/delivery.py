@@ -1,7 +1,6 @@
 """When a record counts as done, where outputs are sent: with their delivery, or with their commit.
 
-The table of grants where outputs are sent: the ledger follows the delivery, not the handler.
-
+`SettlingFetcher`, one record or batch of a partition in hand: the ledger follows the delivery, not the handler.
 1. A record counts as consumed when its outputs, and those of everything before it in its partition, are delivered.
 2. A grant that is given up settles first: it is reported when all that it handled is delivered. Only one that is lost
    is reported at once, and what it has left is delivered no more.
@@ -9,15 +8,13 @@ The table of grants where outputs are sent: the ledger follows the delivery, not
 4. What is handled and not delivered, the ledger says exactly: with nothing in hand, from the consumed offset to the
    hand's. Whoever has to blame a record for a worker's death goes by it.
 
-The table where several records are in hand and what handlers return is sent, at least once.
-
+`DeliveringFlights`, several records in hand, outputs sent at least once.
 1. A record is done when its outputs are delivered. Its hand is free meanwhile; its lane waits, so that outputs of one
    lane are in its order, and a record whose outputs are refused can still be tried again before the next of its lane.
 2. A grant that is given up settles first; only one that is lost is reported at once, and what it has left is delivered
    no more.
 
-The table where several records are in hand and what handlers return is committed in transactions.
-
+`CommittingFlights`, several records in hand, outputs committed in transactions.
 1. Every record goes out with a transaction, also one that leaves nothing: the transaction has its offset.
 2. A transaction commits for each partition its lowest unfinished offset and, as the commit's metadata, what is done
    beyond that; whoever gets the partition next leaves those out.

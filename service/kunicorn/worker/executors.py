@@ -1,11 +1,8 @@
-"""Who calls the handler where several records are in hand: threads, or tasks of an event loop.
+"""Who calls the handler where several records are in hand.
 
-Who calls the handler where several records are in hand: threads for a plain function, tasks for an async one.
-
-A crew of threads, for handlers that are plain functions. A thread is started only when all others are busy.
-
-A crew of asyncio tasks, for `async def` handlers: one loop in a thread of its own, which turns as long as the worker
-lives, so that the handler's background tasks do, too.
+- `Threads`, for plain functions. A thread is started only when all others are busy.
+- `Tasks`, for `async def` handlers: one event loop in a thread of its own, which turns as long as the worker lives, so
+  that the handler's background tasks do, too.
 """
 
 from __future__ import annotations

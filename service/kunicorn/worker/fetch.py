@@ -1,10 +1,6 @@
-"""What the client returned: runs of records, how many are handled at a stretch, and errors that end a grant.
-
-Cutting what the client returned into runs that can be handled in one go. Pure.
-
-How many records are handled between two looks at the clock. Pure; durations are nanoseconds.
-
-How a grant ends by itself, other than by its handler: what librdkafka reports or refuses.
+"""What the client returned: runs of records that can be handled in one go, how many of them between two looks at the
+clock (`ChunkPace`, in nanoseconds), and how a grant ends by itself, other than by its handler: by what librdkafka
+reports or refuses. Pure but for log lines and reports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The handler's hooks: called as partitions come and go.
-
-Between the pipe and the fetcher: tells handlers which partitions come and go, in the runner's thread.
+"""The handler's hooks, called in the runner's thread as partitions come and go. `Lifecycle` stands between the pipe and
+the table of partitions; `Coming` and `Going` are partitions on their way into a handler's hands, and out of them.
 
 1. A partition is fetched only after its handler's `load_offsets` (where it has one) and `on_assigned` have returned;
    one that raises has it wait and is called again, while the other partitions go on.
@@ -9,9 +8,7 @@ Between the pipe and the fetcher: tells handlers which partitions come and go, i
    returned may have been committed long ago.
 3. Partitions of handlers without such hooks go straight through, as if nothing was here.
 
-Offsets that a handler keeps beside its effects (`load_offsets`): what it said is checked, starts are moved. Pure.
-
-Partitions on their way into a handler's hands, and out of them. Pure.
+`kept_offsets` checks the offsets that a handler keeps beside its effects (`load_offsets`), and moves the starts. Pure.
 """
 
 from __future__ import annotations

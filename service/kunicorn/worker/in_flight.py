@@ -1,18 +1,15 @@
 """This worker's partitions where several records are in hand at a time.
 
-The worker's table where several records are in hand at a time: what the fetcher knows of grants, and its lanes.
+`Flights` is the table: what is known of grants, and their lanes. It is called by three kinds of threads: the runner
+feeds it and deals with what failed, the crew starts and finishes records, the control thread opens and stops grants.
+All of it happens under the fetcher's lock, and none of it blocks but for the client's own calls between turns. A grant
+that ends is reported when its last record has left the handlers' hands.
 
-Called by three kinds of threads: the runner feeds it and deals with what failed, the crew starts and finishes records,
-the control thread opens and stops grants. All of it happens under the fetcher's lock, and none of it blocks but for the
-client's own calls between turns. A grant that ends is reported when its last record has left the handlers' hands.
+`Handed` is one grant: its lanes, and what the ledger says of it. Bits before offsets, and offsets before bits that are
+cleared: a record that SIGKILL hits between two stores is at worst handled again, never passed over (see `ipc.bitmap`).
 
-A grant of several records in hand: its lanes, and what the ledger says of it.
-
-Bits before offsets, and offsets before bits that are cleared: a record that SIGKILL hits between two stores is at worst
-handled again, never passed over (see `ipc.bitmap`).
-
-What a worker with several records in hand keeps in memory for when there is a free hand, and what it does if that is
-too much. Every caller holds the table's lock.
+`Ahead` is what the worker keeps in memory for when there is a free hand, and what it does if that is too much. Every
+caller holds the table's lock.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The worker's main thread: fetch, handle, store. Everything that is slow here is the handler's.
 
+`Runner` has one record or batch in hand.
 1. The ledger's consumed offset never passes an unfinished record: it is stored after the handler returned, record by
    record, and by nobody else while records are in hand.
 2. No record is started past the lease: the clock is read once a chunk, and chunks shrink to one record when the handler
    is slow; in between the control thread watches the lease and interrupts.
 
-The worker's main thread where several records are in hand: it fetches and deals with what failed; a crew handles.
-
+`ConcurrentRunner` has several: it fetches and deals with what failed; a crew handles.
 1. Only this thread calls the Kafka client; the crew starts and finishes records by itself, without waiting for it.
 2. No record is started past the lease: `Flights.start_next` looks at the clock for each.
 """

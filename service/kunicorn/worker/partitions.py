@@ -1,7 +1,6 @@
-"""This worker's partitions: the table of open grants, one record or batch of each in hand at a time.
+"""This worker's partitions: the client and the table of open grants, shared by the control thread and the runner.
 
-The worker's client and its table of open grants, shared by the control thread and the runner.
-
+`GrantTable` is what all tables have in common.
 1. Only the runner calls the client. confluent-kafka lets one thread at a time into a consumer, and whoever comes second
    sleeps and looks again: beside a runner that waits in `poll`, a control thread would hardly ever get in.
 2. So the control thread changes the table, and that takes effect at once: a record is handled only after `take` found
@@ -14,9 +13,7 @@ The worker's client and its table of open grants, shared by the control thread a
    position survives an unassign for a moment (`rktp_app_pos` is reset by another thread), and would skip records of an
    assignment further back: a partition is assigned only once the client has forgotten where it was.
 
-The table of grants where records of one partition at a time are in the handler's hands.
-
-See `table.GrantTable` for what it shares with the control thread.
+`Fetcher` is the table where records of one partition at a time are in the handler's hands.
 """
 
 from __future__ import annotations

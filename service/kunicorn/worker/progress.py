@@ -1,14 +1,10 @@
-"""The progress of a partition in a worker: grant, records in flight, offsets that are done.
+"""The progress of a partition in a worker. Pure; changed under the table's lock.
 
-A grant as the worker sees it: one partition handed out to it, from StartFetcher to the final report.
-
-A record on its way through a worker that has several in hand, and where it belongs: its lane and its track. Pure.
-
-The hands that one handler has: how many of its records may be in hand at a time, and what they may take next. Pure.
-
-Every handler of a worker has its own, with its own order; `lanes.Lanes` decides over all of them.
-
-How far a partition is with its records, and what may start by that. Pure; called under the table's lock.
+- `Grant`: one partition handed out to this worker, from StartFetcher to the final report.
+- `Flight`: a record on its way where several are in hand; `Lane` and `Track`: where it belongs.
+- `Hands`: how many records one handler may have in hand at a time, and what they may take next. Every handler has its
+  own, with its own order; `scheduler.Lanes` decides over all of them.
+- `settle` and what follows it: how far a partition is with its records, and what may start by that.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """What a worker counts, and tells the supervisor.
 
-What the runner counts and the control thread reports: handler calls by topic and duration.
+`Meter` is what the runner counts and the control thread reports: handler calls by topic and duration.
 
-Metrics that the handler keeps with `prometheus_client`, and those of the Kafka client, made ready for the next Pong.
-
-A thread of its own: collecting may run the user's code (a collector, a gauge's function), and the control thread must
-not wait for that. There is no such thread as long as there is nothing to collect.
+`Collecting` has the metrics that the handler keeps with `prometheus_client`, and those of the Kafka client, made ready
+for the next Pong, in a thread of its own: collecting may run the user's code (a collector, a gauge's function), and the
+control thread must not wait for that. There is no such thread as long as there is nothing to collect.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The membership: the group's state machine driven, with commits and the revoke hook beside it.
+"""The driver of the group's state machine.
 
-The driver of the group's state machine: carries out its commands, tells it what came of them.
+`Membership` carries out the machine's commands and tells it what came of them. Every request is a task of its own, so
+that a heartbeat never waits for a plan, a drain or a commit (invariant 5). Times are seconds of `clock.now`, the clock
+of the workers' lease.
 
-Every request is a task of its own, so that a heartbeat never waits for a plan, a drain or a commit (invariant 5).
-Times are seconds of `clock.now`, the clock of the workers' lease.
-
-Partitions that the group assigns: the membership, the commits and the revoke hook, put together.
-
-The member that the settings ask for.
+`GroupAssignment` is where partitions come from when the group assigns them: the membership, the commits and the revoke
+hook, put together. `member_for` makes the member that the settings ask for.
 """
 
 from __future__ import annotations

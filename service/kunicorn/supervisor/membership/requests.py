@@ -1,10 +1,7 @@
-"""The member's commands as requests, and their answers as events; for both protocols.
+"""The member's commands as requests on the wire, and their answers as events.
 
-What a classic member's commands become on the wire, and the events their answers are.
-
-What the commands of a member with the consumer protocol become on the wire (KIP-848), and the answers' events.
-
-The look-up of the group's coordinator: what came of it as an event, and in the log as often as that helps.
+- `ClassicRequests` for a classic member, `ConsumerRequests` for one with the consumer protocol (KIP-848).
+- `LookUp` for the group's coordinator: what came of it is an event, and in the log as often as that helps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Where our partitions come from, and how they get their start offsets.
-
-Where our partitions come from: the group assigns them, or the settings name them.
-
-Looks start offsets up until every partition has one, was halted, or has left us again.
+"""Where our partitions come from: the group assigns them, or the settings name them (`Source`). And how they get their
+start offsets: `Resolver` looks these up until every partition has one, was halted, or has left us again.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@
 2. Only partitions owned, only consumed offsets, looked up anew for each request and each retry (invariants 1, 3).
 3. None between JoinGroup sent and SyncGroup answered (invariant 2); but a leaving member's, while its JoinGroup waits.
 
-Transactions that workers are about to commit: as whom, and how joins wait for them.
-
-A window is open from the answer as whom to commit until the transaction's end; a worker may have several. A JoinGroup
-that overtakes one makes the broker refuse its offsets (ILLEGAL_GENERATION): the transaction is aborted and sent again,
-nothing is lost but time. So joins wait for open windows, and not for long.
+`Windows` has the transactions that workers are about to commit: as whom, and how joins wait for them. A window is open
+from the answer as whom to commit until the transaction's end; a worker may have several. A JoinGroup that overtakes one
+makes the broker refuse its offsets (ILLEGAL_GENERATION): the transaction is aborted and sent again, nothing is lost but
+time. So joins wait for open windows, and not for long.
 """
 
 from __future__ import annotations

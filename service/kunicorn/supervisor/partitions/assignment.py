@@ -4,9 +4,8 @@
    was seen and the ledger read (invariant 4).
 2. Every partition is in a state that says why it is or is not fetched (invariant 7).
 
-What a worker's death means for the partitions it held, and for the records it had in hand.
-
-Which records are to blame, `poison` decides.
+`Deaths` says what a worker's death means for the partitions it held, and for the records it had in hand; which records
+are to blame, `poison` decides.
 """
 
 from __future__ import annotations

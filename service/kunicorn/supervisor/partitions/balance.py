@@ -1,6 +1,7 @@
-"""Which worker should have which partition: shares, and moves by load. Pure.
+"""Which worker should have which partition. Pure; no other member is concerned.
 
-Which partition should go to another worker, judged by what each one takes of its worker's time. Pure.
+`share` deals partitions out over the member's own workers. `next_move` says which partition should go to another
+worker, judged by what each one takes of its worker's time.
 
 A worker's capacity is 1: one second of handling in a second. A partition's demand is the part of it that the partition
 took lately or, where that is more, what it takes to catch up with its lag within `HORIZON` seconds. So where everything
@@ -14,8 +15,6 @@ Nothing oscillates:
    further move for twice as long: of loads that flip to and fro, less and less is followed.
 3. Below a gap between the busiest and the idlest worker, and below a demand that one worker has no trouble with,
    nothing moves at all.
-
-How a member's partitions are shared out over its own workers. Pure; no other member is concerned.
 """
 
 from __future__ import annotations

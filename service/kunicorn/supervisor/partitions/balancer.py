@@ -1,10 +1,7 @@
-"""The load of each partition, and moves from busy workers to idle ones.
+"""Partitions go from busy workers to idle ones, one at a time: `balance` decides, `Balancer` has it done.
 
-Partitions go from busy workers to idle ones, one at a time: `balance` decides, here it is measured and done.
-
-What each partition takes of its worker, measured in the ledgers between two looks.
-
-Figures fade by half with every look, so that one long record or one pause does not pass for the rule.
+`Measures` is what each partition takes of its worker, measured in the ledgers between two looks. Figures fade by half
+with every look, so that one long record or one pause does not pass for the rule.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Lag in records and in seconds.
+"""Lag in records and in seconds, asked of the brokers: a worker's cached watermark freezes exactly when it matters.
 
-How far behind we are, asked of the brokers: a worker's cached watermark freezes exactly when it matters.
-
-How old the oldest record is that one partition has not handled. What a worker takes in hand tells it; where none
-takes any (its worker is busy with another partition, the partition is halted, paused or without a worker), the log is
-asked.
+In seconds: how old the oldest record is that one partition has not handled. What a worker takes in hand tells it; where
+none takes any (its worker is busy with another partition, the partition is halted, paused or without a worker), the log
+is asked.
 
 1. A worker's word is the time of the first record of the run it took last: at most a run of records too old.
 2. Where nothing was left to handle at some time, everything unhandled was written later: the record that a worker had

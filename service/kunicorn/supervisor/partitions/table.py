@@ -1,14 +1,11 @@
-"""All partitions that are ours: who holds each, under which grant.
+"""All partitions that are ours: who holds each, under which grant. Nothing blocks.
 
-The partitions that are ours, or still being let go of, and what may be committed of them. Nothing blocks.
+- `PartitionTable`: those that are ours, or still being let go of, and what may be committed of them.
+- `Grants`: which worker holds which partition, under which grant, a number that is never used again. A report counts
+  only under the partition's current grant (invariant 3).
 
-Which worker holds which partition, under which grant: a number that is never used again.
-
-A report counts only under the partition's current grant (invariant 3).
-
-Our partitions over our workers: handing out, and moving from one worker to another inside the pool.
-
-The group sees nothing of it. A partition that moves drains where it is, and is handed out again when its worker has
+`Distribution` hands our partitions out over our workers, and moves them from one worker to another inside the pool. The
+group sees nothing of it. A partition that moves drains where it is, and is handed out again when its worker has
 reported it (invariant 4).
 """
 

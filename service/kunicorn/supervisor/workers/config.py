@@ -1,12 +1,9 @@
-"""What a worker is told first: its configuration, its transactional ids.
+"""What a worker is told first: the settings, as far as they concern it (`configure`, pure but for secrets' files).
 
-What a worker is told first: the settings, as far as they concern them. Pure but for secrets' files.
-
-The workers' transactional ids: the same after a restart, and never those of two living members by chance.
-
-An id belongs to a place in the pool, so that a dead worker's successor ends what it left open. While a worker is
-replaced in order two processes have its place, and the successor must not fence the one that still drains: places have
-two ids, which successors in order take in turns.
+`TransactionalIds` has the workers' transactional ids: the same after a restart, and never those of two living members
+by chance. An id belongs to a place in the pool, so that a dead worker's successor ends what it left open. While a
+worker is replaced in order two processes have its place, and the successor must not fence the one that still drains:
+places have two ids, which successors in order take in turns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The worker pool: processes come and go here without the group noticing (invariant 6).
 
-A worker's place in the pool, 0 … count−1, which outlives its processes.
-
-Who deals in partitions, as the pool sees it.
+A `Place` in it, 0 … count−1, outlives its processes. `PoolListener` is who deals in partitions, as the pool sees it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""A worker's process as the supervisor sees it: its incarnation, its end, what Linux tells of it.
+"""A worker's process as the supervisor sees it.
 
-One worker process as the supervisor sees it: an incarnation of a worker's place in the pool.
-
-What Linux offers to know about child processes: subreaper, pidfds, and the orphans that end up with PID 1.
-
-The ladder for a worker that does not do what it has to: interrupt its handler, abort it, kill it.
+`WorkerProcess` is one incarnation of a worker's place in the pool. Beside it: what Linux offers to know about child
+processes (subreaper, pidfds, the orphans that end up with PID 1), and the ladder for a worker that does not do what it
+has to: interrupt its handler, abort it, kill it.
 """
 
 from __future__ import annotations

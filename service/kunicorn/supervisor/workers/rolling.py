@@ -1,16 +1,15 @@
 """Workers replaced one after the other: on a reload, by age, and when files change.
 
-SIGHUP: the settings file read again, the handler imported anew, one worker after the other replaced.
+`Reloader`, at SIGHUP: the settings file read again, the handler imported anew, one worker after the other replaced.
 
 All or nothing up to the first worker: settings that are refused, code that does not import and a setup that raises
 change nothing, and the workers go on with what they have. From the first worker that is ready on, the new revision is
 in force: whoever dies is replaced by one of it, and what of the others cannot be replaced is tried again, then told.
 
-A worker hands over to its successor inside the pod: no rebalance, nothing handled twice (invariant 6).
-
-Workers that have worked for long enough are replaced, one at a time: handlers leak, and caches grow.
-
-`kunicorn run --reload`: the handler's source and the settings' file are looked at, and a change is a reload.
+- `Replacer`: a worker hands over to its successor inside the pod: no rebalance, nothing handled twice (invariant 6).
+- `Recycler`: workers that have worked for long enough are replaced, one at a time: handlers leak, and caches grow.
+- `places_of` and `signature`, for `kunicorn run --reload`: the handler's source and the settings' file are looked at,
+  and a change is a reload.
 """
 
 from __future__ import annotations

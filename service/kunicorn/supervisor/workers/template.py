@@ -1,11 +1,9 @@
 """The template as the supervisor sees it: one process, and always a ready one.
 
-Keeps one ready template at hand; replaces a dead one while the workers it forked go on.
-
-The supervisor's side of the template process: the preloaded handler that workers are forked from.
-
-One template per code version. It is exec'ed, so that nothing of the supervisor's event loop, threads or sockets is in
-it; a dead template is replaced while the workers it forked live on (the supervisor is their parent).
+`Templates` keeps one ready template at hand, and replaces a dead one while the workers it forked go on. `Template` is
+the supervisor's side of the process: the preloaded handler that workers are forked from. One template per code version.
+It is exec'ed, so that nothing of the supervisor's event loop, threads or sockets is in it; a dead template is replaced
+while the workers it forked live on (the supervisor is their parent).
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
-"""The outbox: batches of outputs on their way, their order, and the steps of their transactions.
+"""The outbox: what is handled and not yet delivered, outputs on their way and the offsets that wait for them. No client
+is used here.
 
-What is handled and not yet delivered: outputs on their way, and the offsets that wait for them.
-
-The runner puts in, a sender's thread takes out, everything so far at once: that is one shipment. While it is delivered
-the runner fills the next. Where there are several senders they take in turns. No client is used here.
+`Outbox`: the runner puts in, a sender's thread takes out, everything so far at once: that is one shipment. While it is
+delivered the runner fills the next. Where there are several senders they take in turns.
 1. A record's outputs and its offset are put in together, so that a shipment taken at any moment is whole.
 2. An offset goes out behind everything of its partition before it: each shipment knows the one before it.
 3. Of a grant that is over without its offsets (lost), or whose record was refused by the brokers, nothing more goes out
    from that record on, neither of what is under way.
 
-Entries that are delivered together, and how far they are beside those before them. No client is used here.
-
+`Shipment`: entries that are delivered together; `Succession`: how far they are beside those before them.
 1. Shipments are taken, and committed, in the order in which their records were handled.
 2. What was produced behind a transaction that is aborted is aborted as well, and produced again behind it.
 
-What is done about one transaction, in which order, and what follows which end of a step. Pure.
+`Step` and `Turn`: what is done about one transaction, in which order, and what follows which end of a step. Pure.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
 """Outputs and letters sent at least once: collected, produced, acknowledged or refused.
 
-Sending what handlers return: between the runner, which collects, and the senders' threads, which deliver.
-
+`Outputs` and `Senders` send what handlers return: the runner collects, the senders' threads deliver.
 1. A record counts as consumed only when everything that it left is delivered (or it left nothing, and everything before
    it in its partition is).
 2. The runner never waits for a broker, but for room in the outbox.
 
-At least once: a shipment's outputs are produced, and its offsets count when the brokers have acknowledged them all.
+`Acknowledging` has a shipment's outputs produced; its offsets count when the brokers have acknowledged them all. What
+is not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
 
-What is not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
+`LetterProducer` sends records that were given up to the dead-letter topic, and to retry topics: one producer a worker,
+made when the first letter is due, the runner's alone. A letter counts only when every in-sync replica has it
+(`acks=all`); until then its record is not done with.
 
-Sending letters, records that were given up: to the dead-letter topic, and to retry topics. One producer a worker,
-made when the first letter is due. Everything here is the runner's.
-
-A letter counts only when every in-sync replica has it (`acks=all`); until then its record is not done with.
-
-What the sender's thread counts and the control thread reports.
-
-Which errors of an output are its record's fault, and which are a broker's trouble. Pure.
+`Tally` is what the sender's thread counts and the control thread reports. `refusal` says which errors of an output are
+its record's fault, and which are a broker's trouble. Pure.
 """
 
 from __future__ import annotations
