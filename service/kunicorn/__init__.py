@@ -35,7 +35,23 @@ if TYPE_CHECKING:
     from kunicorn.handler.record import Batch, Origin, Record
     from kunicorn.positions import TopicPartition
 else:
-    # Type checkers do not see `__getattr__`: with it they would believe every name.
+
+    def _on_demand(package, names, modules):
+        """`__getattr__` and `__dir__` of a package whose public names are loaded when they are asked for, each from the
+        module that defines it. Any other name raises `AttributeError` that lists them."""
+
+        def get(name):
+            if name not in modules:
+                raise AttributeError(
+                    f"module {package['__name__']!r} has no attribute {name!r}; it has {', '.join(names)}"
+                )
+            from importlib import import_module
+
+            value = package[name] = getattr(import_module(modules[name]), name)
+            return value
+
+        return get, lambda: sorted({*package, *names})
+
     _MODULES = {
         "Batch": "kunicorn.handler.record",
         "BatchError": "kunicorn.handler.outcome",
@@ -56,15 +72,5 @@ else:
         "Undecodable": "kunicorn.handler.decode",
         "Worker": "kunicorn.handler.lifecycle",
     }
-
-    def __getattr__(name):
-        """A public name, from the module that defines it. Raises `AttributeError` that lists them for any other."""
-        if name not in _MODULES:
-            raise AttributeError(f"module 'kunicorn' has no attribute {name!r}; it has {', '.join(__all__)}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-        return value
-
-    def __dir__():
-        return sorted({*globals(), *__all__})
+    # Type checkers do not see `__getattr__`: with it they would believe every name.
+    __getattr__, __dir__ = _on_demand(globals(), __all__, _MODULES)
