@@ -77,7 +77,7 @@ test-again: venv  ## `make test` RUNS times in a row, each at the first try; BUS
 test-long: venv chromium tools  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
 	$(SYSTEM) --group-protocol consumer
-	$(PYTEST) tests/system/group tests/system/workers -m "not long" --kafka-version 3.9.1
+	$(PYTEST) tests/system/group tests/system/service/workers -m "not long" --kafka-version 3.9.1
 
 # The browser in which the status page is judged.
 .PHONY: chromium
@@ -104,7 +104,7 @@ healthy-hour: venv tools  ## the real alerts over a healthy group that is restar
 	$(BIN)/python -m tests.deploy.healthy $(if $(MINUTES),--minutes $(MINUTES))
 
 pictures: venv chromium  ## the documentation's pictures, of a real group and of the demo
-	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page.py
+	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page_in_browser.py
 	$(BIN)/python -m tests.pictures docs/pictures/demo.svg
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.

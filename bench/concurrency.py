@@ -33,7 +33,7 @@ from bench.pages import write_section
 from bench.quick import cpu_ns, start_worker
 from bench.quick_handlers import WAIT_SECONDS
 from tests.kafka import KafkaCluster
-from tests.system.worker.rig import configuration
+from tests.system.bare_worker.rig import configuration
 
 KEYS = 5000
 SECONDS = 3.0

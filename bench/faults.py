@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kunicorn.group.errors import ErrorCode, name_of
 from kunicorn.kafka.versions import Api
+from kunicorn.kafka_errors import ErrorCode, fault
 from tests.kafka import ProxiedCluster
 from tests.kafka.proxied import Direction
 from tests.kafka.scripted import Fault, Kind
@@ -106,7 +106,7 @@ def _next(fault: Fault, *apis: Api) -> Inflict:
 
 def _refused(what: str, code: ErrorCode, *apis: Api, only: Protocol | None = None, fatal: bool = False) -> Hurt:
     inflict = _next(Fault(Kind.REFUSE, code), *apis)
-    return Hurt(f"{what} refused: {name_of(code)}", inflict, _PAST_A_SESSION if fatal else _AFTER, only, fatal)
+    return Hurt(f"{what} refused: {fault(code).name}", inflict, _PAST_A_SESSION if fatal else _AFTER, only, fatal)
 
 
 def _rebalance_losing(api: Api, kind: Kind) -> Inflict:

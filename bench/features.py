@@ -25,17 +25,18 @@ from bench.decoding import RECORDS, messages, plain
 from bench.pages import write_section
 from bench.quick_handlers import copy
 from kunicorn.handler.call import Calls, OfOne, calls_of
-from kunicorn.handler.config import Decoding, HandlerOrder, Tracing
+from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Batch, Record
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays
 from kunicorn.worker.fetch import runs
+from kunicorn.worker.partitions import TableSettings
 from kunicorn.worker.produce.outbox import Entry, Limits, Outbox
-from kunicorn.worker.produce.sender import Outputs, parcels_of, put
-from kunicorn.worker.progress import Grant, Hands, Track
-from kunicorn.worker.scheduler import Lanes
+from kunicorn.worker.produce.sender import Outputs, outputs_in, put
+from kunicorn.worker.progress import Grant, OffsetTracker, Slots
+from kunicorn.worker.scheduler import Scheduler
 
 TURNS = 10
 KEYS = 100
@@ -58,13 +59,13 @@ def half(records: Batch) -> None:
     raise BatchError(done=len(records) // 2)
 
 
-def called(calls: Calls, some: Sequence[Message]) -> Callable[[], None]:
+def called(calls: Calls, some: Sequence[Message], origin: Grant | None = None) -> Callable[[], None]:
     """One go over all records."""
     following, cells = range(1, len(some) + 1), memoryview(array("q", [0]))
 
     def go() -> None:
         with suppress(OfOne):
-            calls(some, following, cells, 0, [])
+            calls(some, following, cells, 0, [], origin)
 
     return go
 
@@ -80,8 +81,8 @@ class Sent:
     def __init__(self) -> None:
         self.outbox = Outbox(_EVERYTHING)
         outputs = Outputs(self.outbox, "out", "at_least_once")
-        outputs.grant = Grant(1, TopicPartition("t", 0), 0, 0)
-        order = HandlerOrder("bench", "record", {}, 1, 1, 0, 0)
+        self._grant = Grant(1, TopicPartition("t", 0), 0, 0)
+        order = HandlerConfig("bench", "record", {}, 1, 1, 0, 0)
         self.calls = outputs.calls(Handler("bench", copy, is_async=False), order)
         self._producer = Producer(
             {
@@ -93,8 +94,8 @@ class Sent:
         )
 
     def handled(self, some: Sequence[Message]) -> Callable[[], None]:
-        """The runner's part, and a shipment that is taken and thrown away."""
-        go = called(self.calls, some)
+        """The runner's part, and a batch that is taken and thrown away."""
+        go = called(self.calls, some, self._grant)
 
         def handle() -> None:
             go()
@@ -104,32 +105,32 @@ class Sent:
 
     def delivered(self, some: Sequence[Message]) -> Callable[[], None]:
         """The sender's part: the client's own is most of it."""
-        called(self.calls, some)()
+        called(self.calls, some, self._grant)()
         entries = self._taken()
-        return lambda: put(self._producer, parcels_of(entries), lambda parcel, error: None)
+        return lambda: put(self._producer, outputs_in(entries), lambda output, error: None)
 
     def _taken(self) -> list[Entry]:
         self.outbox.hurry()
-        shipment = self.outbox.take()
-        assert shipment is not None
-        entries = shipment.entries
-        self.outbox.done(shipment)
+        batch = self.outbox.take()
+        assert batch is not None
+        entries = batch.entries
+        self.outbox.done(batch)
         return entries
 
 
 def by_key(some: Sequence[Message]) -> None:
     """Everything through the lanes of a worker with several records in hand."""
-    lanes, hands = Lanes(), Hands("key", 16)
-    track = Track(TopicPartition("t", 0), 1, hands, 0)
+    scheduler, slots = Scheduler(), Slots("key", 16)
+    tracker = OffsetTracker(TopicPartition("t", 0), 1, slots, 0)
     for offset, message in enumerate(some):
-        lanes.arrive(track, offset, 0, b"%d" % (offset % KEYS), message, 100)
-    while (flight := lanes.start(hands, 0)) is not None:
-        lanes.finish(flight)
+        scheduler.arrive(tracker, offset, 0, b"%d" % (offset % KEYS), message, 100)
+    while (flight := scheduler.start(slots, 0)) is not None:
+        scheduler.finish(flight)
 
 
 def delayed(some: Sequence[Message], topic: str) -> Callable[[], None]:
     """Cutting where that retry topic is consumed, too, and nothing waits."""
-    table: Any = SimpleNamespace(delays={topic: 5000})
+    table: Any = SimpleNamespace(settings=TableSettings(0, {topic: 5000}))
     delays = Delays(table)
 
     def go() -> None:

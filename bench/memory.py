@@ -30,7 +30,7 @@ from kunicorn.ipc.messages import Configure
 from kunicorn.librdkafka.properties import client_properties
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import VERSION
-from tests.system.worker.rig import WorkerProcess, configuration
+from tests.system.bare_worker.rig import WorkerProcess, configuration
 
 TITLE = "Memory of a worker whose handler cannot keep up"
 BUDGETS_MB = (64, 128, 256)

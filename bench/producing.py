@@ -28,7 +28,7 @@ from kunicorn.handler.config import ProducingTarget
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, Configure
 from kunicorn.librdkafka.properties import producer_properties
 from tests.kafka import KafkaCluster
-from tests.system.worker.rig import WorkerProcess, configuration
+from tests.system.bare_worker.rig import WorkerProcess, configuration
 
 GOAL = 0.8
 BUFFER_BYTES = 33_554_432

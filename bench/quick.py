@@ -29,7 +29,7 @@ from rich.table import Table
 from kunicorn.ipc.messages import Configure, Drain
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
-from tests.system.worker.rig import TemplateProcess, WorkerProcess, configuration
+from tests.system.bare_worker.rig import TemplateProcess, WorkerProcess, configuration
 
 PARTITIONS = 8
 VALUE_BYTES = 200

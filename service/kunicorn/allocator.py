@@ -1,5 +1,5 @@
-"""Which memory allocator the processes have that fetch: jemalloc, where it is installed. Light: part of
-every start.
+"""The memory allocator of the processes that fetch: jemalloc, where it is installed. Small, as it is part of every
+start.
 
 librdkafka allocates an object for each message in one thread, and the thread that handles the message frees it. For
 each of the two glibc takes the lock of the same arena, and the threads wait for one another; and every response that
@@ -29,7 +29,7 @@ _DIRECTORIES = (f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/
 
 
 def library_of(wanted: str, environ: Mapping[str, str], directories: Sequence[str] = _DIRECTORIES) -> str:
-    """What to preload for `workers.allocator`; empty for the C library's own. Looks at a few files' names.
+    """Library to preload for `workers.allocator`; empty for the C library's own. Looks at a few files' names.
 
     With `auto` an LD_PRELOAD that is there already stays as it is: somebody has chosen.
     """
@@ -44,7 +44,7 @@ def library_of(wanted: str, environ: Mapping[str, str], directories: Sequence[st
 
 
 def with_library(environ: Mapping[str, str], library: str) -> dict[str, str]:
-    """The environment for a program that is to have it. Who has tuned jemalloc keeps that. Pure."""
+    """The environment with the library preloaded; jemalloc's own tuning in it stays. Pure."""
     if not library:
         return dict(environ)
     preload = ":".join(filter(None, [library, environ.get(PRELOAD)]))
@@ -53,7 +53,7 @@ def with_library(environ: Mapping[str, str], library: str) -> dict[str, str]:
 
 
 def without_library(environ: Mapping[str, str], library: str) -> dict[str, str]:
-    """What `with_library` was given: for the programs that a handler starts. Pure."""
+    """The environment that `with_library` was given, for the programs that a handler starts. Pure."""
     others = environ.get(PRELOAD, "").removeprefix(library).removeprefix(":")
     ours = {PRELOAD} | ({TUNING} if environ.get(TUNING) == _TUNED else set())
     rest = {name: value for name, value in environ.items() if name not in ours}
@@ -61,9 +61,8 @@ def without_library(environ: Mapping[str, str], library: str) -> dict[str, str]:
 
 
 def is_loaded(library: str, pid: int) -> bool:
-    """Whether that process has it: what cannot be preloaded is passed over by ld.so, with a line on standard error.
-
-    True where nobody may look.
+    """Whether that process has the library: one that cannot be preloaded is passed over by ld.so, with a line on
+    standard error. True where nobody may look.
     """
     try:
         mapped = Path(f"/proc/{pid}/maps").read_text()

@@ -1,14 +1,7 @@
-"""How things fail and end, and how long to wait before the next try. Light: part of every start.
+"""The three families of failure, and the exit codes. Small, as it is part of every start.
 
-The three families of failure, and the exit code each ends in.
-
-`ServiceError` and its kinds end the process with their own exit code and a message without a traceback;
-`PeerError` means that another process or a broker misbehaved and the caller tries again;
-anything else is a bug and propagates.
-
-How a process ended, in the words that logs, `/status`, metrics' labels and commands share. Pure.
-
-Exponential backoff with jitter; pure, the caller waits.
+`ServiceError` and its kinds end the process with their own exit code and a message without a traceback; `PeerError`
+means that another process or a broker misbehaved and the caller tries again; anything else is a bug and propagates.
 """
 
 from __future__ import annotations
@@ -16,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import signal
 from enum import IntEnum
-from random import Random
 
 
 class ExitCode(IntEnum):
-    """What the process tells whoever started it; published, so never renumbered."""
+    """Exit codes of the process; published, so never renumbered."""
 
     #: Stopped as asked; everything handled is committed. With [assign]: everything in hand is finished.
     CLEAN = 0
@@ -40,25 +32,27 @@ class ExitCode(IntEnum):
 
 
 class ServiceError(Exception):
-    """Ends the service with `exit_code` and this message: what happened, to what, and what to do."""
+    """Failure that ends the service with `exit_code`; the message: what happened, to what, and what to do."""
 
     exit_code = ExitCode.BUG
 
 
 class ConfigError(ServiceError):
-    """A setting is unknown, of the wrong type or in contradiction to another."""
+    """Setting that is unknown, of the wrong type or in contradiction to another; or a cluster that does not fit the
+    settings.
+    """
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class HandlerLoadError(ServiceError):
-    """The handler's entry point cannot be imported or is not a usable callable."""
+    """Entry point that cannot be imported or is not a usable callable."""
 
     exit_code = ExitCode.HANDLER
 
 
 class FatalGroupError(ServiceError):
-    """The coordinator will never accept this member as it is."""
+    """Refusal by the coordinator that will not pass as long as this member is as it is."""
 
     exit_code = ExitCode.FATAL_GROUP
 
@@ -74,34 +68,11 @@ class PeerError(Exception):
 
 
 def how_it_ended(code: int) -> str:
-    """`exit 3`, `SIGKILL`, `signal 40` for one without a name; `code` as subprocess has it, negative for a signal."""
+    """How a process ended, in the words that logs, `/status`, metrics' labels and commands share: `exit 3`, `SIGKILL`,
+    `signal 40` for one without a name. `code` as subprocess has it, negative for a signal.
+    """
     if code >= 0:
         return f"exit {code}"
     with contextlib.suppress(ValueError):
         return signal.Signals(-code).name
     return f"signal {-code}"
-
-
-_FACTOR = 2.0
-_JITTER = 0.2
-"""Kafka's own (KIP-144, KIP-580): without it, everybody that lost the same broker comes back at the same instant."""
-
-
-class Backoff:
-    """Delays in seconds: `initial`, doubled each time up to `maximum`, each ±20 %."""
-
-    def __init__(self, initial: float, maximum: float, rng: Random) -> None:
-        self._initial = initial
-        self._maximum = maximum
-        self._rng = rng
-        self._delay = initial
-
-    def next(self) -> float:
-        """The seconds to wait before the next try."""
-        delay = self._delay
-        self._delay = min(delay * _FACTOR, self._maximum)
-        return delay * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-
-    def reset(self) -> None:
-        """Something worked: the next failure starts over with the initial delay."""
-        self._delay = self._initial

@@ -1,9 +1,4 @@
-"""Partitions, offsets and ranges of offsets: what everything else is keyed by. Pure.
-
-The two coordinates everything else is keyed by: a partition, and a place in it.
-
-Ranges of offsets, and how work is cut into rounds and tasks. Pure.
-"""
+"""Partitions, offsets, and ranges of offsets; how jobs cut ranges into rounds and tasks. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ class TopicPartition(NamedTuple):
 
 
 def place_of(tp: TopicPartition, offset: int) -> dict[str, object]:
-    """A record's place, as fields of a log line."""
+    """Place of a record, as fields of a log line."""
     return {"topic": tp.topic, "partition": tp.partition, "offset": offset}
 
 
@@ -60,12 +55,11 @@ class OffsetRange(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
-        """Offsets, not records: compaction and transactions leave gaps."""
+        """Number of offsets, not of records: compaction and transactions leave gaps."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -73,12 +67,11 @@ class OffsetRange(NamedTuple):
 
 
 def between(starts: Offsets, stops: Offsets) -> list[OffsetRange]:
-    """What lies between, partition by partition; empty ranges are left out."""
+    """Ranges from starts to stops, partition by partition, without the empty ones."""
     return [OffsetRange(*tp, start, stops[tp]) for tp, start in sorted(starts.items()) if start < stops[tp]]
 
 
 def total(ranges: Iterable[OffsetRange]) -> int:
-    """Offsets in all."""
     return sum(each.size for each in ranges)
 
 
@@ -95,12 +88,12 @@ def first_of_each(ranges: Sequence[OffsetRange], limit: int | None) -> list[Offs
 
 
 def largest_first(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The order to start tasks in: a large one that starts last is waited for alone."""
+    """Ranges in the order to start their tasks in: a large one that starts last is waited for alone."""
     return sorted(ranges, key=lambda each: (-each.size, each))
 
 
 def cut(ranges: Sequence[OffsetRange], pieces: int | None) -> list[OffsetRange]:
-    """At least `pieces` ranges, if there are so many offsets; the order within a partition is lost.
+    """The ranges cut into at least `pieces`, if there are so many offsets; the order within a partition is lost.
 
     As `minPartitions` of Spark's own Kafka source: each range gets its share of the pieces, of equal size.
     """
@@ -117,7 +110,7 @@ def _cut_one(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
 
 
 def skew(ranges: Sequence[OffsetRange]) -> float:
-    """The largest range in terms of the median one; 1.0 where there is nothing to compare."""
+    """Size of the largest range relative to the median; 1.0 where there is nothing to compare."""
     sizes = sorted(each.size for each in ranges)
     return sizes[-1] / sizes[len(sizes) // 2] if sizes and sizes[len(sizes) // 2] else 1.0
 
@@ -128,10 +121,11 @@ _LARGEST_STEP = 50
 
 
 def next_round(partitions: int, last: int, seconds: float, wanted_seconds: float, limit: int | None) -> int:
-    """Offsets of the next round: as many as `wanted_seconds` take at the rate of the last one, `last` in `seconds`.
+    """Number of offsets for the next round: as many as take `wanted_seconds` at the last round's rate, `last` in
+    `seconds`.
 
-    The first one (`last` = 0) is small. None grows by more than fifty: the first rounds measure Spark's start more
-    than the handler.
+    The first one (`last` = 0) is small. None grows by more than fifty: the first rounds measure Spark's start more than
+    the handler.
     """
     size = partitions * _FIRST_ROUND
     if last:

@@ -1,10 +1,5 @@
-"""Text of commands: tables and JSON, times as people say them, the question before what cannot be changed back.
-
-What commands print: tables for people on a terminal or in a job's log, and JSON for programs. Pure.
-
-Times as people say them on a command line. Pure; milliseconds since 1970.
-
-Commands that change what cannot be changed back ask first.
+"""Text of commands and jobs: tables for people, JSON for programs, times as people write them, and the question before
+what cannot be undone. Pure; times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ Cell = str | int | float | None
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
-    """One line a row below the head; numbers stand to the right, what is not known is a dash."""
+    """Lines of a table; numbers stand to the right, an unknown value is a dash."""
     body = [list(row) for row in rows]
     if not body:
         return
@@ -48,12 +43,12 @@ def _shown(cell: Cell) -> str:
 
 
 def as_json_text(value: Any) -> str:
-    """For a program, readable enough for a person."""
+    """JSON for a program, indented for people."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def printable(text: str) -> str:
-    """A terminal must not obey what somebody else's client or record says."""
+    """The text without control characters: a terminal must not obey what somebody else's client or record says."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -61,7 +56,7 @@ _SHOWN_BYTES = 4_000
 
 
 def shown_bytes(value: bytes | None) -> str:
-    """A key or a value for a person: text where it is UTF-8, cut where it is long."""
+    """A key or value for a person: text where it is UTF-8, cut where it is long."""
     if value is None:
         return "null"
     cut = f" … ({len(value)} bytes; --json has them all)" if len(value) > _SHOWN_BYTES else ""
@@ -73,7 +68,7 @@ def shown_bytes(value: bytes | None) -> str:
 
 
 def json_bytes(value: bytes | None) -> Any:
-    """The same for a program: base64 where it is not UTF-8."""
+    """A key or value for a program: base64 where it is not UTF-8."""
     if value is None:
         return None
     try:
@@ -86,7 +81,7 @@ _UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def duration(seconds: float | None) -> str | None:
-    """Short, for a column: 0.4s, 12s, 3m05s, 2h07m, 4d03h."""
+    """Duration for a column: 0.4s, 12s, 3m05s, 2h07m, 4d03h."""
     if seconds is None:
         return None
     for size, name, smaller, rest in _UNITS:
@@ -100,7 +95,7 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def moment(option: str, text: str, now_ms: int) -> int:
-    """ "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", or so long ago: "90s", "30m", "2h", "7d".
+    """Time in milliseconds: "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", or ago: "90s", "30m", "2h", "7d".
 
     Raises `ConfigError` naming the `option`.
     """
@@ -124,7 +119,7 @@ def span(option: str, text: str) -> float:
 
 
 def check_confirmable(*, yes: bool, as_json: bool) -> None:
-    """Raises `ConfigError` where a person is to be asked and nobody can be."""
+    """Raise `ConfigError` where a person is to be asked and nobody can be."""
     if yes:
         return
     if as_json:

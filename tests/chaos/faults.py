@@ -10,8 +10,8 @@ from enum import Enum
 from tests.chaos.group import SESSION, Group, kill, last_for, now
 from tests.kafka import Broker
 from tests.kafka.proxied import Direction
+from tests.system import procfs
 from tests.system.members import MemberProcess
-from tests.system.workers import procfs
 from tests.waiting import wait_until
 
 POISONED = 3

@@ -17,9 +17,9 @@ from tests.chaos.calls import read_calls
 from tests.chaos.crowds import CROWDS, ONE, Crowd
 from tests.chaos.load import Load
 from tests.kafka import Broker, ProxiedCluster
+from tests.system import procfs
 from tests.system.members import MemberProcess, Members, group_settings, merged
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
-from tests.system.workers import procfs
 from tests.waiting import wait_until
 
 MEMBERS, WORKERS, PARTITIONS = 3, 2, 12

@@ -16,7 +16,7 @@ from typing import Any, Self
 from kio.serial import entity_reader
 
 from kunicorn.kafka.auth import Address, Security
-from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.versions import OURS, REQUESTS, RESPONSES, Api
 from tests.fakes.messages import blank, blank_response, nested, response_frame
@@ -202,7 +202,6 @@ def cluster_of(*brokers: FakeBroker, connect_timeout: float = 10.0, request_time
         [str(broker.address) for broker in brokers],
         client_id="the-client",
         security=Security(),
-        request_timeout=request_timeout,
-        connect_timeout=connect_timeout,
+        timeouts=Timeouts(request=request_timeout, connect=connect_timeout),
         rng=Random(1),
     )

@@ -14,8 +14,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
 
-from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import JoinAnswer, Member, Plan, SyncAnswer
+from kunicorn.kafka_errors import ErrorCode as E
 from tests.fakes.requests import Join, Leaver, Sync
 from tests.fakes.seats import GroupState, Joined, Seat, Synced
 

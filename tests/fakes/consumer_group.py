@@ -13,8 +13,8 @@ from enum import Enum
 from itertools import count
 from uuid import UUID
 
-from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
+from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.fakes.requests import Beat, Join, Leaver, Sync
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import JoinAnswer, SyncAnswer, TopicPartitions
 from kunicorn.kafka.consumer_protocol import (
     decode_assignment,
@@ -16,6 +15,7 @@ from kunicorn.kafka.consumer_protocol import (
     encode_subscription,
 )
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script
 from tests.fakes.classic_group import ClassicGroup

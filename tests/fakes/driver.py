@@ -10,17 +10,18 @@ from functools import cache
 from random import Random
 from typing import Any
 
+from kunicorn.errors import ServiceError
 from kunicorn.group.states import State
 from kunicorn.kafka.auth import Sasl, Security
-from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.coordinator import Coordinator
+from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
+from kunicorn.supervisor.connections import Connections
+from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.membership.driver import GroupAssignment
-from kunicorn.supervisor.membership.source import Resolver
-from kunicorn.supervisor.offsets.start_offsets import Brokers
-from kunicorn.supervisor.topics import Topics
+from kunicorn.supervisor.membership.source import StartLookup
+from kunicorn.supervisor.tasks import ServiceTasks
 from tests.fakes.coordinator_broker import CoordinatorBroker
 from tests.fakes.obedient_worker import ObedientWorker
 from tests.fakes.stage import Stage
@@ -51,38 +52,43 @@ def _settings(bootstrap: str, group: str) -> Settings:
 class Driver:
     """One member. `start` and `stop` it in a loop whose clock is turned."""
 
-    def __init__(self, broker: CoordinatorBroker, *, workers: int = 0, sasl: Sasl | None = None, **group: Any) -> None:
+    def __init__(
+        self, broker: CoordinatorBroker, *, workers: int = 0, sasl: Sasl | None = None, pool: Any = None, **group: Any
+    ) -> None:
         self.settings = _settings(str(broker.address), json.dumps(group))
-        self.fatal: list[Exception] = []
-        self.leases: list[int] = []
+        self.tasks = ServiceTasks()
         self.metrics = Metrics()
         self.cluster = Cluster(
-            [str(broker.address)], client_id="the-client", request_timeout=30.0, connect_timeout=10.0, rng=Random(1),
+            [str(broker.address)], client_id="the-client", timeouts=Timeouts(request=30.0, connect=10.0), rng=Random(1),
             security=Security() if sasl is None else Security("SASL_PLAINTEXT", sasl=sasl),
         )  # fmt: skip
-        consumer = self.settings.group.group_protocol == "consumer"
-        self.topics = Topics(self.settings.group.topics, self.cluster, brokers_match=consumer)
-        self.stage = Stage(workers=0)
-        self.coordinator = coordinator = Coordinator(self.cluster, "g")
-        self.brokers = brokers = Brokers(self.settings, self.cluster, coordinator, self.topics)
-        self.fetchers = fetchers = self.stage.fetchers
-        self.workers = [ObedientWorker(number, fetchers) for number in range(workers)]
+        member = MemberState(instance_id=self.settings.group.group_instance_id)
+        self.connections = Connections(self.settings, self.cluster, member)
+        self.topics, self.coordinator = self.connections.topics, self.connections.coordinator
+        self.brokers = self.connections.brokers
+        self.stage = Stage(workers=0, topics=self.topics, pool=pool)
+        self.assignment = assignment = self.stage.assignment
+        self.workers = [ObedientWorker(number, assignment) for number in range(workers)]
         self.stage.pool.workers |= {worker.number: worker for worker in self.workers}
-        self.source = GroupAssignment(
-            self.settings, coordinator, brokers, self.topics, fetchers, self.metrics, self.leases.append,
-            self.fatal.append,
-        )  # fmt: skip
-        self._resolver = Resolver(
-            self.source, brokers, fetchers, self.settings.group.auto_offset_reset, (), self.fatal.append
-        )
-        fetchers.resolve = self._resolver.resolve
-        fetchers.table.topic_id = self.topics.topic_id
-        self._tasks: list[asyncio.Task[None]] = []
+        self.source = GroupAssignment(self.settings, self.connections, assignment, self.tasks, self.metrics)
+        self._start_lookup = StartLookup(self.settings, self.source, self.brokers, assignment, self.tasks)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def leases(self) -> list[int]:
+        """Until when workers were told to start records."""
+        leases: list[int] = self.stage.pool.leases
+        return leases
+
+    @property
+    def fatal(self) -> list[Exception]:
+        """What would have ended the service."""
+        return [] if self.tasks.error is None else [self.tasks.error]
 
     @property
     def member(self) -> Any:
         """The state machine."""
-        return self.source._membership.member
+        return self.source._driver.member
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -98,36 +104,33 @@ class Driver:
     @property
     def lost(self) -> int:
         """Partitions lost so far."""
-        return int(next(iter(self.metrics.partitions_lost.collect())).samples[0].value)
+        return int(self.metrics._registry.get_sample_value("kafka_consumer_partitions_lost_total") or 0)
 
     async def start(self) -> None:
         """Know the topics, and begin to be a member."""
         await self.topics.refresh()
-        self._tasks = [asyncio.create_task(self._run())]
-        self._tasks += [asyncio.create_task(work) for work in self.source.works()]  # type: ignore[arg-type]
-
-    async def _run(self) -> None:
-        await self.source.run()
+        self.tasks.start(self._start_lookup.run(self.assignment.table.without_start))
+        self._serving = self.tasks.start(self.source.run())
+        for work in self.source.works():
+            self.tasks.start(work)
 
     async def stop(self) -> None:
         """Leave in order."""
         self.source.leave("the test is over")
-        await asyncio.wait_for(asyncio.shield(self._tasks[0]), 200)
+        assert self._serving is not None
+        over, _ = await asyncio.wait({self._serving}, timeout=200)
+        assert over, "it has not left within 200 s"
         await self.vanish()
 
     async def vanish(self) -> None:
         """Nothing is heard of it any more."""
-        self._resolver.stop()
-        for task in self._tasks:
-            task.cancel()
-        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._start_lookup.stop()
+        assert await self.tasks.cancel(10) == []
         await self.cluster.close()
         for worker in self.workers:
             worker.ledger.close()
-        # The service would have ended with it.
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+        if self.tasks.error is not None and not isinstance(self.tasks.error, ServiceError):
+            raise self.tasks.error
 
 
 async def until(what: Any, within: float = 120.0, every: float = 0.05) -> None:

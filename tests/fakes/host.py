@@ -15,9 +15,9 @@ from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
-from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Subscription, SyncAnswer
 from kunicorn.group.states import OVER
+from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.requests import Beat, Join, Leaver, Sync
@@ -161,7 +161,7 @@ class Host:
                 self._draining = None
                 self.running -= set(partitions)
                 self.lost += len(partitions)
-            case ev.BeCertain(until):
+            case ev.ExtendLease(until):
                 self.lease = until
             case ev.Fail(message):
                 raise AssertionError(f"{self.name} failed: {message}")

@@ -16,16 +16,16 @@ from kunicorn.ipc.messages import (
     ToWorker,
 )
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from tests.fakes.played_workers import PlayedWorker
 
 
 class ObedientWorker(PlayedWorker):
     """Fetches what it is given, and lets go of what is taken away."""
 
-    def __init__(self, number: int, fetchers: Fetchers) -> None:
+    def __init__(self, number: int, assignment: Assignment) -> None:
         super().__init__(number)
-        self._fetchers = fetchers
+        self._assignment = assignment
         self._held: dict[int, FetcherStart] = {}
 
     def send(self, message: ToWorker) -> None:
@@ -38,7 +38,7 @@ class ObedientWorker(PlayedWorker):
             stopped = FetcherStopped(
                 [Stopped(start.grant, self._consumed(start), start.leader_epoch) for start in held]
             )
-            asyncio.get_running_loop().call_soon(self._fetchers.worker_stopped, self, stopped)
+            asyncio.get_running_loop().call_soon(self._assignment.worker_stopped, self, stopped)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -57,7 +57,7 @@ class ObedientWorker(PlayedWorker):
         held, self._held = list(self._held.values()), {}
         for start in held:
             failed = Failed(start.grant, FailureKind.OUT_OF_RANGE, self._consumed(start), 1, "offset out of range")
-            self._fetchers.worker_failed(self, failed)
+            self._assignment.worker_failed(self, failed)
 
     def _consumed(self, start: FetcherStart) -> int:
         return int(self.ledger.cells[self.ledger.index(start.slot) + CONSUMED])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, Ledger
 from kunicorn.ipc.messages import FetcherStart, StartFetcher, StopFetcher, ToWorker
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.workers.process import WorkerProcess, WorkerState
+from kunicorn.supervisor.workers.pool import WorkerSlot
+from kunicorn.supervisor.workers.process import Child, WorkerProcess, WorkerState
 
 
 class PlayedWorker(WorkerProcess):
     """A worker whose part the test plays: it keeps what it is told and writes a real ledger."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(number, pid=-1, pidfd=-1, ledger=Ledger.create(64), now=clock.now())
+        super().__init__(number, Child(-1, -1), Ledger.create(64))
         self.told: list[ToWorker] = []
         self.state = WorkerState.READY
 
@@ -52,8 +53,9 @@ class PlayedPool:
     """The workers there are."""
 
     workers: dict[int, PlayedWorker]
-    places: list[int] = field(default_factory=lambda: [0, 1])
-    pressed: list[int] = field(default_factory=list)
+    slots: list[Any] = field(default_factory=lambda: [WorkerSlot(0), WorkerSlot(1)])
+    escalated: list[int] = field(default_factory=list)
+    leases: list[int] = field(default_factory=list)
 
     def want(self, workers: int) -> None:
         pass
@@ -64,5 +66,8 @@ class PlayedPool:
     def taking(self, number: int) -> PlayedWorker | None:
         return self.workers.get(number)
 
-    async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
-        self.pressed.append(worker.number)
+    def extend_lease(self, until_ns: int) -> None:
+        self.leases.append(until_ns)
+
+    async def escalate(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+        self.escalated.append(worker.number)

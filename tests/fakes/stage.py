@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import FetcherStart, FetcherStopped, Stopped
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.partitions.assignment import Fetchers, TopicHandling
+from kunicorn.settings import Settings, WorkerSettings
+from kunicorn.supervisor.facts import TopicHandling
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.partitions.table import PartitionTable
 from kunicorn.supervisor.workers.process import WorkerState
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 
@@ -18,45 +24,89 @@ def tps(*numbers: int) -> list[TopicPartition]:
     return [TopicPartition("orders", n) for n in numbers]
 
 
-class Stage:
-    """Fetchers with a pool of played workers; start offsets are 100 everywhere."""
+@dataclass
+class PlayedTopics:
+    """Which topic has a name now."""
 
-    def __init__(self, workers: int = 1, max_crashes: int = 2, **more: bool) -> None:
+    topic_id: Callable[[str], UUID | None] = lambda _: None
+
+
+@dataclass
+class PlayedSettings:
+    """What partitions go by of the settings in force."""
+
+    workers: WorkerSettings
+    rules: TopicHandling
+    keeps_offsets: Callable[[str], bool] = lambda _: False
+    settings: Settings = field(default_factory=lambda: settings_with("earliest"))
+
+    def handling(self, topic: str) -> TopicHandling:
+        return self.rules
+
+
+class Stage:
+    """Assignment with a pool of played workers; start offsets are 100 everywhere."""
+
+    def __init__(
+        self, workers: int = 1, max_crashes: int = 2, *, pool: Any = None, topics: Any = None, **more: Any
+    ) -> None:
         self.workers = {number: PlayedWorker(number) for number in range(workers)}
-        self.pool = PlayedPool(dict(self.workers))
-        self.fetchers = Fetchers(max_crashes, Metrics(), lambda _: TopicHandling(**more))
+        self.pool = PlayedPool({}) if pool is None else pool
+        self.pool.workers |= self.workers
+        self.topics = PlayedTopics() if topics is None else topics
+        self.in_force = PlayedSettings(WorkerSettings(max_crashes=max_crashes), TopicHandling(**more))
+        in_force: Any = self.in_force
         untyped: Any = self.pool
-        self.fetchers.pool = untyped
-        self.resolving: list[Partition] = []
-        self.fetchers.resolve = self.resolving.extend
+        names: Any = self.topics
+        self.assignment = Assignment(PartitionTable(names, in_force), untyped, in_force, Metrics())
+        self._resolving: list[Partition] = []
+
+    @property
+    def resolving(self) -> list[Partition]:
+        """Partitions whose start was to be looked up, since the test has last cleared this."""
+        waiting = self.assignment.table.without_start
+        while not waiting.empty():
+            self._resolving += waiting.get_nowait()
+        return self._resolving
 
     def give(self, *numbers: int) -> None:
         """Assign these partitions and resolve their starts."""
-        self.fetchers.assign(tps(*numbers))
+        self.assignment.assign(tps(*numbers))
         self.resolve(*numbers)
 
     def resolve(self, *numbers: int) -> None:
-        self.fetchers.resolved({tp: Position(100, 3) for tp in tps(*numbers)}, dict.fromkeys(tps(*numbers), 100))
+        self.assignment.resolved({tp: Position(100, 3) for tp in tps(*numbers)}, dict.fromkeys(tps(*numbers), 100))
 
     def state(self, number: int) -> PartitionState | None:
-        partition = self.fetchers.table.get(TopicPartition("orders", number))
+        partition = self.assignment.table.get(TopicPartition("orders", number))
         return partition.state if partition is not None else None
 
     def start_of(self, number: int, worker: int = 0) -> FetcherStart:
         return self.workers[worker].starts()[TopicPartition("orders", number)]
 
     def stopped(self, start: FetcherStart, offset: int, worker: int = 0) -> None:
-        self.fetchers.worker_stopped(self.workers[worker], FetcherStopped([Stopped(start.grant, offset, 3)]))
+        self.assignment.worker_stopped(self.workers[worker], FetcherStopped([Stopped(start.grant, offset, 3)]))
 
     def die(self, worker: int = 0) -> bool:
         dead = self.pool.workers.pop(worker)
         dead.state = WorkerState.DEAD
-        return self.fetchers.worker_died(dead, "SIGKILL")
+        return self.assignment.worker_died(dead, "SIGKILL")
 
     def revive(self, worker: int = 0) -> None:
         self.workers[worker] = self.pool.workers[worker] = PlayedWorker(worker)
-        self.fetchers.worker_ready(self.workers[worker])
+        self.assignment.worker_ready(self.workers[worker])
 
 
 def consumed(stage: Stage) -> dict[int, int]:
-    return {tp.partition: position.offset for tp, position in stage.fetchers.table.consumed().items()}
+    return {tp.partition: position.offset for tp, position in stage.assignment.table.consumed().items()}
+
+
+def settings_with(policy: str) -> Settings:
+    """Of a group whose partitions start by that policy where nothing is committed."""
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g", "topics": ["orders"], "auto_offset_reset": policy},
+            "handler": {"entrypoint": "shop:handle"},
+        }
+    )

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from kunicorn.backoff import Backoff
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, FromWorker
 from kunicorn.worker.produce import transactions
-from kunicorn.worker.produce.outbox import ENDS, Outbox, Shipment, Step, Succession
-from kunicorn.worker.produce.sender import Tally
-from kunicorn.worker.produce.transactions import Identities, Shared, Table, Transactions
+from kunicorn.worker.produce.outbox import ENDS, Outbox, OutputBatch, Step, TransactionOrder
+from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Table, Transactions
+from kunicorn.worker.stats import Counters
 from tests.fakes.transactional_brokers import TransactionalBrokers, TransactionalProducer
 
 
@@ -18,7 +19,7 @@ def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has to wait says so at once; it is the test that comes back to it."""
     for name in ("_WAIT_SECONDS", "_AGAIN_SECONDS"):
         monkeypatch.setattr(transactions, name, 0.0)
-    monkeypatch.setattr(transactions, "backoff", lambda failures: 0.0)
+    monkeypatch.setattr(transactions, "BACKOFF", Backoff(0.0, 0.0))
 
 
 class SteppedSenders:
@@ -30,17 +31,19 @@ class SteppedSenders:
         self.steps: list[Step | None] = [None] * producers
         self._outbox = outbox
         self._asked: list[int] = []
-        self._identities = Identities()
-        shared = Shared("group", outbox, table, Tally(), self._identities, Succession(), self._hear, 3600.0)
+        self._group_metadata = GroupMetadata()
+        shared = Shared(
+            "group", outbox, table, Counters(), self._group_metadata, TransactionOrder(), self._hear, 3600.0
+        )
         self.every = [Transactions(cast(Any, TransactionalProducer(brokers)), shared) for _ in range(producers)]
-        self._shipments: list[Shipment | None] = [None] * producers
+        self._batches: list[OutputBatch | None] = [None] * producers
 
     def take(self) -> int:
         """What is due; by whom."""
         turn = next(number for number in range(len(self.every)) if self.steps[number] is None and self._takes(number))
-        shipment = self._shipments[turn]
-        assert shipment is not None
-        self.steps[turn] = self.every[turn].start(shipment)
+        batch = self._batches[turn]
+        assert batch is not None
+        self.steps[turn] = self.every[turn].start(batch)
         return turn
 
     def take_if_possible(self) -> None:
@@ -51,8 +54,8 @@ class SteppedSenders:
     def _takes(self, number: int) -> bool:
         if self._outbox._turn != number:
             return False
-        self._shipments[number] = self._outbox.take(number)
-        return self._shipments[number] is not None
+        self._batches[number] = self._outbox.take(number)
+        return self._batches[number] is not None
 
     def advance(self, number: int) -> Step:
         """One step of one of them. Raises `Fenced`."""
@@ -62,10 +65,10 @@ class SteppedSenders:
         following = self.steps[number] = self.every[number].advance(step)
         if following in ENDS:
             self.steps[number] = None
-            shipment = self._shipments[number]
-            assert shipment is not None
+            batch = self._batches[number]
+            assert batch is not None
             self.every[number].end(following)
-            self._outbox.done(shipment)
+            self._outbox.done(batch)
         return following
 
     def until(self, number: int, step: Step) -> None:
@@ -90,7 +93,7 @@ class SteppedSenders:
         while self.may_commit and self._asked:
             number = self._asked.pop(0)
             self.windows.add(number)
-            self._identities.given(CommitAs(number, 1, "m", None))
+            self._group_metadata.answered(CommitAs(number, 1, "m", None))
 
     def _hear(self, message: FromWorker) -> None:
         assert isinstance(message, CommitWanted | CommitOver)

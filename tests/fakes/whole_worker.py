@@ -12,16 +12,16 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from kunicorn.handler.config import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
 from kunicorn.librdkafka.properties import Property
 from kunicorn.positions import NO_EPOCH
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog
-from kunicorn.worker.main import Makers, assemble
+from kunicorn.worker.assembly import Makers, assemble
 from kunicorn.worker.produce.outbox import Outbox
-from kunicorn.worker.produce.sender import Carrier
+from kunicorn.worker.produce.sender import Sender
 from tests.waiting import wait_until
 
 TOPIC, LETTERS = "in", "letters"
@@ -129,26 +129,25 @@ class ChoosyProducer:
 class _Senders:
     """As the worker's own, but they end with the test, and what breaks them is kept."""
 
-    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier], broken: list[BaseException]) -> None:
+    def __init__(self, outbox: Outbox, senders: Sequence[Sender], broken: list[BaseException]) -> None:
         self._outbox = outbox
         self._broken = broken
         self._threads = [
-            threading.Thread(target=self._run, args=(carrier, turn), daemon=True)
-            for turn, carrier in enumerate(carriers)
+            threading.Thread(target=self._run, args=(sender, turn), daemon=True) for turn, sender in enumerate(senders)
         ]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
-    def _run(self, carrier: Carrier, turn: int) -> None:
+    def _run(self, sender: Sender, turn: int) -> None:
         try:
             while True:
-                if shipment := self._outbox.take(turn):
-                    carrier.deliver(shipment)
-                    self._outbox.done(shipment)
+                if batch := self._outbox.take(turn):
+                    sender.deliver(batch)
+                    self._outbox.done(batch)
                 else:
-                    carrier.serve()
+                    sender.serve()
         except SystemExit:
             return
         except BaseException as error:
@@ -160,12 +159,12 @@ class WholeWorker:
 
     def __init__(
         self,
-        order: HandlerOrder,
+        order: HandlerConfig,
         log: Iterable[Message],
         delivery: str = "at_least_once",
         most_records: int = 1000,
     ) -> None:
-        """`most_records`: so many make a shipment."""
+        """`most_records`: so many make a batch."""
         self.brokers = ChosenAnswers()
         self.brokers.answer()
         self.reports: list[FromWorker] = []
@@ -194,7 +193,7 @@ class WholeWorker:
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self.log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: ChoosyProducer(self.brokers),  # type: ignore[arg-type, return-value]
-            senders=lambda outbox, carriers: _Senders(outbox, carriers, self.broken),
+            senders=lambda outbox, senders: _Senders(outbox, senders, self.broken),
         )
         self.made = assemble(self._configure, self.ledger, self._hear, makers)
         self._runner = threading.Thread(target=self._run, daemon=True)
@@ -205,18 +204,18 @@ class WholeWorker:
         try:
             if raised[0] is None:
                 self.brokers.answer()
-                self.made.lifecycle.drain()
+                self.made.hooks.drain()
                 self._runner.join(_PATIENCE)
                 assert not self._runner.is_alive(), "the worker does not end"
                 assert self.broken == []
         finally:
             self.brokers.over = True
-            self.made.fetcher.draining = True
+            self.made.table.draining = True
 
     def hand_out(self, offset: int = 0, done: str = "") -> None:
         """The partition, from that offset on, under a new grant; `done`: what is beyond that."""
         self._grant += 1
-        self.made.lifecycle.start([FetcherStart(self._grant, self._grant, TOPIC, 0, offset, NO_EPOCH, done=done)])
+        self.made.hooks.start([FetcherStart(self._grant, self._grant, TOPIC, 0, offset, NO_EPOCH, done=done)])
 
     @property
     def consumed(self) -> int:
@@ -277,7 +276,7 @@ class WholeWorker:
         self.reports.append(message)
         if isinstance(message, CommitWanted):
             assert self.made.sending is not None
-            self.made.sending.identities.given(CommitAs(message.number, 1, "member", None))
+            self.made.sending.group_metadata.answered(CommitAs(message.number, 1, "member", None))
 
 
 def record(offset: int, key: bytes | None = None) -> Message:

@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.handler.record import Record
 from kunicorn.positions import TopicPartition
+from tests.waiting import wait_until
 
 
 def producer(bootstrap: str, **more: str | int) -> Producer:
@@ -112,3 +113,22 @@ class Flow:
                     break
                 self.sent += 1
             self._producer.poll(0)
+
+
+def transaction(bootstrap: str, topic: str, records: int, *, commit: bool) -> None:
+    """So many records to partition 0 in one transaction, and its end: the marker is written behind the answer."""
+    end = end_offsets(bootstrap, topic, 1)[TopicPartition(topic, 0)] + records + 1
+    sender = begun(bootstrap, topic)
+    for number in range(records):
+        sender.produce(topic, b"x", key=b"%d" % number, partition=0)
+    sender.flush(30)
+    (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    wait_until(lambda: end_offsets(bootstrap, topic, 1) == {TopicPartition(topic, 0): end}, f"the log to end at {end}")
+
+
+def begun(bootstrap: str, topic: str) -> Producer:
+    """A producer with an open transaction."""
+    sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    sender.init_transactions(30)
+    sender.begin_transaction()
+    return sender

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import sys
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kunicorn.errors import Backoff
+from kunicorn.backoff import Backoff, Retries
 
 
-def test_delays_double_up_to_the_maximum() -> None:
-    backoff = Backoff(0.05, 1.0, Random(1))
-    delays = [backoff.next() for _ in range(8)]
-    for delay, expected in zip(delays, [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0], strict=True):
-        assert delay == pytest.approx(expected, rel=0.2)
+def test_waits_double_up_to_the_longest() -> None:
+    retries = Retries(Backoff(0.05, 1.0), Random(1).random)
+    waits = [retries.failed() for _ in range(8)]
+    for wait, expected in zip(waits, [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0], strict=True):
+        assert wait == pytest.approx(expected, rel=0.2)
+
+
+def test_without_jitter_a_wait_depends_on_the_failures_alone() -> None:
+    backoff = Backoff(0.1, 5.0, jitter=0.0)
+    assert [backoff.seconds(failures) for failures in (1, 2, 3, 50)] == [0.1, 0.2, 0.4, 5.0]
 
 
 def test_success_starts_over() -> None:
-    backoff = Backoff(0.1, 10.0, Random(1))
+    retries = Retries(Backoff(0.1, 10.0), Random(1).random)
     for _ in range(5):
-        backoff.next()
-    backoff.reset()
-    assert backoff.next() == pytest.approx(0.1, rel=0.2)
+        retries.failed()
+    retries.succeeded()
+    assert retries.failed() == pytest.approx(0.1, rel=0.2)
 
 
 def test_two_clients_do_not_wait_equally_long() -> None:
-    assert Backoff(1.0, 1.0, Random(1)).next() != Backoff(1.0, 1.0, Random(2)).next()
+    once = Backoff(1.0, 1.0)
+    assert Retries(once, Random(1).random).failed() != Retries(once, Random(2).random).failed()
+
+
+@given(failures=st.integers(0, sys.maxsize), chance=st.floats(0, 1, exclude_max=True))
+def test_jitter_stays_within_its_part_however_often_it_failed(failures: int, chance: float) -> None:
+    backoff = Backoff(0.1, 60.0)
+    plain = backoff.seconds(failures)
+    assert 0.1 <= plain <= 60.0
+    assert 0.8 * plain <= backoff.seconds(failures, chance) <= 1.2 * plain

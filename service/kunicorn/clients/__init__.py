@@ -1,1 +1,3 @@
-"""Clients made of the settings, for whoever asks the cluster without being the service: commands, jobs, checks."""
+"""Kafka clients made of the settings, for commands, jobs and checks: processes that question the cluster and are not
+the service.
+"""

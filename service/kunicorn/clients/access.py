@@ -1,6 +1,6 @@
-"""How a process of a pipeline reaches the cluster: clients made of the settings that the process itself reads.
+"""Clients of one Spark process (driver or executor), made of the settings that this process itself has read.
 
-Secrets go no further than this process: neither Spark's partitions nor its settings carry any.
+Secrets never leave the process: neither Spark's partitions nor its settings carry any.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ _FETCH_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Makes clients. All raise `ConfigError` where librdkafka refuses their properties."""
+    """Factory of confluent-kafka clients. Every method raises `ConfigError` where librdkafka refuses the properties."""
 
     settings: Settings
 
     @property
     def kafka(self) -> KafkaSettings:
-        """The cluster."""
         return self.settings.kafka
 
     def consumer(self) -> Consumer:
-        """For ranges: assigned by hand, a member of nothing; it tells where a partition ends."""
+        """Consumer for ranges: assigned by hand, a member of no group; it reports where a partition ends."""
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
         own = {**fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
         return _made(lambda: Consumer(own, logger=librdkafka))
 
     def admin(self) -> AdminClient:
-        """For questions, and for a group's offsets."""
+        """Admin client, for questions and for a group's offsets."""
         own = {
             **security_properties(self.kafka),
             "bootstrap.servers": ",".join(self.kafka.bootstrap_servers),
@@ -58,16 +57,18 @@ class Access:
         return client
 
     def letters(self, topic: str) -> Producer:
-        """For dead letters: every in-sync replica acknowledges, Java's partitioner."""
+        """Producer of dead letters: every in-sync replica acknowledges, and keys go where Java's partitioner puts
+        them.
+        """
         target = dead_letter_target(self.settings, f"{self.kafka.client_id}-{_CLIENT}-dead-letters", topic)
         assert target is not None
         own = {**target.client, "linger.ms": 5, **self._callbacks()}
         return _made(lambda: Producer(own, logger=librdkafka))
 
     def log_in(self, consumer: Consumer) -> None:
-        """Have the consumer's next connections use the password of now: its file is rotated while a job runs.
+        """Give the consumer the current password for its next connections: the file may be rotated while a job runs.
 
-        Caller: whoever reads with it over and over, before each time. Reads a file at most.
+        Caller: whoever uses one consumer again and again, before each use. Reads a file at most.
         """
         if self.kafka.sasl_username is not None:
             consumer.set_sasl_credentials(self.kafka.sasl_username, self.kafka.secret("sasl_password") or "")
@@ -88,7 +89,9 @@ class Access:
 
 
 def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What suits a client that reads one partition after the other, unless [kafka.librdkafka] knows better. Pure."""
+    """Properties for a client that reads one partition after the other, without those that [kafka.librdkafka] sets.
+    Pure.
+    """
     return {
         # A fetch behind the log's end waits at the broker, and the next range's first fetch waits behind it.
         "fetch.wait.max.ms": _FETCH_WAIT_MS,
@@ -97,7 +100,7 @@ def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Admin:
-    """The admin client of a process that asks over and over: another one once the password is another.
+    """Admin client of a long-lived process: replaced when the password has changed.
 
     One that was refused, as when its session ended between two questions, would fail the next question at once.
     """
@@ -108,7 +111,7 @@ class Admin:
         self._client: AdminClient | None = None
 
     def now(self) -> AdminClient:
-        """The client for the next question. Raises `ConfigError`. Reads a file at most."""
+        """Client for the next question. Raises `ConfigError`. Reads a file at most."""
         kafka = self._access.kafka
         password = None if kafka.sasl_username is None else kafka.secret("sasl_password")
         if self._client is None or password != self._password:

@@ -1,5 +1,5 @@
-"""From the settings to the clients they describe, in one place: what `check` tries is what `run` uses, and what the
-supervisor's connections use the workers' use, too.
+"""Clients' properties and handlers' configurations, made of the settings in one place: what `check` tries is what `run`
+uses, and the supervisor's connections use what the workers' clients do.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -14,8 +15,7 @@ from kunicorn.handler.config import (
     Batching,
     DeadLetterTarget,
     Decoding,
-    FailureRule,
-    HandlerOrder,
+    HandlerConfig,
     ProducingTarget,
     Tracing,
 )
@@ -26,6 +26,8 @@ from kunicorn.librdkafka.properties import client_properties, letter_properties,
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
 from kunicorn.settings.handler import completed, retry_topics_of, taken_topics
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 _TOKEN_TIMEOUT = 30.0
 """Seconds that a token's provider may take."""
 _BYTES_PER_MB = 1024 * 1024
@@ -34,7 +36,7 @@ _WAITING_SHARE = 8
 
 
 def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) -> Mapping[str, str | int | float | bool]:
-    """librdkafka's properties for a worker's consumer of a cluster of so many brokers, secrets included.
+    """librdkafka's properties for a worker's consumer of a cluster of `brokers` brokers, secrets included.
 
     Raises `ConfigError` for those a user may not set.
     """
@@ -53,8 +55,9 @@ def consumer_properties(settings: Settings, client_id: str, brokers: int = 1) ->
 
 
 def dead_letter_target(settings: Settings, client_id: str, topic: str | None) -> DeadLetterTarget | None:
-    """How dead letters are sent to `topic`, and records to retry topics, secrets included; None where there are
-    none."""
+    """Target of dead letters (`topic`) and of records for retry topics, secrets included; None where there are
+    neither.
+    """
     kafka = settings.kafka
     if topic is None and not settings.retry_topics:
         return None
@@ -69,7 +72,7 @@ def dead_letter_target(settings: Settings, client_id: str, topic: str | None) ->
 
 
 def producing_target(settings: Settings, client_id: str, transactional_id: str) -> ProducingTarget | None:
-    """How what handlers return is sent, secrets included; None where it is not."""
+    """Target of what handlers return, secrets included; None where it is not sent."""
     producing, kafka = settings.producing, settings.kafka
     if producing.delivery is None:
         return None
@@ -102,30 +105,20 @@ _MOST_RECORDS = 100_000
 """Handled and not acknowledged, at least once: so many are handled again if the worker is killed."""
 
 
-def handler_orders(settings: Settings) -> list[HandlerOrder]:
+def handler_configs(settings: Settings) -> list[HandlerConfig]:
     """Every handler, for the processes that call them: workers, trials. Maybe with secrets."""
-    return [_handler_order(settings, handler) for handler in settings.every_handler]
+    return [_handler_config(settings, handler) for handler in settings.every_handler]
 
 
-def orders_of_jobs(settings: Settings) -> list[HandlerOrder]:
+def configs_of_jobs(settings: Settings) -> list[HandlerConfig]:
     """Likewise for jobs on Spark: they wait for nothing, so that retry topics are not for them."""
-    return [msgspec.structs.replace(order, retry_topics=[]) for order in handler_orders(settings)]
+    return [msgspec.structs.replace(config, retry_topics=[]) for config in handler_configs(settings)]
 
 
-def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder:
-    return HandlerOrder(
-        entrypoint=handler.entrypoint,
-        mode=handler.mode,
-        options=dict(handler.options),
-        batch_max_records=handler.batch_max_records,
-        ordering=handler.ordering,
-        concurrency=handler.concurrency,
-        retry_attempts=handler.max_attempts,
-        retry_backoff_ms=handler.retry_backoff_ms,
-        retry_backoff_max_ms=handler.retry_backoff_max_ms,
-        retry_timeout_ms=handler.retry_timeout_ms,
-        on_failure=handler.on_failure,
-        failures=_failure_rules(handler),
+def _handler_config(settings: Settings, handler: HandlerSettings) -> HandlerConfig:
+    failures = tuple(completed(rule, handler) for rule in handler.failures)
+    return msgspec.structs.replace(
+        by_name(handler.model_copy(update={"failures": failures}), HandlerConfig),
         decoding=decoding_of(settings, handler),
         batching=_batching_of(settings, handler),
         tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
@@ -134,25 +127,15 @@ def _handler_order(settings: Settings, handler: HandlerSettings) -> HandlerOrder
     )
 
 
-def _failure_rules(handler: HandlerSettings) -> list[FailureRule]:
-    """[[handler.failures]] for a worker, what they leave out taken from [handler]."""
-    rules = (completed(rule, handler) for rule in handler.failures)
-    return [
-        FailureRule(
-            list(rule.exceptions),
-            rule.max_attempts or handler.max_attempts,
-            rule.retry_backoff_ms or handler.retry_backoff_ms,
-            rule.retry_backoff_max_ms or handler.retry_backoff_max_ms,
-            rule.retry_timeout_ms,
-            rule.on_failure or handler.on_failure,
-            list(rule.retry_topic_delays_ms or ()),
-        )
-        for rule in rules
-    ]
+def by_name(section: HandlerSettings, kind: type[S]) -> S:
+    """The settings of a handler in their form for the wire: each field has the setting's name; the others, which are
+    made of several settings, keep their defaults.
+    """
+    return msgspec.convert(section, kind, from_attributes=True)
 
 
 def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
-    """How values and keys are decoded, secrets included. Raises `ConfigError` for the registry's password."""
+    """Decoders of values and keys, secrets included. Raises `ConfigError` for the registry's password."""
     registry = settings.schema_registry
     given: dict[str, str | None] = {
         "url": registry.url,
@@ -165,17 +148,19 @@ def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
     if properties:
         # The record waits and asks again, so that the other partitions go on; the client itself would block them.
         properties |= {"timeout": registry.timeout_ms / 1000, "max.retries": 0}
-    return Decoding(handler.value, handler.key, properties, handler.on_undecodable)
+    return msgspec.structs.replace(by_name(handler, Decoding), schema_registry=properties)
 
 
 def _batching_of(settings: Settings, handler: HandlerSettings) -> Batching:
-    """What bounds a worker's batches beside their number of records."""
+    """Bounds of a worker's batches beside their number of records."""
     memory = settings.workers.memory_per_worker_mb * _BYTES_PER_MB // _WAITING_SHARE
-    return Batching(handler.batch_max_bytes, handler.batch_max_ms, memory)
+    return msgspec.structs.replace(by_name(handler, Batching), memory_bytes=memory)
 
 
 def security_properties(kafka: KafkaSettings) -> dict[str, str]:
-    """librdkafka's names are ours with dots. OAUTHBEARER's own are missing: workers get their tokens from us."""
+    """librdkafka's security properties: ours with dots for underscores. OAUTHBEARER's own are missing, as workers get
+    their tokens from the supervisor.
+    """
     values: dict[str, str | None] = {
         "security_protocol": kafka.security_protocol,
         "sasl_mechanism": kafka.sasl_mechanism,
@@ -195,7 +180,9 @@ def security_properties(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) -> Security:
-    """The supervisor's side. `bearer` gives the token of now, where `uses_tokens`. Raises `ConfigError`."""
+    """Security of the supervisor's connections. `bearer` gives the current token, where `uses_tokens`. Raises
+    `ConfigError`.
+    """
     tls = Tls(
         ca_location=kafka.ssl_ca_location,
         certificate_location=kafka.ssl_certificate_location,
@@ -216,7 +203,7 @@ def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) 
 
 
 def token_request(kafka: KafkaSettings) -> FetchToken:
-    """What the token helper is told. Raises `ConfigError`."""
+    """Message to the token helper. Raises `ConfigError`."""
     extensions = (kafka.sasl_oauthbearer_extensions or "").split(",")
     return FetchToken(
         endpoint_url=kafka.sasl_oauthbearer_token_endpoint_url,

@@ -1,13 +1,10 @@
-"""What jobs ask of the cluster without joining: the group's members and offsets, and the topics' ends.
+"""Questions of jobs to the cluster, without joining: a group's members and offsets, and topics' ends. Every call
+blocks.
 
-The live group, seen from outside: who is in it, and its committed offsets. Nobody joins.
-
-1. The broker is the fence: it refuses offsets of strangers while the group has members (UNKNOWN_MEMBER_ID). So a live
+1. The broker is the fence: it refuses commits of strangers while the group has members (UNKNOWN_MEMBER_ID). So a live
    member that comes back stops a job, never the other way round.
-2. Between two jobs the broker knows no difference. Each commits with its run's name as metadata, and looks before every
-   commit whether what it finds is still its own.
-
-What the brokers say of topics: partitions, first offsets and ends. Every function blocks.
+2. Between two jobs the broker knows no difference. Each commits with its run's name as metadata, and before every
+   commit checks that it finds its own.
 """
 
 from __future__ import annotations
@@ -33,6 +30,7 @@ from confluent_kafka.admin import OffsetSpec
 from kunicorn.clients.access import Access, Admin
 from kunicorn.clients.session import visiting
 from kunicorn.errors import ConfigError, FatalGroupError
+from kunicorn.librdkafka.errors import fault_of
 from kunicorn.positions import Offsets, TopicPartition
 from kunicorn.settings import Settings
 
@@ -41,19 +39,21 @@ T = TypeVar("T")
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID = Uuid(0, 0)
-"""Of every topic, where brokers know no ids (Kafka before 2.8)."""
+"""Id of every topic where brokers know no ids (Kafka before 2.8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Of each partition: the first offset there is, and the end. With read_committed, the last stable offset."""
+    """First offset and end of each partition. With read_committed the end is the last stable offset."""
 
     first: Offsets
     end: Offsets
 
 
 class Log:
-    """The cluster's topics. All methods raise `ConfigError` where the brokers do not answer or refuse."""
+    """The cluster's topics, as brokers describe them. Methods raise `ConfigError` where these do not answer or
+    refuse.
+    """
 
     def __init__(self, access: Access) -> None:
         self._admin = Admin(access)
@@ -77,7 +77,7 @@ class Log:
         return [TopicPartition(topic, number) for topic, count in sorted(found.items()) for number in range(count)]
 
     def _topics(self) -> Mapping[str, int]:
-        """Partitions by topic, without Kafka's own topics."""
+        """Number of partitions by topic, without Kafka's internal topics."""
         answer = asked(lambda: self._admin.now().list_topics(timeout=_TIMEOUT)).topics
         return {
             name: len(topic.partitions)
@@ -86,7 +86,7 @@ class Log:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that exist (KIP-516): by the same name, another id is another topic.
+        """Ids of those topics that exist (KIP-516): the same name under another id is another topic.
 
         Ask for them before asking for offsets: a topic that is created anew in between is then noticed the next time.
         """
@@ -105,13 +105,13 @@ class Log:
             raise _told_of(topic, error) from error
 
     def edges(self, partitions: Iterable[TopicPartition]) -> Edges:
-        """First offsets and ends as they are now."""
+        """First offsets and ends, as of now."""
         wanted = list(partitions)
         first = self._offsets(dict.fromkeys(wanted, _EARLIEST))
         return Edges(first, self._offsets(dict.fromkeys(wanted, _LATEST)))
 
     def at(self, times: Offsets) -> dict[TopicPartition, int]:
-        """The first offset at or after each time (milliseconds since 1970); −1 where no record is so young."""
+        """First offset at or after each time (milliseconds since 1970); −1 where no record is so young."""
         return self._offsets({tp: OffsetSpec.for_timestamp(time) for tp, time in times.items()})
 
     def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
@@ -135,13 +135,13 @@ def _result(tp: ClientPartition, answer: Future[Any]) -> Any:
 
 
 def _told_of(topic: str, error: KafkaException) -> ConfigError:
-    if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return ConfigError(f"this user may not read topic {topic!r}: grant it DESCRIBE and READ")
+    if (what := error.args[0]).code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return ConfigError(f"topic {topic!r}: {what.str()}: {fault_of(what.code()).remedy(topic='it')}")
     return unanswered(error)
 
 
 def asked(ask: Callable[[], T]) -> T:
-    """The answer. Raises `ConfigError` where there is none."""
+    """Answer of a confluent-kafka call. Raises `ConfigError` where there is none."""
     try:
         return ask()
     except KafkaException as error:
@@ -149,7 +149,7 @@ def asked(ask: Callable[[], T]) -> T:
 
 
 def unanswered(error: KafkaException) -> ConfigError:
-    """What to say of a question without an answer."""
+    """Error for a question without an answer."""
     return ConfigError(f"the brokers do not answer: {error.args[0].str()}; see kafka.bootstrap_servers and [kafka]")
 
 
@@ -163,21 +163,21 @@ _FENCED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An offset that the group has, and what its committer wrote beside it."""
+    """Committed offset of the group, and the metadata beside it."""
 
     offset: int
     metadata: str
 
 
 class GroupOffsets:
-    """The committed offsets of one group. Every method blocks. Raises `ConfigError` where the brokers do not answer."""
+    """Committed offsets of one group. Every method blocks. Raises `ConfigError` where the brokers do not answer."""
 
     def __init__(self, access: Access, group_id: str) -> None:
         self._admin = Admin(access)
         self._group_id = group_id
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """Those that there are, open transactions waited for (KIP-447)."""
+        """Committed offsets of those partitions that have one; open transactions are waited for (KIP-447)."""
         request = self._request([ClientPartition(*tp) for tp in partitions])
         answer = self._answer(
             self._admin.now().list_consumer_group_offsets([request], require_stable=True, request_timeout=_TIMEOUT)
@@ -189,7 +189,7 @@ class GroupOffsets:
         }
 
     def commit(self, offsets: Offsets, metadata: str) -> None:
-        """Commit as a stranger to the group. Raises `FatalGroupError` where the broker refuses."""
+        """Commit without being a member. Raises `FatalGroupError` where the broker refuses."""
         if not offsets:
             return
         wanted = [ClientPartition(*tp, offset, metadata) for tp, offset in sorted(offsets.items())]
@@ -219,13 +219,12 @@ class GroupOffsets:
                 f"goes on from the last round that was committed and handles this one's records, too. Stop it first to "
                 f"catch up; nothing is lost"
             )
-        return FatalGroupError(
-            f"group {self._group_id!r} refuses the commit: {error.str()}; grant this user READ on the group"
-        )
+        remedy = fault_of(error.code()).remedy()
+        return FatalGroupError(f"group {self._group_id!r} refuses the commit: {error.str()}; {remedy}")
 
 
 def group_members(settings: Settings) -> list[str]:
-    """Who is in the group, as people know them; none where the group is empty or does not exist. Blocks.
+    """Names of the group's members, for people; none where it is empty or does not exist. Blocks.
 
     Raises `ConfigError`, `FatalGroupError`.
     """
@@ -235,7 +234,7 @@ def group_members(settings: Settings) -> list[str]:
 
 
 def wait_until_empty(settings: Settings, seconds: float) -> None:
-    """Wait so long for the members to leave. Blocks. Raises `FatalGroupError` where they do not."""
+    """Wait up to `seconds` for the members to leave. Blocks. Raises `FatalGroupError` where they do not."""
     deadline = time.monotonic() + seconds
     while members := group_members(settings):
         if time.monotonic() >= deadline:

@@ -1,13 +1,9 @@
-"""The records of a range of offsets, read to its end without a group: by tasks of a job, and by commands.
-
-Fetching the records of one range, and knowing when it has ended.
+"""Reader of a range of offsets to its end, without a group: for the tasks of a job, and for commands. Blocks.
 
 1. A range ends by place, never by count: at its last offset there may be a transaction's marker, an aborted or a
    compacted record, which the client passes over in silence. Either a record behind the end is seen, or the client
    reports the partition's end (PARTITION_EOF) at or behind it.
 2. What is missing at the beginning is an error that names it: `auto.offset.reset=error` never jumps.
-
-Ranges of offsets fetched by commands: with the workers' client properties, and without a group.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.ipc.messages import Token
-from kunicorn.librdkafka.errors import DAMAGED, REMEDY_OF_DAMAGE, RETRIABLE, log_refused_fetch, parted
+from kunicorn.librdkafka.errors import DAMAGED, RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
 from kunicorn.positions import NO_TIMESTAMP, OffsetRange
 
 _RECORDS = 1000
@@ -34,12 +30,7 @@ _PATIENCE_SECONDS = 60.0
 """Without a record or an end for so long, with some still to come, the brokers count as gone."""
 _WARM_UP_SECONDS = 10.0
 
-_PASSING = (RETRIABLE - {KafkaError.UNKNOWN_TOPIC_OR_PART}) | {
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._TIMED_OUT,
-    KafkaError._RESOLVE,
-}
+_PASSING = (RETRIABLE | UNREACHED) - {KafkaError.UNKNOWN_TOPIC_OR_PART}
 """librdkafka tries again by itself. It reports an unknown topic only once the topic has been unknown for 30 s
 (`topic.metadata.propagation.max.ms`), which a job does not wait out."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -51,13 +42,15 @@ class RangeUnreadable(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Records by their own times, in milliseconds since 1970: from `since` on, before `until`; None: no such bound."""
+    """Filter of records by their timestamps, in milliseconds since 1970: `since` included, `before` not; None: no such
+    bound.
+    """
 
     since: int | None
     until: int | None
 
     def chosen(self, fetched: Iterator[list[Message]]) -> Iterator[list[Message]]:
-        """Those of the records; a record without a time is before every time."""
+        """Records within the window. One without a timestamp counts as older than every time."""
         since = NO_TIMESTAMP if self.since is None else self.since
         until = sys.maxsize if self.until is None else self.until
         for messages in fetched:
@@ -66,7 +59,7 @@ class Window:
 
 
 class RangeReader:
-    """Reads one range after the other through one consumer. Every method blocks."""
+    """Reads one range after the other with one consumer. Every method blocks."""
 
     def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS) -> None:
         self.consumer = consumer
@@ -75,7 +68,7 @@ class RangeReader:
         """Topics that the client has metadata of."""
 
     def read(self, wanted: OffsetRange) -> Iterator[list[Message]]:
-        """The records of the range in offset order, many at a time. Raises `RangeUnreadable`."""
+        """Records of the range in offset order, many at a time. Raises `RangeUnreadable`."""
         self._warm_up(wanted.topic)
         self.consumer.assign([ClientPartition(*wanted.tp, wanted.start)])
         try:
@@ -84,7 +77,7 @@ class RangeReader:
             self.consumer.unassign()
 
     def _warm_up(self, topic: str) -> None:
-        """A topic that is new to the client stalls for up to a second when it is assigned; asked for, it does not."""
+        """Ask for the topic before it is assigned: one that is new to the client stalls for up to a second."""
         if topic not in self._known:
             with contextlib.suppress(KafkaException):
                 self.consumer.list_topics(topic, timeout=_WARM_UP_SECONDS)
@@ -111,14 +104,15 @@ class RangeReader:
                 raise self._silent(wanted)
 
     def _fetch(self) -> list[Message]:
-        """What there is: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
+        """Records that are there now: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
         if batch := self.consumer.consume(_RECORDS, 0):
             return batch
         first = self.consumer.poll(_POLL_SECONDS)
         return [] if first is None else [first, *self.consumer.consume(_RECORDS - 1, 0)]
 
     def _is_over(self, wanted: OffsetRange, errors: list[Message]) -> bool:
-        """Whether the partition's end is at or behind the range's. Raises what cannot be waited out.
+        """Whether the partition's end, as the client reports it, is at or behind the range's. Raises errors that do not
+        pass.
 
         An end before the range's is no error yet: a replica nearby may be behind its leader (KIP-392).
         """
@@ -141,7 +135,7 @@ class RangeReader:
                 f"{wanted.tp}: offsets {wanted.start} to {min(wanted.stop, first)} are gone, the log has {first} to "
                 f"{end} now; start the run anew from there, or set pipeline.fail_on_data_loss = false ({error.str()})"
             )
-        remedy = _REMEDIES.get(error.code(), "see whether the topic is still there and its brokers are up")
+        remedy = fault_of(error.code()).remedy(rights="READ")
         return RangeUnreadable(f"{wanted.tp} cannot be read: {error.str()}; {remedy}")
 
     def _silent(self, wanted: OffsetRange) -> RangeUnreadable:
@@ -159,14 +153,6 @@ class RangeReader:
         except KafkaException:
             return -1, -1
         return int(answer[0]), int(answer[1])
-
-
-_REMEDIES: Mapping[int, str] = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant this user READ on the topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone",
-    **dict.fromkeys(DAMAGED, "damaged on a broker's disk or on the way: have another replica elected leader"),
-}
 
 
 def _ends_range(error: KafkaError) -> bool:
@@ -191,7 +177,7 @@ Range = tuple[str, int, int, int]
 
 
 class Damaged(ConfigError):
-    """Some of it cannot be read. `found` is what came before that."""
+    """Part of the ranges cannot be read. `found` is what came before that."""
 
     def __init__(self, text: str, found: Sequence[Message]) -> None:
         super().__init__(text)
@@ -201,7 +187,7 @@ class Damaged(ConfigError):
 def fetch(
     client: Mapping[str, str | int | float | bool], token: Token | None, ranges: Sequence[Range], patience: float
 ) -> list[Message]:
-    """The records in `ranges`, those behind an end that came along included.
+    """Records in `ranges`, and those behind an end that came along.
 
     Gives up after `patience` seconds without a record. Raises `Damaged`. Blocks.
     """
@@ -221,7 +207,7 @@ def fetch(
                     found.append(message)
                 elif error.code() in DAMAGED:
                     where = f"{message.topic()}-{message.partition()}"
-                    raise Damaged(f"{where}: {error.str()}: {REMEDY_OF_DAMAGE}", found)
+                    raise Damaged(f"{where}: {error.str()}: {fault_of(error.code()).remedy()}", found)
             # By position: an end may be a transaction's marker, which is no record.
             for place in consumer.position([TopicPartition(*each) for each in ends]):
                 if place.offset >= ends[place.topic, place.partition]:

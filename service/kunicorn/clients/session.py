@@ -1,11 +1,13 @@
-"""Connections of commands that ask a few questions and end: with the service's own settings, without its processes."""
+"""One command's session with the cluster: connections made of the service's settings, questions asked one after the
+other. Blocks.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -13,13 +15,13 @@ from typing import TypeVar
 from kunicorn.clients.config import security_of, token_request
 from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
-from kunicorn.group.errors import COORDINATOR_MOVED, ErrorCode
+from kunicorn.group.errors import COORDINATOR_MOVED
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import Described, GroupAdmin
 from kunicorn.kafka.auth import BearerToken
-from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.codec import describe
+from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
 
@@ -34,12 +36,12 @@ _PAUSE = 0.5
 
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
-    """The OAUTHBEARER token that the settings ask for, if they do. Raises `PeerError`, `ConfigError`."""
+    """OAUTHBEARER token, if the settings ask for one. Raises `PeerError`, `ConfigError`."""
     return await asyncio.to_thread(request.fetch, token_request(kafka)) if kafka.uses_tokens else None
 
 
 def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
-    """The cluster, nothing sent yet; the caller closes it. Raises `ConfigError`."""
+    """The cluster, with nothing sent yet; the caller closes it. Raises `ConfigError`."""
     # A command says by itself what failed, once, and does not try again.
     logging.getLogger("kunicorn.wire").setLevel(logging.CRITICAL)
     login = None if token is None else partial(BearerToken, token.value, token.extensions)
@@ -47,15 +49,15 @@ def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
         security=security_of(kafka, login),
-        request_timeout=REQUEST_TIMEOUT,
-        connect_timeout=CONNECT_TIMEOUT,
+        timeouts=Timeouts(request=REQUEST_TIMEOUT, connect=CONNECT_TIMEOUT),
         rng=random.Random(),
     )
 
 
 class Visit:
-    """A command at the cluster and its group. Each question is answered before the next line of the command runs, so
-    that a person's Ctrl-C is never held back by an event loop."""
+    """One command's connections to the cluster and the group's coordinator. Each question is answered before the next
+    line of the command runs, so that a person's Ctrl-C is never held back by an event loop.
+    """
 
     def __init__(self, settings: Settings, cluster: Cluster, token: Token | None, runner: asyncio.Runner) -> None:
         self.settings = settings
@@ -66,17 +68,17 @@ class Visit:
         self._runner = runner
 
     def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The answer, waiting while the coordinator moves. Raises `PeerError`. Blocks."""
+        """Result of the question, asked again while the coordinator moves. Raises `PeerError`. Blocks."""
         return self._runner.run(patiently(question))
 
     def refused(self, error: int, what: str) -> ServiceError:
-        """The group says no: what, to what, and what to do."""
-        remedy = _REMEDIES.get(error, "ask whoever runs the cluster")
-        return FatalGroupError(f"group {self.group_id!r}: {what}: {describe(error)}; {remedy}")
+        """Error for a refusal by the coordinator: what happened, to what, and what to do."""
+        return FatalGroupError(f"group {self.group_id!r}: {what}: {_with_remedy(error)}")
 
     def described(self) -> Described:
-        """The group with its members. Raises `FatalGroupError` where it may not be read; one that does not exist has
-        the error `GROUP_ID_NOT_FOUND`."""
+        """The group with its members; one that does not exist has the error `GROUP_ID_NOT_FOUND`. Raises
+        `FatalGroupError` where it may not be read.
+        """
         group = self.ask(self.group.describe)
         if group.error and group.error != ErrorCode.GROUP_ID_NOT_FOUND:
             raise self.refused(group.error, group.why or "its members cannot be read")
@@ -85,7 +87,7 @@ class Visit:
 
 @contextmanager
 def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit]:
-    """A visit; whatever fails on the way is told in the words of the settings.
+    """A visit, whose failures are worded by the settings at fault.
 
     Raises `ConfigError` if no broker answers or lets us in; `FatalGroupError` if the group refuses. `when_lost`: what
     to do when the connection broke in the middle.
@@ -104,15 +106,13 @@ def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit
     except AuthenticationFailed as failure:
         raise ConfigError(str(failure)) from failure
     except CoordinatorUnavailable as failure:
-        remedy = _REMEDIES.get(failure.error, "ask whoever runs the cluster")
-        why = describe(failure.error)
-        raise FatalGroupError(f"group {group_id!r}: {failure}: {why}; {remedy}") from failure
+        raise FatalGroupError(f"group {group_id!r}: {failure}: {_with_remedy(failure.error)}") from failure
     except PeerError as failure:
         raise ConfigError(f"group {group_id!r}: {failure}; {when_lost}") from failure
 
 
 def unreached(failure: PeerError) -> str:
-    """Why no broker answers, and what to do; a failure that names a setting of its own says that already."""
+    """Why no broker answers, and what to do; a failure that names a setting itself is given as it is."""
     text = str(failure)
     return text if "security_protocol" in text else f"{text}; correct kafka.bootstrap_servers, or start them"
 
@@ -130,9 +130,5 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(_PAUSE)
 
 
-_REMEDIES: Mapping[int, str] = {
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on the group",
-    ErrorCode.UNKNOWN_MEMBER_ID: "it has left meanwhile",
-    ErrorCode.FENCED_INSTANCE_ID: "it has come back meanwhile, under a new member id; ask again if it is to go",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the brokers that hold __consumer_offsets are down; try again",
-}
+def _with_remedy(error: int) -> str:
+    return f"{describe(error)}; {fault(error).remedy(rights='DESCRIBE and READ')}"

@@ -1,1 +1,3 @@
-"""The command line, and what each command does. `cli*` declare: `--help` loads no client."""
+"""The command line. `cli*` declare every command and option; the other modules are what commands do, each loaded when
+its command runs, so that `--help` loads no Kafka client.
+"""

@@ -1,8 +1,5 @@
-"""The command line. Imports what a command needs when it runs: `kunicorn --version` loads no Kafka client.
-
-`kunicorn config`: the settings in force, and what settings there can be.
-
-`kunicorn completion`, and what a shell's script asks of us when somebody presses Tab.
+"""The command line: `run`, `check`, `status`, `lag`, `leave`, `demo`, `config` and `completion`. Declarations only: a
+command imports what it needs when it runs, so that `kunicorn --version` loads no Kafka client.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ _COMPLETING = "_KUNICORN_COMPLETE"
 
 
 class Shell(StrEnum):
-    """Those for which there is a script."""
+    """Shells for which there is a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -79,7 +76,7 @@ class Shell(StrEnum):
 
 
 def register_completion(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add `completion` to the application."""
     app.command(short_help="Print what makes a shell complete kunicorn's commands.")(completion)
 
 
@@ -98,7 +95,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.")]) -> 
 
 
 def prepare() -> None:
-    """Before the application runs: be able to answer a shell that asks."""
+    """Enable answers to a shell's completion requests. Caller: `main`, before the application runs."""
     if _COMPLETING in os.environ:
         # Typer's own way in would add options that write into the user's shell profile.
         from typer._completion_classes import completion_init
@@ -369,8 +366,9 @@ register_completion(app)
 
 
 def _declare_only(named: Sequence[str]) -> None:
-    """Typer looks at every option of every command before it runs one: a tenth of a service's start. Anything that is
-    not the name of a command needs them all, to say which there are."""
+    """Declare only the named commands' options. Typer looks at every option of every command before it runs one, which
+    is a tenth of a service's start. Anything that is not the name of a command needs them all, to list them.
+    """
     commands = [
         each for each in app.registered_commands if [each.name or getattr(each.callback, "__name__", None)] == named
     ]

@@ -1,13 +1,5 @@
-"""The command line about a group: offsets, pause, resume, seek, dlq, replay-one. Imports what a command needs when it
-runs.
-
-The command line of `kunicorn offsets`. Imports what a command needs when it runs.
-
-The command line of `kunicorn pause`, `resume` and `seek`. Imports what a command needs when it runs.
-
-The command line of `kunicorn dlq`. Imports what a command needs when it runs.
-
-The command line of `kunicorn replay-one`. Imports what the command needs when it runs.
+"""The commands about a group: `offsets`, `pause`, `resume`, `seek`, `dlq` and `replay-one`. Declarations only: a
+command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -107,7 +99,7 @@ Every = Annotated[bool, typer.Option("--all", help="All partitions of this membe
 
 
 def register_control(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add `pause`, `resume` and `seek` to the application."""
     app.command(short_help="Have a running service fetch some partitions no more.")(pause)
     app.command(short_help="Have a running service go on with paused or halted partitions.")(resume)
     app.command(short_help="Put partitions of a running service at another offset.")(seek)
@@ -186,7 +178,7 @@ def seek(  # noqa: PLR0913 - each is an option
 def _target(
     to_offset: int | None, to_datetime: str | None, *, earliest: bool, latest: bool
 ) -> Mapping[str, str | int | None]:
-    """Raises `ConfigError` unless one is given."""
+    """The given target of a seek. Raises `ConfigError` unless exactly one is given."""
     from kunicorn.text import moment
 
     given: list[Mapping[str, str | int | None]] = []
@@ -209,7 +201,7 @@ def _named(partitions: list[str] | None, *, every: bool) -> Mapping[str, Any]:
 def _act(
     action: str, body: Mapping[str, Any], config: Path, url: str | None, token_file: Path | None, *, as_json: bool
 ) -> Mapping[str, Any]:
-    """Ask, and print the answer. Raises `ConfigError` for one that refuses."""
+    """Ask the running service, and print the answer. Raises `ConfigError` where it refuses."""
     from kunicorn.commands.control import RunningService, lines
     from kunicorn.settings import load
     from kunicorn.text import as_json_text
@@ -330,7 +322,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
 
 
 def register_replay_one(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add `replay-one` to the application."""
     app.command("replay-one", short_help="One real record through the handler, at your desk.")(replay_record)
 
 

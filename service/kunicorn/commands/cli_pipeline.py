@@ -1,4 +1,6 @@
-"""The command line of `kunicorn pipeline`. Imports what a command needs when it runs: help needs no Spark."""
+"""The commands of `kunicorn pipeline`. Declarations only: a command imports what it needs when it runs, so that help
+needs no Spark.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,7 @@ def manifest(  # noqa: PLR0913 - each is an option
 
 
 def _read(config: Path) -> tuple[Settings, SettingsFile]:
-    """The settings, and what executors are told of them. Raises `ConfigError`."""
+    """The settings, and their description for executors. Raises `ConfigError`."""
     from kunicorn.pipeline.spark import check_installed
     from kunicorn.settings import load
 
@@ -194,12 +196,12 @@ def _read(config: Path) -> tuple[Settings, SettingsFile]:
 
 
 def _saying(as_json: bool) -> Say:
-    """Where a job tells of its progress: with `--json` standard output is the program's."""
+    """Where a job reports its progress: with `--json` standard output is the program's."""
     return partial(typer.echo, err=as_json)
 
 
 def _told(finished: Finished, as_json: bool) -> ExitCode:
-    """Say what came of a job; the code to exit with."""
+    """Report a job's result; the exit code."""
     from kunicorn.pipeline.report import tell
 
     tell(finished, typer.echo, for_program=as_json)

@@ -1,8 +1,5 @@
-"""`kunicorn pause`, `resume`, `seek`: a running service is asked over its own HTTP, with its token.
-
-Asking a running service to act. Blocks for as long as the action takes.
-
-A seek's plan, for the person who decides. Pure.
+"""`kunicorn pause`, `resume`, `seek`: asks a running service to act, over its HTTP port with its token, or on the same
+machine over its local socket. Blocks for as long as the action takes.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _LONGEST_ANSWER = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """Where it answers, and what it is to be shown."""
+    """Address of a running service, and the token for it."""
 
     url: str
     token: str | None = field(repr=False)
@@ -45,7 +42,7 @@ class RunningService:
 
     @classmethod
     def of(cls, settings: Settings, url: str | None, token_file: Path | None) -> RunningService:
-        """The one with these settings, or at `url`. Raises `ConfigError` where it cannot be asked."""
+        """The service with these settings, or at `url`. Raises `ConfigError` where it cannot be asked."""
         if token_file is not None:
             try:
                 token = file_content(str(token_file)).get_secret_value()
@@ -67,9 +64,9 @@ class RunningService:
         return cls(where, token, waits, settings.http.port)
 
     def ask(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer: `ok`, `said`, and `partitions` of a seek. One that refuses is an answer, too (409).
+        """The answer: `ok`, `said`, and `partitions` of a seek. A refusal is an answer, too (409).
 
-        Raises `ConfigError` where nobody answers, or not to us.
+        Raises `ConfigError` where nothing answers, or a service that does not accept us.
         """
         if self.token is None:
             return self._ask_here(action, body)
@@ -114,14 +111,13 @@ class RunningService:
 
 
 class _Here(http.client.HTTPConnection):
-    """To the service on this machine."""
+    """HTTP connection to the service on this machine, over its local socket."""
 
     def __init__(self, port: int, timeout: float) -> None:
         super().__init__("localhost", port, timeout=timeout)
         self._seconds = timeout
 
     def connect(self) -> None:
-        """Caller: the base class."""
         self.sock = requests.connect(self.port, self._seconds)
 
 
@@ -136,7 +132,7 @@ def _read(url: str, body: bytes) -> Mapping[str, Any]:
 
 
 def _who() -> str:
-    """For the service's log."""
+    """The asking user, for the service's log."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -149,7 +145,9 @@ _HEAD = ("partition", "committed", "position", "then", "records", "log start", "
 
 
 def lines(moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """`moves`: as the service answers, see `kunicorn.observe.actions.SeekMove`."""
+    """A seek's plan for the person who decides. `moves`: as the service answers, see
+    `kunicorn.observe.requests.SeekMove`.
+    """
     yield from table(_HEAD, map(_row, moves))
 
 
@@ -162,7 +160,7 @@ def _row(move: Mapping[str, Any]) -> tuple[str | int | None, ...]:
 
 
 def _effect(move: Mapping[str, Any]) -> str:
-    """In offsets from where the handler is now; what is committed may be a little older."""
+    """Effect in offsets from the handler's current position; the committed one may be a little older."""
     if move["position"] is None:
         return " "
     count = move["then"] - move["position"]

@@ -1,13 +1,8 @@
-"""`kunicorn dlq`: what is in the dead-letter topic, and back to where it came from.
+"""`kunicorn dlq`: lists and shows dead letters, and sends them back to their topics (`replay`), each once unless it is
+asked to be repeated.
 
-`kunicorn dlq replay`: letters become records of their topics again, each once unless it is asked to be repeated.
-
-What was delivered is remembered in the offsets of a side group, committed only after delivery: a replay that is
-interrupted repeats at most what was on its way.
-
-`kunicorn dlq list` and `show`: counts, and one letter whole. Text for people; control characters are escaped.
-
-One replay with a person before it: plan, question, progress, result.
+What was delivered is remembered in the committed offsets of a side group, committed only after delivery: a replay that
+is interrupted repeats at most what was on its way. Output is text for people with control characters escaped, or JSON.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ class NotAllReplayed(ServiceError):
 
 @dataclass(slots=True)
 class Plan:
-    """What would be sent, and what not."""
+    """Dead letters that a replay would send, and those that it would leave out."""
 
     chosen: set[tuple[int, int]] = field(default_factory=set)
     """Partition and offset of each letter to send."""
@@ -55,7 +50,7 @@ class Plan:
     foreign: int = 0
 
     def lines(self) -> Iterator[str]:
-        """For the person who decides."""
+        """The plan for the person who decides."""
         yield f"to send back: {len(self.chosen)}"
         for (topic, error), count in sorted(self.counts.items()):
             yield f"{count:>8}  {error}  to {topic}"
@@ -68,11 +63,11 @@ class Plan:
 
     @property
     def left_out(self) -> int:
-        """Letters that are not yet replayed and were not asked for."""
+        """Number of letters that are not yet replayed and were not asked for."""
         return sum(map(len, self.left.values())) - len(self.chosen)
 
     def told(self, sent: int) -> dict[str, Any]:
-        """For a program, with how many of them were delivered."""
+        """The plan for a program, with how many were delivered."""
         return {
             "planned": [
                 {"topic": topic, "error": error, "records": count}
@@ -86,7 +81,9 @@ class Plan:
 
 
 def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], limit: int | None) -> Plan:
-    """Look through the topic. Raises `ConfigError` where a letter's topic is not there any more."""
+    """Plan of a replay, from a look through the topic. Raises `ConfigError` where a letter's topic does not exist any
+    more.
+    """
     found = Plan()
     for letter in topic.letters():
         if letter.told is None:
@@ -104,7 +101,7 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
 
 
 def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Callable[[], None]) -> int:
-    """Send what is planned; how many were delivered. `sent` is called for each. Raises `NotAllReplayed`."""
+    """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`."""
     sending = _Sending(topic, topic.producer(), done, sent)
     starts = {number: end for number, (_, end) in topic.bounds.items()}
     starts |= {number: min(o for n, o in plan.chosen if n == number) for number in {n for n, _ in plan.chosen}}
@@ -124,6 +121,8 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
 
 
 class _Sending:
+    """Producer of one replay, and the side group's progress."""
+
     def __init__(
         self, topic: LettersTopic, producer: Producer, done: dict[int, Replayed], told: Callable[[], None]
     ) -> None:
@@ -136,7 +135,9 @@ class _Sending:
         self._partitions: dict[str, int] = {}
 
     def send(self, letter: Found) -> None:
-        """To the partition it came from, as long as that exists: whatever partitioner its producer had."""
+        """Send a letter to the partition it came from, as long as that exists: whatever partitioner its producer
+        had.
+        """
         told, record = letter.told, letter.record
         assert told is not None
         if told.topic not in self._partitions:
@@ -172,7 +173,7 @@ class _Sending:
 
 
 def summary(topic: str, letters: Iterable[Found], latest: int) -> Iterator[str]:
-    """Counts by where from and why, times, the latest letters, and what is no letter of ours."""
+    """Counts by origin and cause, times, the latest letters, and records that are no letters."""
     counts: Counter[tuple[str, str, int]] = Counter()
     foreign: Counter[str] = Counter()
     last: deque[Found] = deque(maxlen=latest)
@@ -295,7 +296,7 @@ def run(
     confirm: Callable[[], bool],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Plan, have it confirmed, send; what was done, for a program. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
+    """Plan, ask for confirmation, send; the result for a program. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
     with opened(settings) as topic:
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}

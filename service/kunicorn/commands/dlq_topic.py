@@ -1,8 +1,5 @@
-"""The dead-letter topic as commands read it: its letters, and which of them are meant.
-
-Reading the dead-letter topic: from some offsets up to its ends as they were at the start. Joins no group.
-
-Which letters are meant, and which have been replayed before. Pure; times are milliseconds since 1970.
+"""The dead-letter topic as commands read it: its letters up to the ends at the start, filters, and which of them have
+been replayed. Joins no group. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from kunicorn.errors import ConfigError, PeerError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Token
-from kunicorn.librdkafka.errors import RETRIABLE
+from kunicorn.librdkafka.errors import RETRIABLE, fault_of
 from kunicorn.settings import Settings
 from kunicorn.settings.handler import default_topic
 
@@ -33,7 +30,7 @@ _METADATA_BYTES = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Filters; a letter is meant that passes all. None: that filter is not set."""
+    """Filters for dead letters; all that are set must match."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -44,7 +41,7 @@ class Selection:
     """The topic the record came from."""
 
     def takes(self, told: Told, key: bytes | None) -> bool:
-        """Whether this letter is meant."""
+        """Whether this letter matches."""
         return (
             (self.since_ms is None or told.time_ms >= self.since_ms)
             and (self.until_ms is None or told.time_ms < self.until_ms)
@@ -55,14 +52,14 @@ class Selection:
 
 
 class Replayed:
-    """What has been replayed of one partition of the dead-letter topic.
+    """Replayed letters of one partition of the dead-letter topic.
 
     Kept in the side group's committed offset and its metadata: everything before `upto`, and single ranges behind it,
     since filters leave letters out.
     """
 
     def __init__(self, upto: int = 0, metadata: str = "") -> None:
-        """Metadata that is not ours counts as none: at worst letters are sent a second time."""
+        """Metadata in another format is ignored: at worst letters are sent a second time."""
         self.upto = upto
         self._beyond: set[int] = set()
         if re.fullmatch(r"\d+-\d+(,\d+-\d+)*", metadata):
@@ -74,7 +71,7 @@ class Replayed:
         return offset < self.upto or offset in self._beyond
 
     def add(self, offset: int) -> None:
-        """It was delivered to where it came from."""
+        """Note that the letter was delivered to its topic."""
         self._beyond.add(offset)
 
     def settle(self, left: Iterable[int], end: int) -> None:
@@ -84,7 +81,7 @@ class Replayed:
         self._beyond = {offset for offset in self._beyond if offset >= self.upto}
 
     def metadata(self) -> str:
-        """The ranges behind `upto`, as many as a commit can carry."""
+        """Ranges behind `upto` as text, as many as a commit can carry."""
         text = ""
         for first, last in _ranges(sorted(self._beyond)):
             longer = f"{text},{first}-{last}" if text else f"{first}-{last}"
@@ -124,7 +121,7 @@ class Found:
 
 
 class LettersTopic:
-    """The topic, with a client of its own. Every method blocks.
+    """The dead-letter topic, with a client of its own. Every method blocks.
 
     Raises `ConfigError` where the topic is missing or the brokers do not answer.
     """
@@ -145,7 +142,7 @@ class LettersTopic:
         """First offset and end of each partition, at the start."""
 
     def partitions_of(self, topic: str) -> int:
-        """How many there are; 0 where the topic does not exist."""
+        """Number of the topic's partitions; 0 where it does not exist."""
         found = self._asked(lambda: self._consumer.list_topics(topic, timeout=10)).topics.get(topic)
         return len(found.partitions) if found is not None and found.error is None else 0
 
@@ -155,7 +152,7 @@ class LettersTopic:
         return int(first), int(end)
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
-        """Everything from the beginning (or from `starts`, by partition) up to the ends."""
+        """Records from the beginning (or from `starts`, by partition) up to the ends."""
         begin = {number: max(first, (starts or {}).get(number, 0)) for number, (first, _) in self.bounds.items()}
         left = {number for number, (_, end) in self.bounds.items() if begin[number] < end}
         self._consumer.assign([TopicPartition(self.name, number, begin[number]) for number in left])
@@ -181,7 +178,7 @@ class LettersTopic:
         self._consumer.unassign()
 
     def replayed(self) -> dict[int, Replayed]:
-        """What the side group remembers."""
+        """Replayed letters by partition, as the side group has them."""
         asked = [TopicPartition(self.name, number) for number in self.bounds]
         known = self._asked(lambda: self._consumer.committed(asked, timeout=15))
         # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
@@ -200,7 +197,7 @@ class LettersTopic:
         self._asked(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
 
     def producer(self) -> Producer:
-        """For sending back, with the properties with which letters are sent."""
+        """Producer for sending back, with the properties with which letters are sent."""
         target = dead_letter_target(self._settings, f"{self._settings.kafka.client_id}-dlq", self.name)
         assert target is not None
         return Producer({**target.client, "linger.ms": 5, "log_level": 0, **_login(self._token)})
@@ -212,20 +209,22 @@ class LettersTopic:
             raise ConfigError(self._explained(self._group_refusal() or error.args[0])) from error
 
     def _group_refusal(self) -> KafkaError | None:
-        """librdkafka tells it on the side; what was asked about the group just times out."""
+        """Error of the side group's coordinator, which librdkafka reports as an event only: the question just times
+        out.
+        """
         told = (message.error() for message in self._consumer.consume(_BATCH, 0.1))
         return next((each for each in told if each and each.code() == KafkaError.GROUP_AUTHORIZATION_FAILED), None)
 
     def _explained(self, error: KafkaError) -> str:
-        """What the brokers refused, and what to do."""
-        right = {
-            KafkaError.TOPIC_AUTHORIZATION_FAILED: f"READ on the topic {self.name!r}",
-            KafkaError.GROUP_AUTHORIZATION_FAILED: f"READ on the group {self.side_group!r}, which remembers what was "
-            f"replayed",
-        }.get(error.code())
-        if right is not None:
-            return f"{error.str()}: this user needs {right}"
-        return f"the brokers do not answer: {error.str()}; see kafka.bootstrap_servers"
+        """Message for a refusal by the brokers, with what to do."""
+        if error.code() not in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
+            return f"the brokers do not answer: {error.str()}; see kafka.bootstrap_servers"
+        remedy = fault_of(error.code()).remedy(
+            topic=f"the topic {self.name!r}",
+            group=f"the group {self.side_group!r}, which remembers what was replayed",
+            rights="READ",
+        )
+        return f"{error.str()}: {remedy}"
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""Where a group stands and how far behind it is, asked of the brokers. Joins nothing, changes nothing.
+"""A group's committed offsets beside the logs they point into, and the age of the oldest unhandled records, as the
+brokers know them. Joins nothing, changes nothing.
 
-Where a group stands: its committed offsets beside the logs they point into. Joins nothing, changes nothing.
-
-How old the oldest unhandled records are: one record of each partition is read, at its committed offset.
+For the age one record of each partition is read, at its committed offset.
 """
 
 from __future__ import annotations
@@ -18,35 +17,34 @@ from confluent_kafka import TopicPartition as Coordinates
 from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.session import REQUEST_TIMEOUT, Visit
 from kunicorn.errors import ConfigError
-from kunicorn.group.errors import ErrorCode
-from kunicorn.group.protocol import Committed, LogOffset
+from kunicorn.group.protocol import EARLIEST, LATEST, Committed, LogOffset
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import EARLIEST, LATEST, Described, DescribedMember, IsolationLevel, list_offsets
-from kunicorn.kafka.codec import describe
+from kunicorn.kafka.admin import Described, DescribedMember, IsolationLevel, list_offsets
 from kunicorn.kafka.metadata import Metadata
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One partition. Offsets are the next one to read; None: not known, or there is none."""
+    """One partition's offsets and owner. Offsets are the next one to read; None: not known, or there is none."""
 
     tp: TopicPartition
     committed: int | None
     first: int | None
-    """Where the log begins."""
+    """First offset of the log."""
     end: int | None
     """High watermark, or last stable offset with `isolation_level = "read_committed"`."""
     member: DescribedMember | None = None
-    """Whose it is now."""
+    """Member that the partition is assigned to."""
     problem: str | None = None
-    """Why something is not known."""
+    """Why one of the offsets is not known."""
 
     @property
     def lag(self) -> int | None:
-        """Records that a restart would handle at most; without a committed offset it is not known."""
+        """Number of records that a restart would handle at most; without a committed offset it is not known."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - max(self.committed, self.first or 0))
@@ -84,8 +82,9 @@ def look(visit: Visit) -> GroupStanding:
 
 
 def subscribed(visit: Visit, besides: Collection[str] = ()) -> list[str]:
-    """Names of the topics that the settings mean, and of those `besides` that exist. Raises `ConfigError` for one that
-    is missing."""
+    """Names of the topics that the settings match, and of those `besides` that exist. Raises `ConfigError` for one that
+    is missing.
+    """
     wanted = visit.settings.subscribed_topics
     patterns = [topic for topic in wanted if topic.startswith("^")]
     asked = None if patterns else {*wanted, *besides}
@@ -99,7 +98,7 @@ def subscribed(visit: Visit, besides: Collection[str] = ()) -> list[str]:
 
 
 def at_time(visit: Visit, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-    """The first offset of each partition whose record is not older; the log's end where all are.
+    """First offset of each partition whose record is not older; the log's end where all are.
 
     Raises `ConfigError` where a leader does not answer: an offset that is guessed would be lost records.
     """
@@ -121,14 +120,7 @@ def _refuse_missing(name: str, metadata: Metadata) -> None:
     topic = metadata.topics.get(name)
     error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if error:
-        remedy = _REMEDIES.get(error, "ask whoever runs the cluster")
-        raise ConfigError(f"topic {name!r}: {describe(error)}; {remedy}")
-
-
-_REMEDIES: Mapping[int, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
-}
+        raise ConfigError(f"topic {name!r}: {describe(error)}; {fault(error).remedy(setting='group.topics')}")
 
 
 def _state(group: Described) -> str:
@@ -167,7 +159,8 @@ _SMALL: Mapping[str, str | int] = {
 def timestamps(
     settings: Settings, token: Token | None, offsets: Mapping[TopicPartition, int], within: float
 ) -> dict[TopicPartition, int]:
-    """Milliseconds since 1970 of the first record from each offset on. Joins no group, commits nothing. Blocks.
+    """Timestamp of the first record from each offset on, in milliseconds since 1970. Joins no group, commits nothing.
+    Blocks.
 
     A partition is missing whose record did not come `within` seconds or carries no time. Raises `ConfigError`.
     """
@@ -196,7 +189,7 @@ def timestamps(
 
 
 def reader(settings: Settings, token: Token | None, client_id: str, more: Mapping[str, str | int]) -> Consumer:
-    """A consumer that joins nothing, with the workers' properties and `more`. Raises `ConfigError`."""
+    """Consumer in no group, with the workers' properties and `more`. Raises `ConfigError`."""
     own: dict[str, object] = {**consumer_properties(settings, client_id), **more}
     if token is not None:
         own["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)

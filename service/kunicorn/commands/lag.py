@@ -1,4 +1,4 @@
-"""`kunicorn lag`: how far behind the group is, in records and in time, as the brokers know it."""
+"""`kunicorn lag`: lag of the group in records and in time, as the brokers know it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ it is not known there is no entry."""
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """One topic's partitions, added up."""
+    """Sums over one topic's partitions."""
 
     topic: str
     partitions: int
@@ -34,7 +34,9 @@ class TopicLag:
 
 
 def say_lag(settings: Settings, say: Callable[[str], None], most: int, *, as_json: bool) -> None:
-    """Print it: `most` of the partitions by lag, every one as JSON. Blocks. Raises `ConfigError`, `FatalGroupError`."""
+    """Print the lag: `most` of the partitions by lag, every one as JSON. Blocks. Raises `ConfigError`,
+    `FatalGroupError`.
+    """
     with visiting(settings) as visit:
         group = look(visit)
         behind = {each.tp: _start(each) for each in group.partitions if each.lag}

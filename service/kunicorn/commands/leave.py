@@ -1,7 +1,7 @@
-"""`kunicorn leave`: takes the slot of a static member from it that will not come back (KIP-345).
+"""`kunicorn leave`: removes a static member from its group (KIP-345). Small, as each command is loaded alone.
 
 A static member that dies keeps its partitions until its session times out, and one that is stopped sends no LeaveGroup
-on purpose. Whoever scales a StatefulSet down for good frees the partitions with this.
+on purpose. An operator who scales a StatefulSet down for good frees the partitions with this.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from kunicorn.clients.session import visiting
 from kunicorn.commands.offsets import member_json
 from kunicorn.errors import ConfigError
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.admin import Described, DescribedMember
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.settings import Settings
 from kunicorn.text import as_json_text
 
@@ -24,7 +24,7 @@ Confirm = Callable[[], bool]
 
 
 def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, as_json: bool = False) -> None:
-    """Show the static member, have it confirmed, remove it. With `as_json` say nothing before it is done. Blocks.
+    """Show the static member, ask for confirmation, remove it. With `as_json` say nothing before it is done. Blocks.
 
     Raises `ConfigError` if there is nothing to remove, nobody confirmed or no broker answers; `FatalGroupError` if the
     group refuses.

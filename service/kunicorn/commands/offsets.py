@@ -1,12 +1,6 @@
-"""`kunicorn offsets`: where a group stands, and how to put it elsewhere.
+"""`kunicorn offsets`: shows where a group stands, and resets it: the plan first, and only with --execute the commit.
 
-One command about offsets with a person or a script before it: look, plan, and only with --execute act.
-
-What a reset of offsets would do, partition by partition. Pure; looked at before anything is done.
-
-Where `kunicorn offsets reset` is to put a group, as the command line says it. Pure.
-
-The names are those of Kafka's own `kafka-consumer-groups.sh --reset-offsets`.
+The targets of a reset have the names of Kafka's own `kafka-consumer-groups.sh --reset-offsets`.
 """
 
 from __future__ import annotations
@@ -22,9 +16,8 @@ from typing import Any, assert_never
 from kunicorn.clients.session import Visit, visiting
 from kunicorn.commands.group_lag import GroupStanding, Standing, at_time, look
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.admin import DescribedMember
-from kunicorn.kafka.codec import describe
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import partitions_named
@@ -33,38 +26,38 @@ from kunicorn.text import as_json_text, moment, printable, table
 
 @dataclass(frozen=True, slots=True)
 class ToEarliest:
-    """Where the log begins."""
+    """Target: the log's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToLatest:
-    """Where the log ends."""
+    """Target: the log's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToDatetime:
-    """The first record that is not older."""
+    """Target: the first record that is not older."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many records on, or back where it is negative."""
+    """Target: so many records on, or back where it is negative."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToOffset:
-    """The same offset in every partition."""
+    """Target: the same offset in every partition."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """An offset of its own for each partition."""
+    """Target: an offset of its own for each partition."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -74,7 +67,7 @@ Target = ToEarliest | ToLatest | ToDatetime | ShiftBy | ToOffset | FromFile
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line; exactly one says where to."""
+    """Options of `offsets reset`; exactly one names the target."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -84,7 +77,7 @@ class Options:
     from_file: Path | None = None
 
     def target(self, now_ms: int) -> Target:
-        """The one that is given. Raises `ConfigError` for none, for several, and for values that mean nothing."""
+        """The given target. Raises `ConfigError` for none, for several, and for values that mean nothing."""
         values = {name: getattr(self, name) for name in _NAMES}
         # By identity: 0 equals False, and is an offset.
         given = [name for name, value in values.items() if value is not None and value is not False]
@@ -115,7 +108,7 @@ _NAMES: Mapping[str, str] = {
 def chosen(partitions: Collection[TopicPartition], named: Sequence[str]) -> list[TopicPartition]:
     """Those of `partitions` that "orders", "orders:7" or "orders:0-3" name; all, where nothing is named.
 
-    Raises `ConfigError` for a name that means none of them.
+    Raises `ConfigError` for a name that matches none.
     """
     if not named:
         return sorted(partitions)
@@ -134,7 +127,8 @@ def chosen(partitions: Collection[TopicPartition], named: Sequence[str]) -> list
 
 
 def read_file(path: Path) -> Mapping[TopicPartition, int]:
-    """Lines of topic,partition,offset as Kafka's `--export` writes them, or the JSON of `kunicorn offsets show --json`.
+    """Offsets in a file: lines of topic,partition,offset as Kafka's `--export` writes them, or the JSON of `kunicorn
+    offsets show --json`.
 
     Raises `ConfigError` naming the line. Blocks on the disk.
     """
@@ -174,7 +168,7 @@ def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's committed offset, now and then."""
+    """One partition's committed offset, now and after the reset."""
 
     tp: TopicPartition
     now: int | None
@@ -183,7 +177,7 @@ class Move:
 
     @property
     def effect(self) -> str:
-        """In records: what would be handled again, or never."""
+        """Effect in records: those that would be handled again, or never."""
         if self.now is None or self.now == self.then:
             return "" if self.now is None else "stays"
         records = abs(self.then - self.now)
@@ -191,7 +185,7 @@ class Move:
 
 
 def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicPartition, int]) -> list[Move]:
-    """A move for each of `standings`. `found`: the offsets at the time of `ToDatetime`.
+    """A move for each of `standings`. `found`: the offsets at the time of `ToDatetime`. Pure.
 
     An offset outside of the log is kept within it: a consumer would be reset from there by its policy. Raises
     `ConfigError` where a partition's log is not known.
@@ -231,7 +225,7 @@ def _wanted(target: Target, standing: Standing, found: Mapping[TopicPartition, i
 
 
 def lines(moves: Sequence[Move]) -> Iterator[str]:
-    """For the person who decides."""
+    """The plan for the person who decides."""
     head = ("partition", "committed", "then", "records", "note")
     yield from table(head, [(str(move.tp), move.now, move.then, move.effect, move.note or " ") for move in moves])
     again = sum(max(0, move.now - move.then) for move in moves if move.now is not None)
@@ -262,7 +256,7 @@ def show(settings: Settings, say: Say, *, as_json: bool) -> None:
 
 
 def export(settings: Settings, say: Say) -> None:
-    """Print the committed offsets as `--from-file` reads them."""
+    """Print the committed offsets in the format of `--from-file`."""
     with visiting(settings) as visit:
         group = look(visit)
     for each in group.partitions:
@@ -318,7 +312,9 @@ def _moves(visit: Visit, target: Target, group: GroupStanding, topics: Sequence[
 
 
 def _refuse_while_alive(group: GroupStanding) -> None:
-    """A running consumer would go on where it is and commit over the reset."""
+    """Raise `ConfigError` for a group with members: a running consumer would go on where it is and commit over the
+    reset.
+    """
     if group.members:
         named = "; ".join(_member(member) for member in group.members[:5])
         more = f" and {len(group.members) - 5} more" if len(group.members) > 5 else ""
@@ -344,12 +340,12 @@ def _commit(visit: Visit, moves: Sequence[Move]) -> None:
         return
     tp, error = next(iter(refused.items()))
     if error == ErrorCode.UNKNOWN_MEMBER_ID:
-        raise ConfigError(f"group {visit.group_id!r} has got members meanwhile and refuses: stop them first")
+        remedy = fault(ErrorCode.NON_EMPTY_GROUP).remedy()
+        raise ConfigError(f"group {visit.group_id!r} has got members meanwhile and refuses: {remedy}")
     if error == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         raise visit.refused(error, "its offsets may not be changed")
-    raise NotAllReset(
-        f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {describe(error)}; the others are set"
-    )
+    why = f"{describe(error)}: {fault(error).remedy(rights='READ')}"
+    raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; the others are set")
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------

@@ -1,11 +1,5 @@
-"""`kunicorn replay-one`: one real record through the handler, at one's desk.
-
-One record through the handler, as a worker would call it, in this process; and what came of it, in words.
-
-Finding one record, and saying why there is none at an offset.
-
-`kunicorn replay-one`: one real record through the handler at one's desk. No group is joined, nothing is committed or
-sent; what the handler itself does is real.
+"""`kunicorn replay-one`: calls the handler with one real record, in this process, for its author at the desk. No group
+is joined, nothing is committed or sent; what the handler itself does is real.
 """
 
 from __future__ import annotations
@@ -26,14 +20,14 @@ from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import Damaged, fetch
 from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
 from kunicorn.errors import ConfigError, PeerError
-from kunicorn.group.errors import ErrorCode
+from kunicorn.group.protocol import EARLIEST, LATEST
 from kunicorn.handler.load import user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import EARLIEST, LATEST, list_offsets
-from kunicorn.kafka.codec import describe
+from kunicorn.kafka.admin import list_offsets
 from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.testing.bench import Bench
@@ -44,7 +38,7 @@ from kunicorn.text import json_bytes, printable, shown_bytes
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of it."""
+    """Result of the call."""
 
     record: Record
     run: Run
@@ -52,12 +46,12 @@ class Replayed:
 
     @property
     def handled(self) -> Handled:
-        """The record's own part."""
+        """The record's own part of the result."""
         return self.run.records[0]
 
     @property
     def error(self) -> BaseException | None:
-        """What the handler raised, other than an outcome."""
+        """Exception that the handler raised, other than an outcome."""
         return next((each for each in self.run.errors if not isinstance(each, Said)), None)
 
 
@@ -93,7 +87,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
 
 
 def post_mortem(error: BaseException) -> None:
-    """The debugger, at the line that raised; `up` leads to the handler, `q` goes on."""
+    """Start the debugger at the line that raised; `up` leads to the handler, `q` goes on."""
     if isinstance(error, Said):
         return
     traceback.print_exception(error)
@@ -101,7 +95,7 @@ def post_mortem(error: BaseException) -> None:
 
 
 def lines(replayed: Replayed, settings: Settings) -> Iterator[str]:
-    """For a person."""
+    """The result for a person."""
     record, handled, error = replayed.record, replayed.handled, replayed.error
     yield f"record    {record.topic}-{record.partition}@{record.offset}, {_time(record.timestamp)}"
     yield f"key       {shown_bytes(record.key)}"
@@ -122,7 +116,7 @@ def lines(replayed: Replayed, settings: Settings) -> Iterator[str]:
 
 
 def as_json(replayed: Replayed) -> dict[str, Any]:
-    """For a program."""
+    """The result for a program."""
     record, error = replayed.record, replayed.error
     return {
         "topic": record.topic,
@@ -156,7 +150,7 @@ _PATIENCE = 15.0
 
 
 def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
-    """The record. Blocks for seconds.
+    """The record at that offset. Blocks for seconds.
 
     Raises `ConfigError` where there is none: which of topic, partition and offset is wrong, and what there is.
     """
@@ -186,13 +180,13 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
 
 
 async def _bounds(settings: Settings, token: Token | None, tp: TopicPartition) -> tuple[int, int]:
-    """Where the log begins and ends. Raises `ConfigError`, `PeerError`."""
+    """Start and end of the partition's log. Raises `ConfigError`, `PeerError`."""
     cluster = open_cluster(settings.kafka, token)
     try:
         topic = (await cluster.refresh((tp.topic,))).topics.get(tp.topic)
         error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic is None or error or not topic.partitions:
-            raise ConfigError(f"topic {tp.topic!r}: {describe(error)}; correct the name, or grant this user READ on it")
+            raise ConfigError(f"topic {tp.topic!r}: {describe(error)}; {fault(error).remedy()}")
         if tp.partition not in topic.partitions:
             raise ConfigError(
                 f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{len(topic.partitions) - 1}"
@@ -217,7 +211,9 @@ def _at(records: Sequence[Message], offset: int) -> Message | None:
 
 
 def _why(settings: Settings, token: Token | None, around: tuple[str, int, int, int], offset: int) -> str:
-    """A marker, and a record that compaction took, leave the same gap behind; one of a transaction does not."""
+    """Why there is no record at an offset of the log. A marker, and a record that compaction took, leave the same gap
+    behind; one of a transaction does not.
+    """
     if settings.kafka.isolation_level == "read_committed":
         every = _fetched(settings, token, around, {"isolation.level": "read_uncommitted"})
         if _at(every, offset) is not None:

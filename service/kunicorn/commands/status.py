@@ -1,4 +1,4 @@
-"""`kunicorn status`: what a running service says of itself, asked over HTTP, for a terminal or a program."""
+"""`kunicorn status`: the `/status` of a running service, asked over HTTP, for a terminal or a program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, no
 
 
 def address(settings: Settings) -> str:
-    """Where a service with these settings answers on this machine. Raises `ConfigError` where it cannot be known."""
+    """URL of a service with these settings on this machine. Raises `ConfigError` where it cannot be known."""
     http = settings.http
     if not http.enabled:
         raise ConfigError("the service does not answer over HTTP: http.enabled is false")
@@ -61,7 +61,7 @@ def ask(url: str) -> Answer:
 
 
 def say_status(url: str, say: Callable[[str], None], *, every: float | None, as_json: bool) -> None:
-    """Print it once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks."""
+    """Print the status once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks."""
     before: Answer | None = None
     while True:
         began, now = time.monotonic(), ask(url)
@@ -77,7 +77,7 @@ def say_status(url: str, say: Callable[[str], None], *, every: float | None, as_
 
 
 def lines(now: Answer, before: Answer | None = None) -> Iterator[str]:
-    """The service on a screen. With an answer of `before`, rates too. Pure."""
+    """The status on a screen, with rates where there is an answer of `before`. Pure."""
     yield from _head(now)
     yield ""
     yield from table(
@@ -115,7 +115,9 @@ def _head(now: Answer) -> Iterator[str]:
 
 
 def _in_short(reason: str | None) -> str | None:
-    """Its first line: an exception's type and message; --json has the traceback below it, and so has the log."""
+    """First line of a reason: an exception's type and message; --json has the traceback below it, and so has the
+    log.
+    """
     return reason.partition("\n")[0] if reason else reason
 
 
@@ -138,7 +140,7 @@ def _worker(worker: Answer, rate: float | None) -> tuple[str | int | float | Non
 
 
 def _partitions(now: Answer) -> Iterator[str]:
-    """Counts by state, and every partition that has something to say."""
+    """Counts by state, and every partition that has a reason to show."""
     counts = Counter(partition["state"] for partition in now["partitions"])
     yield f"{len(now['partitions'])} partitions: " + (
         ", ".join(f"{n} {state}" for state, n in counts.items()) or "none"

@@ -13,8 +13,8 @@ membership lives here, and in the tables of `states` and `errors`:
 4. Membership is certain until the send time of the last request answered without an error plus the session timeout;
    but never past the rebalance timeout while the coordinator waits for us to join, or to ask for our assignment.
 
-`ClassicStanding` is where the member stands, and what becomes of that, whatever event it was that told of it;
-`Ownership` what it owns, over the two joins of a cooperative rebalance (KIP-429).
+`ClassicTransitions` has the state of the member, and the transitions that several events share: rebalance, eviction,
+leave. `Ownership` has its partitions, over the two joins of a cooperative rebalance (KIP-429).
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from typing import assert_never
 import msgspec
 
 from kunicorn.group import events as ev
-from kunicorn.group.errors import Api, ErrorCode, Reaction, name_of, reaction, remedy
+from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.events import Command, Event
-from kunicorn.group.member import Cause, Standing, Timings
+from kunicorn.group.member import Cause, GroupMember, Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
-from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Step, take
+from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Transition, state_after
+from kunicorn.kafka_errors import ErrorCode, fault
 from kunicorn.positions import TopicPartition
 
 Partitions = frozenset[TopicPartition]
 
 
 class Ownership:
-    """Our partitions: what JoinGroup names as owned is all that a worker of ours may still handle."""
+    """The partitions of a classic member. JoinGroup names as owned all that a worker of ours may still handle."""
 
     def __init__(self) -> None:
         self.owned: Partitions = frozenset()
@@ -47,7 +48,7 @@ class Ownership:
         """Owned ones that a plan took away and that still drain: a later plan may give them back meanwhile."""
 
     def adopt(self, assigned: Partitions) -> tuple[Partitions, Partitions]:
-        """A plan gave us these; returns what is new, and what it takes away.
+        """Adopt a plan's partitions; returns those that are new, and those that it takes away.
 
         What still drains is as good as new to those who fetch: they have to be told to take it up again.
         """
@@ -58,19 +59,20 @@ class Ownership:
         return added, revoked
 
     def release(self, partitions: Collection[TopicPartition], held: Partitions) -> None:
-        """These are ours no more, but for those `held` by a handler."""
+        """Give partitions up, but for those `held` by a handler."""
         self._held = held
         self.owned -= frozenset(partitions) - held
 
     def drop(self) -> tuple[TopicPartition, ...]:
-        """Everything is lost; returns what it was, sorted."""
+        """Give all partitions up; returns them, sorted."""
         lost = tuple(sorted(self.owned))
         self.owned = self.assigned = self._held = frozenset()
         return lost
 
 
-class ClassicStanding(Standing):
-    """What `ClassicMember` decides about itself; each method returns what the driver must do, in order."""
+class ClassicTransitions(GroupMember):
+    """State of a classic member, and the transitions that several events share: rebalance, eviction, leave. Each method
+    returns the commands for the driver, in order."""
 
     def __init__(
         self,
@@ -101,14 +103,14 @@ class ClassicStanding(Standing):
         """During which a heartbeat announced the next rebalance already."""
         self._drain: ev.Revoke | None = None
         self._unsent: ev.SendSync | None = None
-        """What goes out as soon as the coordinator is known and patience allows, if it is still what we want of it."""
+        """What goes out as soon as the coordinator is known and a retry is due, if it is still what we want of it."""
         self._rejoin_reason = "first join"
         self._leave_reason: str | None = None
         self._stale: str | None = None
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """All that a worker of ours may still handle."""
+        """The partitions that a worker of ours may still handle."""
         return self._ownership.owned
 
     @property
@@ -118,7 +120,7 @@ class ClassicStanding(Standing):
 
     @property
     def may_commit(self) -> bool:
-        """See `Standing`. Brokers take commits while a JoinGroup is parked (only a leaving member commits then), and
+        """See `GroupMember`. Brokers take commits while a JoinGroup is parked (only a leaving member commits then), and
         none while they wait for the plan."""
         return super().may_commit and not isinstance(self._request, ev.MakePlan | ev.SendSync)
 
@@ -127,27 +129,27 @@ class ClassicStanding(Standing):
         """Whether partitions that still drain may be let go of later: the next JoinGroup can name them as owned."""
         return self.state is State.REVOKING
 
-    def _step(self, step: Step) -> None:
-        self.state = take(CLASSIC, self.state, step)
+    def _transition(self, transition: Transition) -> None:
+        self.state = state_after(CLASSIC, self.state, transition)
 
-    def _step_unless_leaving(self, step: Step) -> None:
+    def _transition_unless_leaving(self, transition: Transition) -> None:
         if self.state is not State.LEAVING:
-            self._step(step)
+            self._transition(transition)
 
-    def _disturb(self, reason: str, now: float, cause: Cause) -> None:
+    def _begin_rebalance(self, reason: str, now: float, cause: Cause) -> None:
         self._rejoin_reason = reason
-        self.history.disturbed(reason, now, cause)
+        self.history.begin(reason, now, cause)
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
     def _rebalance(self, reason: str, now: float, cause: Cause) -> list[Command]:
         if self.state is not State.STABLE:
             return []
-        self._disturb(reason, now, cause)
+        self._begin_rebalance(reason, now, cause)
         if self.cooperative or not self.owned:
-            self._step(Step.REBALANCE_KEEPING)
+            self._transition(Transition.REBALANCE_KEEPING)
             return []
-        self._step(Step.REBALANCE)
+        self._transition(Transition.REBALANCE)
         return [self._revoke(self.owned)]
 
     def _revoke(self, partitions: frozenset[TopicPartition]) -> Command:
@@ -160,7 +162,7 @@ class ClassicStanding(Standing):
         self._drain = None
         self._ownership.release(request.partitions, held)
         if self.state is not State.LEAVING:
-            self._step(Step.RELEASE)
+            self._transition(Transition.RELEASE)
             return []
         if self.instance_id is not None or not self.member_id:
             return self._gone()
@@ -184,12 +186,12 @@ class ClassicStanding(Standing):
             case Reaction.FORGET_MEMBER:
                 return self._evict(why, now, forget=True)
             case _:
-                return self._fail(f"{why} ({name_of(error)}): {remedy(error)}")
+                return self._fail(f"{why} ({fault(error).name}): {fault(error).remedy()}")
 
     def _on_coordinator_refused(self, error: int, why: str, now: float) -> list[Command]:
-        self._search.refused(now)
+        self._coordinator.refused(now)
         if reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL:
-            return self._fail(f"{why} ({name_of(error)}): {remedy(error)}")
+            return self._fail(f"{why} ({fault(error).name}): {fault(error).remedy()}")
         return []
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
@@ -205,7 +207,7 @@ class ClassicStanding(Standing):
             # another generation than before (KIP-792).
             self._ask_again_for_plan(self._request)
         self._heartbeat = None
-        return self._search.lost(why, now)
+        return self._coordinator.lost(why, now)
 
     def _ask_again_for_plan(self, request: ev.SendSync) -> None:
         self._request = self._unsent = msgspec.structs.replace(request)
@@ -217,49 +219,49 @@ class ClassicStanding(Standing):
     def _is_sure_of_its_place(self, now: float) -> bool:
         """Whether a group that knows our id has given away nothing of ours. A static member stays in it whatever it
         misses: once its membership is not certain, others may own what it owned."""
-        return self.instance_id is None or self.certain_until is None or now < self.certain_until
+        return self.instance_id is None or self.lease_until is None or now < self.lease_until
 
     def _go_back(self, why: str, now: float) -> list[Command]:
-        """Be a member of the generation before, which that coordinator knows; join anew if no join is under way."""
+        """Go back to the generation before, which that coordinator knows; join anew if no join is under way."""
         self.generation = self._planned_generation
         self._heartbeat = None
-        self._pulse.due = now
+        self._schedule.due = now
         return self._retry(why, now) if isinstance(self._request, ev.MakePlan | ev.SendSync) else []
 
     def _lose_coordinator(self, why: str, now: float, *, join_answered: bool = False) -> list[Command]:
-        """The coordinator is elsewhere or silent; keep everything and look for it."""
+        """Look the coordinator up anew, as it moved or does not answer; everything else is kept."""
         self._heartbeat = None
         if isinstance(self._request, ev.SendJoin) and not join_answered:
             self._lost_join_at = min(self._lost_join_at, self._asked_at)
         if isinstance(self._request, ev.SendJoin | ev.MakePlan | ev.SendSync):
             self._request = None
-            self._step_unless_leaving(Step.RETRY)
-        return self._search.lost(why, now)
+            self._transition_unless_leaving(Transition.RETRY)
+        return self._coordinator.lost(why, now)
 
     def _retry(self, why: str, now: float) -> list[Command]:
         self._request = None
         self._rejoin_reason = why
-        self._patience.failed(now)
-        self._step_unless_leaving(Step.RETRY)
+        self._retries.failed(now)
+        self._transition_unless_leaving(Transition.RETRY)
         return []
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost = self._ownership.drop()
         if lost:
-            self._disturb(why, now, Cause.EVICTED)
-            self.history.settled(self.generation, "lost", now)
-        self._disturb(why, now, Cause.EVICTED)
+            self._begin_rebalance(why, now, Cause.EVICTED)
+            self.history.end(self.generation, "lost", now)
+        self._begin_rebalance(why, now, Cause.EVICTED)
         self.generation = self._planned_generation = self._joined_generation = NO_GENERATION
         self.member_id = "" if forget else self.member_id
-        self.certain_until, self._expelled_at, self._lost_join_at = None, float("inf"), float("inf")
+        self.lease_until, self._expelled_at, self._lost_join_at = None, float("inf"), float("inf")
         self._heartbeat = self._request = self._drain = None
-        self._step(Step.EVICT)
+        self._transition(Transition.EVICT)
         return [ev.Lose(lost, why)] if lost else []
 
     def _fail(self, message: str) -> list[Command]:
         lost = self._ownership.drop()
         self._request = self._heartbeat = self._drain = None
-        self._step(Step.FAIL)
+        self._transition(Transition.FAIL)
         return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
 
     # -- leaving --------------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ class ClassicStanding(Standing):
         if self._leave_reason is not None:
             return []
         self._leave_reason = reason
-        self._step(Step.LEAVE)
+        self._transition(Transition.LEAVE)
         if not self.owned:
             self._request = None
         # Others may hold up a JoinGroup for minutes. It goes on beside the drain: once the group has gone on to the
@@ -277,27 +279,27 @@ class ClassicStanding(Standing):
 
     def _gone(self) -> list[Command]:
         self._request = None
-        self.certain_until = None
-        self._step(Step.GONE)
+        self.lease_until = None
+        self._transition(Transition.GONE)
         return []
 
 
 PROTOCOL_TYPE = "consumer"
 
 
-class ClassicMember(ClassicStanding):
-    """See the module. Not thread-safe; `now` never goes backwards."""
+class ClassicMember(ClassicTransitions):
+    """The state machine of a classic member. Not thread-safe; `now` never goes backwards."""
 
     def deadline(self) -> float:
         """When the next `Tick` is due; infinity where only an event can help."""
         if self.state is State.IDLE or self.state in OVER:
             return float("inf")
-        if not self._search.known:
-            return self._search.deadline()
+        if not self._coordinator.known:
+            return self._coordinator.deadline()
         waits = self.state is State.UNJOINED or self._unsent is not None
-        due = self._patience.until if waits else float("inf")
+        due = self._retries.due if waits else float("inf")
         if self._beats:
-            due = min(due, self._pulse.due)
+            due = min(due, self._schedule.due)
         return due
 
     def receive(self, event: Event, now: float) -> list[Command]:
@@ -313,8 +315,8 @@ class ClassicMember(ClassicStanding):
             case ev.JoinWanted():
                 return self._on_join_wanted(now)
             case ev.CoordinatorFound():
-                self._search.found()
-                self._pulse.due = now
+                self._coordinator.found()
+                self._schedule.due = now
                 return []
             case ev.CoordinatorRefused(error, why):
                 return self._on_coordinator_refused(error, why, now)
@@ -349,21 +351,21 @@ class ClassicMember(ClassicStanding):
                 assert_never(event)
 
     def _due(self, now: float) -> list[Command]:
-        """What is due whatever the event was: look-up, join, sync, heartbeat."""
+        """The commands that are due whatever the event was: look-up, join, sync, heartbeat."""
         if self.state is State.IDLE or self.state in OVER:
             return []
-        if not self._search.known:
-            return self._search.due(now)
-        if self.state is State.UNJOINED and now >= self._patience.until:
+        if not self._coordinator.known:
+            return self._coordinator.due(now)
+        if self.state is State.UNJOINED and now >= self._retries.due:
             return [self._join(now)]
         commands: list[Command] = []
         if self._unsent is not self._request:
             self._unsent = None
-        if self._unsent is not None and now >= self._patience.until:
+        if self._unsent is not None and now >= self._retries.due:
             commands.append(self._unsent)
             self._unsent = None
-        if self._beats and now >= self._pulse.due:
-            self._pulse.sent(now, unsettled=self.state is not State.STABLE)
+        if self._beats and now >= self._schedule.due:
+            self._schedule.sent(now, unsettled=self.state is not State.STABLE)
             self._heartbeat = ev.SendHeartbeat(self.generation, self.member_id, now)
             commands.append(self._heartbeat)
         return commands
@@ -374,14 +376,14 @@ class ClassicMember(ClassicStanding):
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
-            self._disturb("first join", now, Cause.JOIN)
-            self._step(Step.WANT)
+            self._begin_rebalance("first join", now, Cause.JOIN)
+            self._transition(Transition.WANT)
         return []
 
     # -- joining -----------------------------------------------------------------------------------------------
 
     def _join(self, now: float) -> Command:
-        self._step(Step.ASK)
+        self._transition(Transition.ASK)
         self._asked_at = now
         self._expelled_at = min(self._expelled_at, now + self._rebalance_timeout)
         self._stale = None
@@ -399,7 +401,7 @@ class ClassicMember(ClassicStanding):
                 return self._accept(answer, now)
             case Reaction.ADOPT_MEMBER_ID:
                 self.member_id, self._request = answer.member_id, None
-                self._step_unless_leaving(Step.RETRY)
+                self._transition_unless_leaving(Transition.RETRY)
                 return []
             case other:
                 return self._refused(Api.JOIN, other, answer.error, now)
@@ -411,20 +413,20 @@ class ClassicMember(ClassicStanding):
             )
         if answer.assignor not in self._assignors:
             return self._fail(f"the group chose the assignor {answer.assignor!r}, which this member did not offer")
-        self._step_unless_leaving(Step.ACCEPT)
+        self._transition_unless_leaving(Transition.ACCEPT)
         # Whoever has joined and does not come for its assignment is expelled, too (`pendingSyncMembers`): so long after
         # the generation began, which a JoinGroup before may have been part of whose answer was lost.
         since, self._lost_join_at = min(self._asked_at, self._lost_join_at), float("inf")
         self._undisturbed_at, self._expelled_at = self._asked_at, since + self._rebalance_timeout
-        self._patience.succeeded()
-        self._pulse.hurry(now)
+        self._retries.succeeded()
+        self._schedule.hurry(now)
         return [*self._lost_unseen(answer, now), *self._take_part(answer)]
 
     def _lost_unseen(self, answer: JoinAnswer, now: float) -> list[Command]:
         """A group of the consumer protocol (it names no leader) takes whom it has evicted back under the old id and
         without a word, where a classic one says UNKNOWN_MEMBER_ID (`GroupMetadataManager.java`,
         classicGroupJoinToConsumerGroup). So what we owned may be another's once our membership was not certain."""
-        if answer.leader or self.certain_until is None or now < self.certain_until:
+        if answer.leader or self.lease_until is None or now < self.lease_until:
             return []
         lost = self._ownership.drop()
         return [ev.Lose(lost, "the session ran out before the group took us back")] if lost else []
@@ -456,29 +458,29 @@ class ClassicMember(ClassicStanding):
         if answer.unreadable and self.state is not State.LEAVING:
             # Whoever asks again is given the same; a leader that can be read comes with the next generation. A join
             # would cost the others a rebalance, for the same leader's next plan.
-            self._patience.failed(now)
+            self._retries.failed(now)
             self._ask_again_for_plan(request)
             return []
         self._request = None
         self._planned_generation = self.generation
-        self._patience.succeeded()
-        self._pulse.hurry(now)
+        self._retries.succeeded()
+        self._schedule.hurry(now)
         self.joined = True
         self._expelled_at, self._undisturbed_at = float("inf"), sent_at
-        return [self._certain(sent_at), *self._adopt(frozenset(answer.partitions), now)]
+        return [self._extend_lease(sent_at), *self._adopt(frozenset(answer.partitions), now)]
 
     def _adopt(self, assigned: frozenset[TopicPartition], now: float) -> list[Command]:
         if self.state is State.LEAVING:
-            self.history.settled(self.generation, "completed", now)
+            self.history.end(self.generation, "completed", now)
             return []
         added, revoked = self._ownership.adopt(assigned)
         commands: list[Command] = [ev.Assign(tuple(sorted(added)), self.generation)]
         if revoked:
-            self._step(Step.ASSIGN_LESS)
+            self._transition(Transition.ASSIGN_LESS)
             self._rejoin_reason = f"revoked {len(revoked)} partitions, as the plan of generation {self.generation} asks"
             return [*commands, self._revoke(revoked)]
-        self._step(Step.ASSIGN)
-        self.history.settled(self.generation, "completed", now)
+        self._transition(Transition.ASSIGN)
+        self.history.end(self.generation, "completed", now)
         if self._stale is not None:
             commands += self._rebalance(self._stale, now, Cause.TOPICS)
         return commands
@@ -495,8 +497,8 @@ class ClassicMember(ClassicStanding):
             case Reaction.PROCEED:
                 self.heartbeat_ok_at, self._undisturbed_at = now, request.sent_at
                 if self.state not in (State.UNJOINED, State.JOINING, State.SYNCING):  # there, what is next is put off
-                    self._patience.succeeded()
-                return [self._certain(request.sent_at)]
+                    self._retries.succeeded()
+                return [self._extend_lease(request.sent_at)]
             case Reaction.REJOIN:
                 return self._on_announced(request, now)
             case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
@@ -514,7 +516,7 @@ class ClassicMember(ClassicStanding):
         """The broker restarts the session before it announces a rebalance: as good a sign of life as any."""
         self.heartbeat_ok_at = now
         self._expelled_at = min(self._expelled_at, self._undisturbed_at + self._rebalance_timeout)
-        certain, why = self._certain(request.sent_at), "the coordinator announced a rebalance"
+        certain, why = self._extend_lease(request.sent_at), "the coordinator announced a rebalance"
         if isinstance(self._request, ev.SendSync):
             if self._announced is not self._request:
                 # Over its own connection the answer to SyncGroup may be a moment behind; and librdkafka's mock
@@ -532,7 +534,7 @@ class ClassicMember(ClassicStanding):
         verdict = reaction(Api.COMMIT, error)
         if verdict is Reaction.BEAT:
             # Heartbeats tell whether there is a rebalance to join: a leader's join would be one by itself.
-            self._pulse.due = now
+            self._schedule.due = now
             return []
         if verdict in (Reaction.RESET_GENERATION, Reaction.FORGET_MEMBER) and (
             self._joins_the_next(now) or isinstance(self._request, ev.MakePlan | ev.SendSync)

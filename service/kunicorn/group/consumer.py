@@ -10,8 +10,8 @@ The coordinator decides who owns what and says so in its answers to heartbeats; 
 3. Fenced, the member joins again under the same id with epoch 0; its partitions are lost, nothing is committed.
 4. A lost coordinator costs nothing: id, epoch and partitions stay until a coordinator says otherwise.
 
-`ConsumerStanding` is where the member stands, and what becomes of that, whatever event it was that told of it;
-`Holdings` what it owns against what the coordinator wants it to own (KIP-848). Partitions are known by topic id: a
+`ConsumerTransitions` has the state of the member, and the transitions that several events share. `Holdings` has its
+partitions, and those that the coordinator wants it to own (KIP-848). Partitions are known by topic id: a
 topic that was deleted and created anew is another topic of the same name, and its partitions are let go of before those
 of the new one are taken up.
 """
@@ -25,16 +25,18 @@ from typing import assert_never
 from uuid import UUID
 
 from kunicorn.group import events as ev
-from kunicorn.group.errors import Api, ErrorCode, Reaction, name_of, reaction, reaction_of_member, remedy
+from kunicorn.group.errors import Api, Reaction, reaction, reaction_of_member
 from kunicorn.group.events import Command, Event
-from kunicorn.group.member import Cause, Patience, Standing, Timings
+from kunicorn.group.member import Cause, GroupMember, RetrySchedule, Timings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
-from kunicorn.group.states import CONSUMER, OVER, State, Step, take
+from kunicorn.group.states import CONSUMER, OVER, State, Transition, state_after
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 
 
 class Holdings:
-    """Our partitions by topic id, the newest assignment, and the names of topics as far as they are known."""
+    """The partitions of a member by topic id, its newest assignment, and the names of topics as far as they are
+    known."""
 
     def __init__(self) -> None:
         self.target: TopicPartitions = ()
@@ -54,11 +56,11 @@ class Holdings:
         return frozenset(topic_id for topic_id, _ in self.target if topic_id not in self._names)
 
     def name(self, names: Mapping[UUID, str]) -> None:
-        """The cluster calls these topics so."""
+        """Note the names of topics."""
         self._names.update(names)
 
     def surplus(self) -> tuple[TopicPartition, ...]:
-        """What we own and should not."""
+        """The partitions that we own and that are not assigned to us any more."""
         wanted = {(topic_id, number) for topic_id, numbers in self.target for number in numbers}
         return tuple(sorted(tp for tp, topic_id in self._topic_ids.items() if (topic_id, tp.partition) not in wanted))
 
@@ -75,7 +77,7 @@ class Holdings:
         return tuple(sorted(added))
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are ours no more."""
+        """Give partitions up."""
         for tp in partitions:
             self._topic_ids.pop(tp, None)
 
@@ -86,7 +88,7 @@ class Holdings:
         return lost
 
     def report(self) -> TopicPartitions:
-        """What we own, as a heartbeat says it."""
+        """The partitions that we own, as a heartbeat names them."""
         owned = sorted((topic_id, tp.partition) for tp, topic_id in self._topic_ids.items())
         return tuple((topic_id, tuple(n for _, n in group)) for topic_id, group in groupby(owned, lambda each: each[0]))
 
@@ -98,8 +100,9 @@ _SLOT_PATIENCE = 1.5
 """Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""
 
 
-class ConsumerStanding(Standing):
-    """What `ConsumerMember` decides about itself; each method returns what the driver must do, in order."""
+class ConsumerTransitions(GroupMember):
+    """State of a member with the consumer protocol, and the transitions that several events share. Each method returns
+    the commands for the driver, in order."""
 
     cooperative = True
     leader = False
@@ -116,7 +119,7 @@ class ConsumerStanding(Standing):
         super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
         self._longest_session = timings.session_timeout
-        self._naming_patience = Patience(timings, rng)
+        self._naming_retries = RetrySchedule(timings, rng)
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
         self._heartbeat: ev.SendConsumerHeartbeat | None = None
@@ -139,8 +142,8 @@ class ConsumerStanding(Standing):
         """Never: the coordinator gives nothing away before all that it takes from us is let go of."""
         return False
 
-    def _step(self, step: Step) -> None:
-        self.state = take(CONSUMER, self.state, step)
+    def _transition(self, transition: Transition) -> None:
+        self.state = state_after(CONSUMER, self.state, transition)
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -166,19 +169,19 @@ class ConsumerStanding(Standing):
         not at its id (`GroupMetadataManager.java`, throwIfInstanceIdIsUnreleased): we would wait for our own session's
         end."""
         self._may_hold_slot = False
-        self._pulse.due = now
+        self._schedule.due = now
         self._heartbeat = ev.SendConsumerHeartbeat(LEAVE_KEEPING_SLOT_EPOCH, self.member_id, False, None, now)
         return [self._heartbeat]
 
     def _evict(self, why: str, now: float) -> list[Command]:
         generation = self.generation
         lost = self._drop_everything()
-        self.history.disturbed(why, now, Cause.EVICTED)
+        self.history.begin(why, now, Cause.EVICTED)
         if lost:
-            self.history.settled(generation, "lost", now)
-            self.history.disturbed(why, now, Cause.EVICTED)
-        self._pulse.hurry(now)
-        self._step(Step.EVICT)
+            self.history.end(generation, "lost", now)
+            self.history.begin(why, now, Cause.EVICTED)
+        self._schedule.hurry(now)
+        self._transition(Transition.EVICT)
         return [ev.Lose(lost, why)] if lost else []
 
     def _fall_back(self, why: str) -> list[Command]:
@@ -186,17 +189,17 @@ class ConsumerStanding(Standing):
             return []  # a classic member would join, and know nothing of that
         # Nothing was ever granted to this member: it can go without a word.
         self._drop_everything()
-        self._step(Step.FAIL)
+        self._transition(Transition.FAIL)
         return [ev.FallBack(why)]
 
     def _fail(self, message: str) -> list[Command]:
         lost = self._drop_everything()
-        self._step(Step.FAIL)
+        self._transition(Transition.FAIL)
         return [*([ev.Lose(lost, message)] if lost else []), ev.Fail(message)]
 
     def _drop_everything(self) -> tuple[TopicPartition, ...]:
         self.generation = NO_GENERATION
-        self.certain_until = None
+        self.lease_until = None
         self._expelled_at = float("inf")
         self._heartbeat = self._request = self._naming = None
         self._full = True
@@ -208,12 +211,12 @@ class ConsumerStanding(Standing):
         if self._leave_reason is not None or self.state in OVER:
             return []
         self._leave_reason = reason
-        self._step(Step.LEAVE)
+        self._transition(Transition.LEAVE)
         return [self._revoke(tuple(sorted(self.owned)))]
 
     def _part(self, now: float) -> list[Command]:
         # A first heartbeat that was not answered may have been heard: a leave too many is better than a ghost.
-        if not self._asked or not self._search.known:
+        if not self._asked or not self._coordinator.known:
             return self._gone()
         epoch = LEAVE_EPOCH if self.instance_id is None else LEAVE_KEEPING_SLOT_EPOCH
         leave = ev.SendConsumerHeartbeat(epoch, self.member_id, False, None, now)
@@ -222,22 +225,22 @@ class ConsumerStanding(Standing):
 
     def _gone(self) -> list[Command]:
         self._drop_everything()
-        self._step(Step.GONE)
+        self._transition(Transition.GONE)
         return []
 
 
-class ConsumerMember(ConsumerStanding):
-    """See the module. Not thread-safe; `now` never goes backwards."""
+class ConsumerMember(ConsumerTransitions):
+    """The state machine of a member with the consumer protocol. Not thread-safe; `now` never goes backwards."""
 
     def deadline(self) -> float:
         """When the next `Tick` is due; infinity where only an event can help."""
         if self.state is State.IDLE or self.state in OVER:
             return float("inf")
-        if not self._search.known:
-            return self._search.deadline()
-        due = max(self._pulse.due, self._patience.until) if self._beats else float("inf")
+        if not self._coordinator.known:
+            return self._coordinator.deadline()
+        due = max(self._schedule.due, self._retries.due) if self._beats else float("inf")
         naming_due = self._holdings.unnamed and self._naming is None
-        return min(due, self._naming_patience.until) if naming_due else due
+        return min(due, self._naming_retries.due) if naming_due else due
 
     def receive(self, event: Event, now: float) -> list[Command]:
         """Advance on one event; return what the driver must do, in order. Nothing once it has left or was refused."""
@@ -250,15 +253,15 @@ class ConsumerMember(ConsumerStanding):
             case ev.JoinWanted():
                 return self._on_join_wanted(now)
             case ev.CoordinatorFound(session_timeout):
-                self._search.found()
-                self._pulse.due = now
+                self._coordinator.found()
+                self._schedule.due = now
                 return [] if session_timeout is None else self._on_session_told(session_timeout)
             case ev.SessionTold(session_timeout):
                 return self._on_session_told(session_timeout)
             case ev.CoordinatorRefused(error, why):
-                self._search.refused(now)
+                self._coordinator.refused(now)
                 refused = reaction(Api.FIND_COORDINATOR, error) is Reaction.FAIL
-                return self._fail(f"{why} ({name_of(error)}): {remedy(error)}") if refused else []
+                return self._fail(f"{why} ({fault(error).name}): {fault(error).remedy()}") if refused else []
             case ev.ConsumerHeartbeatAnswered(request, answer, commit_pending):
                 return self._on_answer(request, answer, commit_pending, now)
             case ev.TopicsNamed(request, names):
@@ -283,16 +286,16 @@ class ConsumerMember(ConsumerStanding):
                 assert_never(event)
 
     def _due(self, now: float) -> list[Command]:
-        """What is due whatever the event was: look-up, heartbeat, names of topics."""
+        """The commands that are due whatever the event was: look-up, heartbeat, names of topics."""
         if self.state is State.IDLE or self.state in OVER:
             return []
-        if not self._search.known:
-            return self._search.due(now)
+        if not self._coordinator.known:
+            return self._coordinator.due(now)
         commands: list[Command] = []
-        if self._beats and now >= max(self._pulse.due, self._patience.until):
+        if self._beats and now >= max(self._schedule.due, self._retries.due):
             commands.append(self._beat(now))
         unnamed = self._holdings.unnamed
-        if unnamed and self._naming is None and now >= self._naming_patience.until:
+        if unnamed and self._naming is None and now >= self._naming_retries.due:
             self._naming = ev.NameTopics(unnamed)
             commands.append(self._naming)
         return commands
@@ -304,17 +307,17 @@ class ConsumerMember(ConsumerStanding):
 
     def _on_join_wanted(self, now: float) -> list[Command]:
         if self.state is State.IDLE:  # else told to leave before it could join
-            self.history.disturbed("first join", now, Cause.JOIN)
-            self._step(Step.WANT)
+            self.history.begin("first join", now, Cause.JOIN)
+            self._transition(Transition.WANT)
         return []
 
     def _on_session_told(self, brokers: float) -> list[Command]:
         """The brokers keep us for so long after each heartbeat; a lease that outlives that has two owners handle."""
         before, self.session_timeout = self.session_timeout, min(brokers, self._longest_session)
-        if self.certain_until is None or self.session_timeout >= before:
+        if self.lease_until is None or self.session_timeout >= before:
             return []
-        self.certain_until -= before - self.session_timeout
-        return [ev.BeCertain(self.certain_until)]
+        self.lease_until -= before - self.session_timeout
+        return [ev.ExtendLease(self.lease_until)]
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
 
@@ -325,7 +328,7 @@ class ConsumerMember(ConsumerStanding):
             owned = ()  # demanded of whoever joins (`GroupMetadataManager.java`)
         elif self._full or self.state is State.ACKNOWLEDGING:
             owned = self._holdings.report()
-        self._pulse.sent(now, unsettled=self.state is not State.STABLE or bool(self._holdings.unnamed))
+        self._schedule.sent(now, unsettled=self.state is not State.STABLE or bool(self._holdings.unnamed))
         epoch = JOIN_EPOCH if joining else self.generation
         self._heartbeat = ev.SendConsumerHeartbeat(epoch, self.member_id, joining or self._full, owned, now)
         self._asked = True
@@ -345,7 +348,7 @@ class ConsumerMember(ConsumerStanding):
         verdict = read(Api.CONSUMER_HEARTBEAT, answer.error)
         if verdict is not Reaction.PROCEED:
             return self._refused(verdict, answer, commit_pending, now)
-        self._patience.succeeded()
+        self._retries.succeeded()
         self._slot_wanted_since = None
         self._may_hold_slot = True
         self._full = False
@@ -355,11 +358,11 @@ class ConsumerMember(ConsumerStanding):
         if answer.assignment is not None:
             self._holdings.target = answer.assignment
         if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():
-            self._step(Step.ACCEPT)
+            self._transition(Transition.ACCEPT)
         steady = self.state is State.STABLE and answer.assignment is None
         if steady or not self._owes():
             self._expelled_at = request.sent_at + self._rebalance_timeout
-        certain = self._certain(request.sent_at)
+        certain = self._extend_lease(request.sent_at)
         if self.state is State.LEAVING or (steady and not self.history.open):
             return [certain]  # the steady case, which has to be cheap with ten thousand partitions
         return [certain, *self._reconcile(now)]
@@ -369,28 +372,28 @@ class ConsumerMember(ConsumerStanding):
     ) -> list[Command]:
         self._full = True
         error = answer.error
-        why = f"{Api.CONSUMER_HEARTBEAT.value} was answered with {name_of(error)} ({error})"
+        why = f"{Api.CONSUMER_HEARTBEAT.value} was answered with {describe(error)}"
         match verdict:
             case Reaction.REDISCOVER if error == ErrorCode.COORDINATOR_NOT_AVAILABLE and commit_pending:
                 # A replica of the offsets partition is slow: the broker holds our commit, and with it answers
                 # heartbeats with 15. The coordinator is where it was.
                 return []
             case Reaction.REDISCOVER:
-                return self._search.lost(why, now)
+                return self._coordinator.lost(why, now)
             case Reaction.RETRY:
-                self._patience.failed(now)
+                self._retries.failed(now)
                 return []
             case Reaction.RESET_GENERATION:
                 return self._evict(why, now)
             case Reaction.AWAIT_SLOT if self._may_hold_slot and self.state is State.JOINING:
                 return self._release_slot(now)
             case Reaction.AWAIT_SLOT if self._may_await_slot(now):
-                self._patience.failed(now)
+                self._retries.failed(now)
                 return []
             case Reaction.FALL_BACK if self.generation == NO_GENERATION and not self.joined:
                 return self._fall_back(answer.message or why)
             case _:
-                return self._fail(f"{why}: {answer.message or 'no reason given'}; {remedy(error)}")
+                return self._fail(f"{why}: {answer.message or 'no reason given'}; {fault(error).remedy()}")
 
     def _on_unanswered(self, request: ev.Request, why: str, now: float) -> list[Command]:
         if request is self._request:
@@ -399,7 +402,7 @@ class ConsumerMember(ConsumerStanding):
             return []
         self._heartbeat = None
         self._full = self._may_hold_slot = True
-        return self._search.lost(why, now)
+        return self._coordinator.lost(why, now)
 
     def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:
         if (generation, member_id) != (self.generation, self.member_id):
@@ -408,12 +411,12 @@ class ConsumerMember(ConsumerStanding):
             case Reaction.REDISCOVER:
                 self._heartbeat = None
                 self._full = True
-                return self._search.lost(f"a commit was answered with {name_of(error)} ({error})", now)
+                return self._coordinator.lost(f"a commit was answered with {describe(error)}", now)
             case Reaction.FAIL:
-                return self._fail(f"a commit was answered with {name_of(error)} ({error}): {remedy(error)}")
+                return self._fail(f"a commit was answered with {describe(error)}: {fault(error).remedy()}")
             case Reaction.BEAT | Reaction.RESET_GENERATION | Reaction.FORGET_MEMBER:
                 # What a commit is refused for the coordinator will tell the next heartbeat, too.
-                self._pulse.due = now
+                self._schedule.due = now
             case _:
                 pass  # the committer tries again
         return []
@@ -427,21 +430,21 @@ class ConsumerMember(ConsumerStanding):
         revoked, added = self._holdings.surplus(), self._holdings.take_up()
         if not revoked and not added:
             return self._settle(now)
-        self.history.disturbed("the coordinator sent another assignment", now, Cause.GROUP)
-        self._pulse.hurry(now)
+        self.history.begin("the coordinator sent another assignment", now, Cause.GROUP)
+        self._schedule.hurry(now)
         commands: list[Command] = [ev.Assign(added, self.generation)] if added else []
         if not revoked:
-            self._step(Step.ASSIGN)
+            self._transition(Transition.ASSIGN)
             return commands
-        self._step(Step.ASSIGN_LESS)
+        self._transition(Transition.ASSIGN_LESS)
         return [*commands, self._revoke(revoked)]
 
     def _settle(self, now: float) -> list[Command]:
         if self.state is State.JOINING:
-            self._step(Step.ACCEPT)
+            self._transition(Transition.ACCEPT)
         if self.state is State.STABLE and not self._holdings.unnamed and (self.history.open or not self.joined):
             self.joined = True
-            self.history.settled(self.generation, "completed", now)
+            self.history.end(self.generation, "completed", now)
         return []
 
     def _on_released(self, request: ev.Revoke, now: float) -> list[Command]:
@@ -451,8 +454,8 @@ class ConsumerMember(ConsumerStanding):
         self._holdings.release(request.partitions)
         if self.state is State.LEAVING:
             return self._part(now)
-        self._step(Step.RELEASE)
-        self._pulse.due = now
+        self._transition(Transition.RELEASE)
+        self._schedule.due = now
         return self._reconcile(now)
 
     def _on_topics_named(self, request: ev.NameTopics, names: Mapping[UUID, str], now: float) -> list[Command]:
@@ -461,7 +464,7 @@ class ConsumerMember(ConsumerStanding):
         self._naming = None
         self._holdings.name(names)
         if self._holdings.unnamed:
-            self._naming_patience.failed(now)
+            self._naming_retries.failed(now)
         else:
-            self._naming_patience.succeeded()
+            self._naming_retries.succeeded()
         return self._reconcile(now) if self.state in (State.STABLE, State.ACKNOWLEDGING, State.JOINING) else []

@@ -1,80 +1,19 @@
-"""Kafka's error codes and what is done about each: one table from a broker's error to our reaction, the only place that
-decides what an error means. Pure.
+"""A member's reaction to an error code, by the request that was answered with it. Pure.
 
 After Kafka's `AbstractCoordinator.java` and `ConsumerCoordinator.java`; where clients differ, the reason stands beside
-the row. Codes are those of Kafka's `Errors.java`.
-
-`ErrorCode` has those on which some decision depends. Codes travel as plain integers everywhere: a newer broker may send
-one that nobody here has heard of, and an `IntEnum` compares equal to its integer.
+the row. What is said about a code, and what a person can do, is in `kunicorn.kafka_errors`.
 """
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
 
-
-class ErrorCode(IntEnum):
-    """The codes that some decision depends on."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    REPLICA_NOT_AVAILABLE = 9
-    OFFSET_METADATA_TOO_LARGE = 12
-    #: Never sent by a broker: Kafka's clients use it for an answer that did not come.
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
-    INVALID_REQUEST = 42
-    KAFKA_STORAGE_ERROR = 56
-    SASL_AUTHENTICATION_FAILED = 58
-    GROUP_ID_NOT_FOUND = 69
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    OFFSET_NOT_AVAILABLE = 78
-    MEMBER_ID_REQUIRED = 79
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    UNSTABLE_OFFSET_COMMIT = 88
-    UNKNOWN_TOPIC_ID = 100
-    FENCED_MEMBER_EPOCH = 110
-    UNRELEASED_INSTANCE_ID = 111
-    UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
-    INVALID_REGULAR_EXPRESSION = 128
-    REBOOTSTRAP_REQUIRED = 129
-
+from kunicorn.kafka_errors import ErrorCode
 
 COORDINATOR_MOVED = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 """The coordinator is another node, or will answer soon: nothing is wrong with the group or with us."""
-
-
-def name_of(error: int) -> str:
-    """The code's name, for messages; total."""
-    try:
-        return ErrorCode(error).name
-    except ValueError:
-        return "an error this version does not know"
 
 
 class Api(Enum):
@@ -119,7 +58,7 @@ class Reaction(Enum):
     FAIL = "fail"
 
 
-_REACTIONS: dict[tuple[Api, ErrorCode], Reaction] = {
+_REACTIONS: dict[tuple[Api, int], Reaction] = {
     (Api.FIND_COORDINATOR, ErrorCode.INVALID_GROUP_ID): Reaction.FAIL,
     (Api.FIND_COORDINATOR, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
     (Api.FIND_COORDINATOR, ErrorCode.CLUSTER_AUTHORIZATION_FAILED): Reaction.FAIL,
@@ -220,47 +159,4 @@ def reaction(api: Api, error: int) -> Reaction:
     """What to do about `error` in an answer to `api`; total: codes from the future have a reaction, too."""
     if error == ErrorCode.NONE:
         return Reaction.PROCEED
-    try:
-        return _REACTIONS.get((api, ErrorCode(error)), _OTHERWISE[api])
-    except ValueError:
-        return _OTHERWISE[api]
-
-
-_REMEDIES: dict[ErrorCode, str] = {
-    ErrorCode.INVALID_GROUP_ID: "correct group.id",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user needs READ on the group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask whoever runs the cluster for the permission",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full; run fewer members, or raise the brokers' group.max.size",
-    ErrorCode.INVALID_SESSION_TIMEOUT: (
-        "group.session_timeout_ms is outside the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
-    ),
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members have no assignor in common; give all the same group.partition_assignment_strategy"
-    ),
-    ErrorCode.FENCED_INSTANCE_ID: "another member came with the same group.group_instance_id; make it unique",
-    ErrorCode.UNRELEASED_INSTANCE_ID: (
-        "another member with the same group.group_instance_id goes on living; make it unique, or stop the other"
-    ),
-    ErrorCode.UNSUPPORTED_ASSIGNOR: "correct group.group_remote_assignor; the brokers have uniform and range",
-    ErrorCode.INVALID_REGULAR_EXPRESSION: (
-        "correct the pattern in group.topics; with the consumer protocol brokers match it, by the rules of RE2"
-    ),
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user needs DESCRIBE and READ on the topics",
-    ErrorCode.GROUP_ID_NOT_FOUND: (
-        "the classic group of this name cannot be converted now; see group.consumer.migration.policy of the brokers"
-    ),
-    ErrorCode.UNSUPPORTED_VERSION: (
-        "this broker does not speak the consumer protocol, others do: upgrade it, or use group.group_protocol = classic"
-    ),
-}
-
-
-def remedy(error: int) -> str:
-    """What a person can do about an error that ends the service; total."""
-    try:
-        return _REMEDIES.get(ErrorCode(error), _NO_REMEDY)
-    except ValueError:
-        return _NO_REMEDY
-
-
-_NO_REMEDY = "trying again does not cure it; the brokers' log says more"
+    return _REACTIONS.get((api, error), _OTHERWISE[api])

@@ -1,4 +1,4 @@
-"""What a member hears and what it orders: the closed vocabulary between the state machine and its driver.
+"""The events that a member is told, and the commands that it gives: all that state machine and driver exchange.
 
 Every request command is also the receipt of its answer: the driver hands the very object back, so the member sees
 under which generation and member id it was sent, and ignores what belongs to the past.
@@ -122,8 +122,8 @@ class Lose(Struct, frozen=True, eq=False):
     reason: str
 
 
-class BeCertain(Struct, frozen=True, eq=False):
-    """Membership is certain until then: extend the workers' lease."""
+class ExtendLease(Struct, frozen=True, eq=False):
+    """Extend the workers' lease: the membership is certain until then."""
 
     until: float
 
@@ -136,7 +136,7 @@ class Fail(Struct, frozen=True, eq=False):
 
 Command = (
     FindCoordinator | ForgetCoordinator | SendJoin | MakePlan | SendSync | SendHeartbeat | SendLeave
-    | SendConsumerHeartbeat | NameTopics | FallBack | Assign | Revoke | Lose | BeCertain | Fail
+    | SendConsumerHeartbeat | NameTopics | FallBack | Assign | Revoke | Lose | ExtendLease | Fail
 )  # fmt: skip
 Request = SendJoin | SendSync | SendHeartbeat | SendLeave | SendConsumerHeartbeat
 

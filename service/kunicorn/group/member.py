@@ -1,8 +1,8 @@
-"""What members of either protocol have in common. Pure; times are seconds of the driver's clock.
+"""The parts that members of both protocols share. Pure; times are seconds of the driver's clock.
 
-- `Standing`: what a member knows about its standing in the group.
-- `Pulse` and `Patience`: when it speaks, in heartbeats and retries; `Timings`: until when its membership is certain.
-- `Search`: where the coordinator is, as far as it knows.
+- `GroupMember`: a member's state, id, generation and lease.
+- `HeartbeatSchedule` and `RetrySchedule`: when heartbeats and retries are due; `Timings`: the settings of time.
+- `CoordinatorLookup`: where the coordinator is, as far as it knows.
 - `History`: the rebalances it went through: what began them, how they ended, how long they took.
 """
 
@@ -13,13 +13,11 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kunicorn.backoff import Backoff, Retries
 from kunicorn.group import events as ev
-from kunicorn.group.events import BeCertain, Command
+from kunicorn.group.events import Command, ExtendLease
 from kunicorn.group.protocol import NO_GENERATION
 from kunicorn.group.states import COMMITTING, State
-
-_JITTER = 0.2
-"""Kafka's `ExponentialBackoff`: members cut off together must not come back together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Timings:
     retry_backoff_max: float = 1.0
 
 
-class Pulse:
+class HeartbeatSchedule:
     """When the next heartbeat is due."""
 
     def __init__(self, timings: Timings) -> None:
@@ -46,88 +44,83 @@ class Pulse:
         self.due = float("-inf")
 
     def hurry(self, now: float) -> None:
-        """Membership changed: beat at once, and fast for a while."""
+        """Send a heartbeat at once, and fast ones for a while: the membership has changed."""
         self._fast_until = now + self._timings.fast_period
         self.due = now
 
     def sent(self, now: float, *, unsettled: bool) -> None:
-        """A heartbeat went out; `unsettled` members keep the fast interval."""
+        """Note that a heartbeat was sent; `unsettled` members keep the fast interval."""
         fast = unsettled or now < self._fast_until
         timings = self._timings
         self.due = now + (min(timings.fast_heartbeat_interval, timings.heartbeat_interval) if fast
                           else timings.heartbeat_interval)  # fmt: skip
 
 
-class Patience:
-    """Exponential backoff with jitter between retries of joins and look-ups."""
+class RetrySchedule:
+    """When a join or a look-up that failed is due again."""
 
     def __init__(self, timings: Timings, rng: random.Random) -> None:
-        self._timings = timings
-        self._rng = rng
-        self._failures = 0
-        self.until = float("-inf")
+        self._retries = Retries(Backoff(timings.retry_backoff, timings.retry_backoff_max), rng.random)
+        self.due = float("-inf")
         """Nothing is retried before then."""
 
     def failed(self, now: float) -> None:
         """One more failure in a row."""
-        timings = self._timings
-        wait = min(timings.retry_backoff * 2.0**self._failures, timings.retry_backoff_max)
-        self.until = now + wait * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-        self._failures = min(self._failures + 1, 30)
+        self.due = now + self._retries.failed()
 
     def succeeded(self) -> None:
         """The next failure starts from the shortest wait."""
-        self._failures = 0
-        self.until = float("-inf")
+        self._retries.succeeded()
+        self.due = float("-inf")
 
 
-class Search:
-    """The coordinator is known, being looked up, or to be looked up as soon as patience allows; one look-up at a time.
+class CoordinatorLookup:
+    """When the coordinator is to be looked up: one look-up at a time, none while it is known.
 
     Losing it costs a member nothing: id, generation and partitions stay until a coordinator says otherwise.
     """
 
-    def __init__(self, patience: Patience) -> None:
-        """`patience` is shared with the member's other retries: a cluster in trouble is not asked twice as often."""
+    def __init__(self, retries: RetrySchedule) -> None:
+        """`retries` are shared with the member's other retries: a cluster in trouble is not asked twice as often."""
         self.known = False
         self._looking = False
-        self._patience = patience
+        self._retries = retries
 
     def found(self) -> None:
-        """The look-up succeeded. Whether that helps is for the node to show: a dead one is named until it is fenced,
-        seven to twelve seconds later, and each try there fails at once."""
+        """Note that the look-up succeeded. The backoff goes on: a dead node is named until it is fenced, seven to
+        twelve seconds later, and each try there fails at once."""
         self._looking, self.known = False, True
 
     def refused(self, now: float) -> None:
-        """The look-up failed: again, after a while."""
+        """Note that the look-up failed; the next one is due after the backoff."""
         self._looking = False
-        self._patience.failed(now)
+        self._retries.failed(now)
 
     def lost(self, why: str, now: float) -> list[Command]:
-        """The coordinator is elsewhere or silent."""
+        """Forget a coordinator that moved, or does not answer."""
         if not self.known:
             return []
         self.known = False
-        self._patience.failed(now)
+        self._retries.failed(now)
         return [ev.ForgetCoordinator(why)]
 
     def due(self, now: float) -> list[Command]:
         """The look-up, if one is due."""
-        if self.known or self._looking or now < self._patience.until:
+        if self.known or self._looking or now < self._retries.due:
             return []
         self._looking = True
         return [ev.FindCoordinator()]
 
     def deadline(self) -> float:
         """When the next look-up is due; infinity while one is under way. Only while the coordinator is not known."""
-        return float("inf") if self._looking else self._patience.until
+        return float("inf") if self._looking else self._retries.due
 
 
 _KEPT = 20
 
 
 class Cause(StrEnum):
-    """What began a rebalance, in one word for the metrics; the reason has the words."""
+    """The cause of a rebalance, in one word for the metrics; its reason has the words."""
 
     #: This member joined, or came back.
     JOIN = "join"
@@ -153,7 +146,7 @@ class Rebalance:
 
 
 class History:
-    """Counts rebalances; one that needs two joins (KIP-429) counts once."""
+    """The rebalances of a member; one that needs two joins (KIP-429) counts once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -165,21 +158,22 @@ class History:
         """Whether a rebalance is under way."""
         return self._began is not None
 
-    def disturbed(self, reason: str, now: float, cause: Cause) -> None:
-        """The first sign of a rebalance; later ones until it settles belong to it."""
+    def begin(self, reason: str, now: float, cause: Cause) -> None:
+        """Note the first sign of a rebalance; later ones until `end` belong to it."""
         if self._began is None:
             self._began = (now, reason, cause)
 
-    def settled(self, generation: int, result: str, now: float) -> None:
-        """The rebalance is over."""
+    def end(self, generation: int, result: str, now: float) -> None:
+        """Note the end of the rebalance."""
         began, reason, cause = self._began or (now, "unannounced", Cause.GROUP)
         self.count += 1
         self.recent.append(Rebalance(generation, reason, result, now - began, now, cause))
         self._began = None
 
 
-class Standing:
-    """Who we are to the coordinator, since when, and how certain that is. Times are seconds of the driver's clock."""
+class GroupMember:
+    """A group member's state, id, generation and lease, whatever its protocol. Times are seconds of the driver's
+    clock."""
 
     def __init__(self, member_id: str, instance_id: str | None, timings: Timings, rng: random.Random) -> None:
         self.state = State.IDLE
@@ -191,7 +185,7 @@ class Standing:
         self.joined = False
         """Has been stable at least once."""
         self.heartbeat_ok_at: float | None = None
-        self.certain_until: float | None = None
+        self.lease_until: float | None = None
         self.session_timeout = timings.session_timeout
         """Without an answer for so long we are out: what the brokers have for us, or our setting where it is less."""
         self.history = History()
@@ -199,17 +193,17 @@ class Standing:
         self._expelled_at = float("inf")
         """When at the earliest the coordinator goes on without us whatever heartbeats it has had: the rebalance timeout
         after we last knew that none was under way for us."""
-        self._pulse = Pulse(timings)
-        self._patience = Patience(timings, rng)
-        self._search = Search(self._patience)
+        self._schedule = HeartbeatSchedule(timings)
+        self._retries = RetrySchedule(timings, rng)
+        self._coordinator = CoordinatorLookup(self._retries)
 
     @property
     def may_commit(self) -> bool:
         """Whether the broker takes commits of our generation now (invariant 2)."""
         return self.state in COMMITTING and self.generation != NO_GENERATION
 
-    def _certain(self, sent_at: float) -> Command:
+    def _extend_lease(self, sent_at: float) -> Command:
         until = sent_at + self.session_timeout
         # What was promised before a rebalance ends with it where the session outlives the rebalance timeout.
-        self.certain_until = min(max(until, self.certain_until or until), self._expelled_at)
-        return BeCertain(self.certain_until)
+        self.lease_until = min(max(until, self.lease_until or until), self._expelled_at)
+        return ExtendLease(self.lease_until)

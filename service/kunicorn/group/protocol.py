@@ -130,7 +130,7 @@ Plan = Mapping[str, Sequence[TopicPartition]]
 
 
 EARLIEST, LATEST = -2, -1
-"""ListOffsets' special timestamps."""
+"""ListOffsets' special timestamps (`ListOffsetsRequest.java`); the same stand in Spark's JSON."""
 
 
 class Offsets(Protocol):

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """Where a member stands between joining and leaving."""
+    """The states of a member between joining and leaving."""
 
     #: Not asked to join yet.
     IDLE = "idle"
@@ -41,8 +41,8 @@ class State(Enum):
     FAILED = "failed"
 
 
-class Step(Enum):
-    """What moves a member from state to state; several events may amount to the same step."""
+class Transition(Enum):
+    """The transitions of a member from state to state; several events may amount to the same one."""
 
     WANT = "join wanted"
     ASK = "JoinGroup sent"
@@ -59,9 +59,9 @@ class Step(Enum):
     FAIL = "refused for good"
 
 
-S, T = State, Step
+S, T = State, Transition
 
-Table = Mapping[tuple[State, Step], State]
+Table = Mapping[tuple[State, Transition], State]
 
 CLASSIC: Table = {
     (S.IDLE, T.WANT): S.UNJOINED,
@@ -137,20 +137,16 @@ OVER = frozenset({S.LEFT, S.FAILED})
 """States that nothing leads out of."""
 
 
-class IllegalStep(Exception):
-    """The step cannot happen in that state: a bug; nothing was changed."""
-
-
-def take(table: Table, state: State, step: Step) -> State:
-    """The state after `step`. Raises `IllegalStep`."""
+def state_after(table: Table, state: State, transition: Transition) -> State:
+    """The state after `transition`. Raises `IllegalTransition`."""
     try:
-        return table[state, step]
+        return table[state, transition]
     except KeyError:
-        raise IllegalStep(f"a member that is {state.value} cannot meet “{step.value}”") from None
+        raise IllegalTransition(f"a member that is {state.value} cannot meet “{transition.value}”") from None
 
 
 class PartitionState(Enum):
-    """Where an assigned partition stands."""
+    """The states of an assigned partition."""
 
     # Each member is the only one of its kind. Enum's own hash is written in Python, and was half of what a report costs
     # in a table of a thousand partitions.
@@ -177,7 +173,7 @@ class PartitionState(Enum):
 
 
 class PartitionEvent(Enum):
-    """What happens to a partition."""
+    """The events that change a partition's state."""
 
     RESOLVED = "resolved"
     #: The ledger shows that the worker has opened its slot.

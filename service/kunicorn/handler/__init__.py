@@ -1,3 +1,3 @@
-"""What a call of the handler is, wherever it runs: how it is called, what becomes of records that fail, how a dead
-letter looks. Workers and Spark's tasks share it; it knows neither.
+"""The user's handler in a process: loading it, calling it, and what happens to a record that it fails on. Shared by
+workers and Spark's tasks, and independent of both.
 """

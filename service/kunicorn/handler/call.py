@@ -1,15 +1,12 @@
-"""Calling the handler: one record or one batch at a time, plain or async.
+"""Calling the handler: one record or one batch at a time, `def` or `async def`. Hot path of a worker.
 
-Each form finishes as many of the records as it can, storing the next offset to handle in the ledger after each, and
-returns early when `interrupts` is not empty. What the handler raises propagates, and so does an outcome that it returns
-(`kunicorn.handler.outcome`); the ledger then says how far it came. A record that cannot be decoded raises `Undecodable`
-in its turn. Of a batch, `OfOne` is raised where one record alone has failed.
+`calls_of` chooses the class by the handler's kind and mode. Each call handles the messages in order, stores the next
+offset into the ledger's cell after each record, and returns early when `interrupts` is not empty. What the handler
+raises propagates, and so does an outcome that it returns (`kunicorn.handler.outcome`); the cell then tells which record
+it was. A record that cannot be decoded raises `Undecodable` when its turn comes, and a batch of which one record alone
+has failed raises `OfOne`.
 
-Batches of which one record failed: what counts as done, and what the failure is. Pure but for the ledger's cell.
-
-What a call of the handler has failed with that was interrupted from outside. Pure.
-
-What is done with what a handler returns.
+Caller: a worker's main thread, its handler threads, or a Spark task's main thread. Blocks for as long as the handler.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ import uvloop
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.config import Decoding, HandlerOrder, Tracing
+from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.decode.forms import Form, form_of
 from kunicorn.handler.load import DrainDeadline, Handler, HandlerTimeout, error_message
 from kunicorn.handler.outcome import BatchError, heed
@@ -36,88 +33,93 @@ from kunicorn.handler.retry import timed_out
 
 
 class OfOne(Exception):
-    """The record behind those that are finished has failed, and it alone. Never leaves the machinery."""
+    """Failure of one record of a batch: the first one behind those that are stored as done. Converted before users see
+    it.
+    """
 
     def __init__(self, error: BaseException, ahead: Collection[int] = ()) -> None:
         super().__init__(error_message(error))
         self.error = error
         self.ahead = ahead
-        """Offsets behind it that are done."""
+        """Offsets behind the failed record that are done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a batch came."""
+class BatchProgress:
+    """Progress of a batch whose handler raised `BatchError`."""
 
     done: int
-    """So many of the first records."""
+    """Number of leading records that are done."""
     ahead: frozenset[int] = frozenset()
     """Offsets that are done beyond the first one that is not."""
 
 
-def standing_of(error: BatchError, offsets: Sequence[int]) -> Standing:
-    """What the handler said. Raises `ValueError` where it makes no sense, as then nothing of it is to be believed."""
+def progress_of(error: BatchError, offsets: Sequence[int]) -> BatchProgress:
+    """Progress that a `BatchError` tells. Raises `ValueError` where it names records that are not in the batch."""
     if error.failed is not None:
         return _before(error.failed, offsets)
     if isinstance(error.done, int):
         if not 0 <= error.done <= len(offsets):
             raise ValueError(f"BatchError(done={error.done}) of a batch of {len(offsets)} records")
-        return Standing(error.done)
+        return BatchProgress(error.done)
     if strange := error.done.difference(offsets):
         raise ValueError(_foreign(min(strange), offsets))
     first = next((at for at, offset in enumerate(offsets) if offset not in error.done), len(offsets))
-    return Standing(first, error.done.difference(offsets[:first]))
+    return BatchProgress(first, error.done.difference(offsets[:first]))
 
 
-def _before(failed: int, offsets: Sequence[int]) -> Standing:
+def _before(failed: int, offsets: Sequence[int]) -> BatchProgress:
     if failed not in offsets:
         raise ValueError(_foreign(failed, offsets))
-    return Standing(offsets.index(failed))
+    return BatchProgress(offsets.index(failed))
 
 
 def _foreign(offset: int, offsets: Sequence[int]) -> str:
     return f"BatchError names offset {offset}, which is not in the batch {offsets[0]}-{offsets[-1]}"
 
 
-def settle(
+def store_done(
     error: BatchError, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int
 ) -> None:
-    """Store what is done, and raise what is left of the failure; returns where nothing is.
+    """Store the progress that a `BatchError` tells, and raise the rest as `OfOne`; returns if every record is done.
 
-    What the handler met counts as the record's failure where it raised `BatchError` because of that, so that rules by
-    exception and outcomes hold for it.
+    The exception that `BatchError` was raised from counts as the record's failure, so that rules by exception and
+    outcomes apply to it.
     """
-    standing = standing_of(error, [after - 1 for after in following[: len(messages)]])
-    if standing.done:
-        cells[at] = following[standing.done - 1]
-    if standing.done == len(messages):
+    progress = progress_of(error, [after - 1 for after in following[: len(messages)]])
+    if progress.done:
+        cells[at] = following[progress.done - 1]
+    if progress.done == len(messages):
         return
     met = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if isinstance(met, DrainDeadline | HandlerTimeout):
         raise met  # Not one record's failure: the call was ended from outside.
-    raise OfOne(met or error, standing.ahead)
+    raise OfOne(met or error, progress.ahead)
 
 
 def fitting(messages: Sequence[Message], most_bytes: int | None) -> int:
-    """How many of the first ones have at most so many bytes of values together; at least one."""
+    """Number of leading messages whose values have at most `most_bytes` together; at least 1."""
     if most_bytes is None:
         return len(messages)
     return max(1, bisect_left(list(accumulate(map(len, messages))), most_bytes + 1))
 
 
 class Interruption(NamedTuple):
-    """What was raised in a call from outside, and how far that call had come by then."""
+    """Exception raised inside a call from outside (drain deadline or time-out), and the call's progress at that
+    moment.
+    """
 
     error: BaseException
     progress: int
-    """As the call stores it: an offset."""
+    """Offset that the call had stored in the ledger's cell."""
 
 
 def met(error: BaseException, interruption: Interruption | None, progress: int) -> BaseException:
-    """What a call has failed with that raised `error` at `progress`: a time-out is a `TimeoutError`.
+    """The failure to judge a record by, after a call that raised `error` at `progress`; a time-out becomes a
+    `TimeoutError`.
 
-    An interruption that its record has survived says nothing of those behind it. In a batch, what is done has moved the
-    progress, too.
+    An interruption counts only for the record that it was raised in: if the call has gone on since, a later record's
+    failure is its own. In a batch `progress` has moved by the records that are done, so `OfOne` is let through.
     """
     if interruption is not None and (isinstance(error, OfOne) or interruption.progress == progress):
         error = interrupted(error, interruption.error)
@@ -125,10 +127,10 @@ def met(error: BaseException, interruption: Interruption | None, progress: int) 
 
 
 def interrupted(error: BaseException, interruption: BaseException | None) -> BaseException:
-    """What a call has failed with that raised `error`, and was interrupted before where `interruption` says so.
+    """The interruption, if there was one, in place of what it was turned into on its way out of the handler.
 
-    A TaskGroup wraps an interruption in a group, a `finally` block or a decorator replaces it by another error: none of
-    that is the record's fault.
+    A TaskGroup wraps it in a group; a `finally` block or a decorator replaces it with another error. None of that is a
+    failure of the record.
     """
     if interruption is None or isinstance(error, type(interruption)):
         return error
@@ -139,13 +141,15 @@ log = logging.getLogger("kunicorn.handling")
 
 
 class Heed:
-    """What one handler of this process returns: an outcome is raised (see `outcomes.heed`), and a mere value, which
-    says nothing, is warned of once. Caller: whichever thread called the handler."""
+    """Check of one handler's return values: an outcome is raised (`outcome.heed`); any other value means success and is
+    warned of once a process, as its author may have expected an effect. Caller: whichever thread called the handler.
+    """
 
     def __init__(self, entrypoint: str) -> None:
         self._unwarned = [entrypoint]
 
-    def __call__(self, returned: object) -> None:
+    def __call__(self, returned: object, *record: object) -> None:
+        """Check one returned value. `record` makes no difference."""
         if heed(returned) and self._unwarned:
             self._warn(type(returned).__qualname__)
 
@@ -161,6 +165,10 @@ class Heed:
         )
 
 
+OnReturn = Callable[[object, Any, int, int], None]
+"""What is done with what a handler returned, other than None, for the records that a call was given `origin` for, from
+an offset up to the one to go on from behind them. Raises the outcome that it may be."""
+
 AS_BYTES = Decoding()
 
 
@@ -168,52 +176,70 @@ T = TypeVar("T")
 
 
 class Hooked(Protocol):
-    """How a handler is called, as far as its hooks are concerned. Caller: the runner, main thread."""
+    """Way to call a handler's hooks (`setup`, `on_assigned`, …). Caller: the worker's main thread."""
 
     def run(self, returned: Any) -> Any:
-        """The result of what a hook returned: awaited on the worker's loop if it is to be awaited."""
+        """Result of a hook: `returned` itself, or if it is awaitable its result, awaited on the worker's loop."""
 
     def close(self) -> None:
-        """Nothing is called any more."""
+        """Close the event loop. Caller: after the last call."""
 
 
 class Calls(Hooked, Protocol):
-    """One of the forms below. Caller: the runner, main thread."""
+    """Way to call a handler with records, one after the other; the classes below. Caller: the worker's main thread."""
 
     def __call__(
-        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any = None,
     ) -> None:
-        """Handle the messages; `following[i]` goes into `cells[at]` once `messages[i]` is handled."""
+        """Handle the messages; `following[i]` goes into `cells[at]` once `messages[i]` is handled.
+
+        `origin`: under which their outputs are sent.
+        """
 
     def interrupt(self, error: BaseException) -> None:
-        """From a signal handler, with a call running: raise `error` in the handler."""
+        """Raise `error` inside the running call. Caller: a signal handler."""
 
     def calling(self) -> bool:
-        """Whether who asks is the call's own code, and no task that goes on beside it. Caller: the main thread."""
+        """Whether the current task is the handler's call, and not a background task beside it. Caller: the main
+        thread.
+        """
 
 
-def calls_for(handler: Handler, order: HandlerOrder) -> Calls:
-    """The form for a handler that has one record, or one batch, in hand at a time. Raises like `calls_of`."""
-    return calls_of(handler, order.mode, order.decoding, order.tracing)
+def calls_for(handler: Handler, config: HandlerConfig) -> Calls:
+    """The `Calls` for a handler that has one record, or one batch, in hand at a time. Raises like `calls_of`."""
+    return calls_of(handler, config.mode, config.decoding, config.tracing)
 
 
 def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Calls:
-    """The form for this handler; `mode` is "record" or "batch". Raises `HandlerLoadError` for what cannot be decoded to
-    what the handler wants, or by what the settings name, and for libraries that are missing."""
+    """The `Calls` for this handler; `mode` is "record" or "batch".
+
+    Raises `HandlerLoadError` if a decoder that the settings or the handler's parameter name cannot be had, or a library
+    is missing.
+    """
     form = arguments_of(handler, mode, decoding, tracing)
     return calls_with(replace(handler, call=form.adapted(handler.call)), form, mode)
 
 
-def calls_with(handler: Handler, form: Form, mode: str) -> Calls:
-    """Likewise for a handler that takes what the form makes."""
-    heed = Heed(handler.entrypoint)
+def calls_with(handler: Handler, form: Form, mode: str, on_return: OnReturn | None = None) -> Calls:
+    """The `Calls` for a handler whose arguments `form` makes. `take`: what is done with what it returns, if it is not
+    just heeded.
+    """
+    on_return = on_return or Heed(handler.entrypoint)
     if handler.is_async:
-        return AsyncCalls(handler.call, form, heed, one_by_one=mode == "record")
-    return RecordCalls(handler.call, form, heed) if mode == "record" else BatchCalls(handler.call, form, heed)
+        return AsyncCalls(handler.call, form, on_return, one_by_one=mode == "record")
+    return RecordCalls(handler.call, form, on_return) if mode == "record" else BatchCalls(handler.call, form, on_return)
 
 
 def arguments_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Form:
-    """What it is called with, and within which span. Raises like `calls_of`."""
+    """The form that makes the handler's arguments, with a span around each call if tracing is on. Raises like
+    `calls_of`.
+    """
     form = form_of(handler.call, mode, decoding)
     return form if tracing is None else _traced(form, handler, tracing)
 
@@ -229,7 +255,7 @@ def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
 
 
 class OwnLoop:
-    """One event loop that lives as long as the worker, made when it is first wanted."""
+    """Event loop of one handler: made when first needed, closed with the worker."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -237,12 +263,12 @@ class OwnLoop:
         self._interruption: BaseException | None = None
 
     def run(self, returned: Any) -> Any:
-        """See `Calls`."""
         return self._complete(awaited(returned)) if inspect.isawaitable(returned) else returned
 
     def interrupt(self, error: BaseException) -> None:
-        """See `Calls`. Code that computes is interrupted where it is, a system call gives way (PEP 475); what waits on
-        the loop is cancelled, as uvloop swallows what a signal handler raises while the loop itself waits.
+        """Raise `error` inside the running call. Python code is interrupted where it is, a system call returns (PEP
+        475). A task that waits on the loop is cancelled: uvloop swallows what a signal handler raises while the loop
+        waits.
         """
         task, loop = self._task, self._loop
         self._interruption = error
@@ -251,19 +277,18 @@ class OwnLoop:
         loop.call_soon_threadsafe(self._cancel, error)
 
     def calling(self) -> bool:
-        """See `Calls`."""
         try:
             return asyncio.current_task() is self._task
         except RuntimeError:
             return True  # No loop turns: a plain function.
 
     def _cancel(self, error: BaseException) -> None:
-        """Caller: the loop. The record that was meant may be handled by now."""
+        """Caller: the loop. Does nothing if the interrupted record has been handled since."""
         if self._interruption is error and self._task is not None:
             self._task.cancel("the handler is interrupted by kunicorn")
 
     def close(self) -> None:
-        """See `Calls`. Let the handler's remaining tasks see their cancellation."""
+        """Cancel the handler's remaining tasks, give them a second to end, close the loop."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -297,43 +322,50 @@ class OwnLoop:
 
 
 def uncancel(task: asyncio.Task[Any] | None) -> None:
-    """Between two records of a task: nothing is left of a cancellation that a handler kept to itself.
+    """Clear a cancellation that the handler swallowed, before the task goes on with the next record.
 
-    A TaskGroup of the next record would take it for one of its own (`Task.cancelling`).
+    Otherwise a TaskGroup of the next record would take it for one of its own (`Task.cancelling`).
     """
     while task is not None and task.cancelling():
         task.uncancel()
 
 
 async def awaited(awaitable: Awaitable[T]) -> T:
-    """As a coroutine, which loops insist on."""
+    """Any awaitable as a coroutine, which loops insist on."""
     return await awaitable
 
 
 class PlainCalls(OwnLoop):
-    """What plain functions have in common. Their loop is for hooks that are `async def`."""
+    """Base of calls of plain functions; the loop serves hooks that are `async def`."""
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form, heed: Heed) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, on_return: OnReturn) -> None:
         super().__init__()
         self._handle = handle
         self._form = form
-        self._heed = heed
+        self._on_return = on_return
 
 
 class RecordCalls(PlainCalls):
-    """`handle(record)` for each. The hottest lines of the project: everything in the loop but the handler is C."""
+    """`handle(record)` for each record. The hottest lines of the project: but for the handler, everything in the loop
+    is C.
+    """
 
     def __call__(
-        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any = None,
     ) -> None:
-        """See `Calls`."""
-        handle, heed = self._handle, self._heed
+        handle, on_return = self._handle, self._on_return
         try:
             for record, after in zip(self._form.each(messages), following, strict=True):
                 if interrupts:
                     return
                 if (returned := handle(record)) is not None:
-                    heed(returned)
+                    on_return(returned, origin, after - 1, after)
                 cells[at] = after
         except Exception:
             self._form.blame(messages[bisect_right(following, cells[at])])
@@ -341,20 +373,26 @@ class RecordCalls(PlainCalls):
 
 
 class BatchCalls(PlainCalls):
-    """`handle(records)` for all at once."""
+    """`handle(records)` once for all of them."""
 
     def __call__(
-        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any = None,
     ) -> None:
-        """See `Calls`."""
         if interrupts:
             return
         gathered = self._form.batch(messages)
         if count := gathered.records:
             try:
-                self._heed(self._handle(gathered.argument))
+                if (returned := self._handle(gathered.argument)) is not None:
+                    self._on_return(returned, origin, following[0] - 1, following[count - 1])
             except BatchError as error:
-                settle(error, messages[:count], following, cells, at)
+                store_done(error, messages[:count], following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
             raise OfOne(gathered.undecodable)
@@ -363,33 +401,44 @@ class BatchCalls(PlainCalls):
 class AsyncCalls(OwnLoop):
     """`await handle(record)` or `await handle(records)`.
 
-    The loop turns only while records are in hand: between two chunks the handler's background tasks stand still.
+    The loop runs only during calls: between them the handler's background tasks stand still.
     """
 
-    def __init__(self, handle: Callable[[Any], Any], form: Form, heed: Heed, *, one_by_one: bool) -> None:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, on_return: OnReturn, *, one_by_one: bool) -> None:
         super().__init__()
         self._handle = handle
         self._form = form
-        self._heed = heed
+        self._on_return = on_return
         self._chunk = self._records if one_by_one else self._batch
         self._made_loop()
 
     def __call__(
-        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any = None,
     ) -> None:
-        """See `Calls`."""
-        self._complete(self._chunk(messages, following, cells, at, interrupts))
+        self._complete(self._chunk(messages, following, cells, at, interrupts, origin))
 
     async def _records(
-        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any,
     ) -> None:
-        handle, heed = self._handle, self._heed
+        handle, on_return = self._handle, self._on_return
         try:
             for record, after in zip(self._form.each(messages), following, strict=True):
                 if interrupts:
                     return
                 if (returned := await handle(record)) is not None:
-                    heed(returned)
+                    on_return(returned, origin, after - 1, after)
                 cells[at] = after
                 if self._interruption is not None:
                     self._interruption = None
@@ -399,25 +448,32 @@ class AsyncCalls(OwnLoop):
             raise
 
     async def _batch(
-        self, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int, interrupts: list[None]
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any,
     ) -> None:
         if interrupts:
             return
         gathered = self._form.batch(messages)
         if count := gathered.records:
             try:
-                self._heed(await self._handle(gathered.argument))
+                if (returned := await self._handle(gathered.argument)) is not None:
+                    self._on_return(returned, origin, following[0] - 1, following[count - 1])
             except BatchError as error:
-                settle(error, messages[:count], following, cells, at)
+                store_done(error, messages[:count], following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
             raise OfOne(gathered.undecodable)
 
 
 def following_offsets(messages: Sequence[Message]) -> Sequence[int]:
-    """For each record the offset to go on from once it is handled.
+    """For each record, the offset to go on from once it is handled.
 
-    Mostly offsets are without gaps, and a range then costs nothing a record.
+    A range where offsets have no gaps, which is the usual case and costs nothing a record.
     """
     if (gapless := gapless_offsets(messages)) is not None:
         return range(gapless.start + 1, gapless.stop + 1)

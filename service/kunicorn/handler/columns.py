@@ -1,5 +1,6 @@
-"""Records as columns: names and types of Spark's own Kafka source with `includeHeaders`. Needs Arrow, an optional
-dependency. Pure."""
+"""Records as Arrow columns, named and typed as in Spark's own Kafka source with `includeHeaders`. A module of its own,
+as Arrow is an optional dependency.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ SCHEMA = pa.schema(
 
 
 def records_batch(messages: Sequence[Message]) -> pa.RecordBatch:
-    """The messages' columns, made one column at a time: a Python object a record is what limits the rate."""
+    """The messages as an Arrow record batch. Made column by column: one Python object a record would limit the rate."""
     # librdkafka counts the types of a timestamp from 0 (none), Kafka from −1 (`TimestampType.java`).
     kinds = [message.timestamp()[0] - 1 for message in messages]
     micros = [None if milliseconds is None else milliseconds * 1000 for milliseconds in map(milliseconds_of, messages)]

@@ -1,11 +1,9 @@
-"""A handler's configuration on the wire: which topics, how it is called, what becomes of what it cannot handle.
+"""Configuration of one handler on the wire (`HandlerConfig`): whose records it gets, how it is called, and what happens
+to records that fail. Sent to a worker once, in `messages.Configure`; complete, as defaults and rules are those of the
+settings. Pure.
 
-What a worker is told of its handlers, once, with `messages.Configure`: whose records each gets, how it is called,
-and what becomes of what it cannot handle. Everything is complete here; defaults and rules are those of the settings.
-
-The retry topics of a handler: where a failed record waits, while its partition goes on. Pure.
-
-Which of several handlers gets a topic's records. Pure; the settings are checked by it, workers go by it.
+Beside it: a handler's retry topics, and `route`, which finds a topic's handler among several. The settings are checked
+by it, and workers go by it.
 """
 
 from __future__ import annotations
@@ -21,19 +19,20 @@ _UNITS: Mapping[str, int] = {"h": 3_600_000, "m": 60_000, "s": 1000}
 
 
 class RetryTopic(NamedTuple):
-    """Records wait there for so long before they come to the handler again."""
+    """Topic in which failed records wait for `delay_ms` before they come to the handler again."""
 
     name: str
     delay_ms: int
 
     @property
     def delay(self) -> str:
-        """In words, as `delay_in_words`."""
         return delay_in_words(self.delay_ms)
 
 
 def delay_in_words(delay_ms: int) -> str:
-    """5000 is "5s", 90,000 "90s", 600,000 "10m": part of a topic's name, and a metric's label."""
+    """Short form of a delay: 5000 is "5s", 90,000 "90s", 600,000 "10m". Part of a topic's name, and a metric's
+    label.
+    """
     for unit, length in _UNITS.items():
         if delay_ms % length == 0:
             return f"{delay_ms // length}{unit}"
@@ -41,11 +40,11 @@ def delay_in_words(delay_ms: int) -> str:
 
 
 class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of records whose handler raised one of these; complete."""
+    """Retry rule for some exceptions, complete."""
 
     exceptions: list[str]
     """Classes as package.module.Class; the worker finds them once it has imported the handler."""
-    attempts: int
+    max_attempts: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     retry_timeout_ms: int | None
@@ -55,7 +54,7 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where records go that were given up, and how those are sent that go into retry topics. Carries secrets."""
+    """Dead-letter topic, and the producer's properties for dead letters and retry records. Carries secrets."""
 
     topic: str | None
     """None: only retry topics are asked for."""
@@ -68,7 +67,7 @@ class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How what handlers return is sent. Carries secrets."""
+    """Producer's properties and limits for what handlers return. Carries secrets."""
 
     delivery: str
     """"at_least_once" or "transactions"."""
@@ -91,8 +90,7 @@ REGISTERED = frozenset({"avro", "jsonschema", "protobuf"})
 
 
 class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How values and keys become what the handler gets: names of decoders, or package.module:function. Carries
-    secrets."""
+    """Decoders of values and keys: names, or package.module:function. Carries secrets."""
 
     value: str = "bytes"
     key: str = "bytes"
@@ -106,22 +104,22 @@ class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What bounds the batches of one handler beside their number of records."""
+    """Bounds of one handler's batches beside their number of records."""
 
-    max_bytes: int | None = None
-    max_ms: int = 0
+    batch_max_bytes: int | None = None
+    batch_max_ms: int = 0
     """How long records may wait for a fuller batch; 0: not at all."""
-    memory: int = 0
+    memory_bytes: int = 0
     """Bytes that may wait so, of all partitions together."""
 
 
 class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Calls of the handler are within spans."""
+    """Tracing is on: calls of the handler are within spans."""
 
     group: str
 
 
-class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HandlerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One handler: whose records it gets, and how it is called. Its options may be secrets."""
 
     entrypoint: str
@@ -129,7 +127,7 @@ class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """"record" or "batch"."""
     options: dict[str, Any]
     batch_max_records: int
-    retry_attempts: int
+    max_attempts: int
     """Tries of one record (or batch) in all, the first included."""
     retry_backoff_ms: int
     retry_backoff_max_ms: int
@@ -157,18 +155,18 @@ class HandlerOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.ordering != "partition" or self.concurrency not in (None, 1)
 
     def __repr__(self) -> str:
-        return f"HandlerOrder(entrypoint={self.entrypoint!r}, …)"
+        return f"HandlerConfig(entrypoint={self.entrypoint!r}, …)"
 
 
 def takes(patterns: Sequence[str], topic: str) -> bool:
-    """Whether names and patterns (with a leading ^) are meant to include that topic."""
+    """Whether the names and patterns (with a leading ^) match that topic."""
     return topic in patterns or any(re.match(each, topic) for each in patterns if each.startswith("^"))
 
 
 def route(handlers: Sequence[Sequence[str]], topic: str) -> int | None:
-    """The number of the handler, each given by its topics; None if no handler takes it.
+    """Index of the topic's handler, each handler given by its topics; None if no handler takes it.
 
-    Who names the topic goes before who has a pattern for it; of patterns the first one that matches counts.
+    A handler that names the topic goes before those with a pattern for it; of patterns the first that matches counts.
     """
     named = next((number for number, topics in enumerate(handlers) if topic in topics), None)
     if named is not None:

@@ -1,14 +1,11 @@
-"""Dead letters and retry records: where records go that were given up, and how they look there.
+"""Dead letters and retry records: what a record looks like in the topic that a failure sends it to.
 
-A dead letter: the record as it was, and in headers where it came from and why it could not be handled.
+Key, value and headers are the original's. Origin, error and tries are added as headers whose names begin with
+`kunicorn-`, as UTF-8 text; headers that the original already had under such names are replaced. A dead letter keeps the
+original's timestamp. A record in a retry topic has that of its sending, since the topic's delay and retention count
+from there; its origin stands in headers (`kunicorn.handler.record`).
 
-Key, value, headers and timestamp are the original's. What is added stands in headers whose names begin with
-`kunicorn-`, as UTF-8 text; those that the original had under such names are replaced. No Kafka client is used here.
-
-Where records go that were given up, and how they look there: the dead-letter topic, or a retry topic.
-
-A record of a retry topic has its own timestamp, that of its sending: the topic's retention and its delay count from
-there. What it was before stands in headers (`kunicorn.handler.record`). No Kafka client is used here.
+Used by workers, by the drivers of Spark jobs, and by `kunicorn dlq`. Pure: no Kafka client is called here.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Source(Protocol):
-    """A record as `kunicorn.Record` has it."""
+    """Fields of a record that a dead letter is made of; `kunicorn.Record` has them."""
 
     @property
     def topic(self) -> str: ...
@@ -61,7 +58,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """A `Source` that is put together: of an outcome row, or of what a record in a retry topic was first."""
+    """`Source` with explicit fields: made of an outcome row, or of a retry record's origin."""
 
     topic: str
     partition: int
@@ -74,7 +71,7 @@ class SourceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a record could not be handled; texts are bounded."""
+    """Why a record could not be handled. Texts are bounded: they become headers."""
 
     type: str
     message: str
@@ -90,7 +87,7 @@ _TOLD_AS = {
 
 
 def cause_of(error: BaseException, attempts: int) -> Cause:
-    """The cause in an exception: its class with the module, its message, the user's part of its traceback."""
+    """Cause of a failure, from its exception: class with module, message, and the user's part of the traceback."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     name = _TOLD_AS.get(name, name)
@@ -101,7 +98,7 @@ def cause_of(error: BaseException, attempts: int) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What is produced to the dead-letter topic."""
+    """Record to produce to a dead-letter or retry topic."""
 
     key: bytes | None
     value: bytes | None
@@ -111,7 +108,7 @@ class Letter:
 
 
 def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
-    """The record as a dead letter of `group`, given up at `now_ms` (milliseconds since 1970)."""
+    """Dead letter of `record` in `group`, given up at `now_ms` (milliseconds since 1970)."""
     added = {
         TOPIC: record.topic,
         PARTITION: str(record.partition),
@@ -127,18 +124,18 @@ def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
 
 
 def with_ours(headers: Headers, added: Mapping[str, str]) -> Headers:
-    """A record's own headers with these of ours, in place of those that it had of them."""
+    """`headers` with the `added` ones; earlier ones of the same names are dropped."""
     kept = [(name, value) for name, value in headers if not name.startswith(PREFIX) or name == REPLAYS]
     return [*kept, *((name, text.encode(errors="replace")) for name, text in added.items())]
 
 
 class Unreadable(ValueError):
-    """A record that is no dead letter of ours, and what is missing."""
+    """Record in the dead-letter topic that kunicorn did not write; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a dead letter's headers tell, and the original's own headers."""
+    """Content of a dead letter's headers, and the original record's own headers."""
 
     topic: str
     partition: int
@@ -151,7 +148,7 @@ class Told:
 
 
 def read(headers: Iterable[tuple[str, bytes | None]]) -> Told:
-    """Read a letter's headers back. Raises `Unreadable`."""
+    """Parse a dead letter's headers. Raises `Unreadable`."""
     every = list(headers)
     ours = {name: value.decode(errors="replace") for name, value in every if name.startswith(PREFIX) and value}
     if missing := [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]:
@@ -175,13 +172,13 @@ def read(headers: Iterable[tuple[str, bytes | None]]) -> Told:
 
 
 def replayed(told: Told) -> Headers:
-    """The headers with which the original goes back to its topic: its own, and how often it was replayed."""
+    """Headers for sending the original back to its topic: its own, and a count of replays."""
     return [*told.headers, (REPLAYS, str(told.replays + 1).encode())]
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """One topic, and what a record becomes on its way there."""
+class Destination:
+    """Topic that failed records go to, and how a record is written for it."""
 
     topic: str
     kind: str
@@ -192,22 +189,22 @@ class Address:
     """Of a record, the group, what it failed by, and now (milliseconds since 1970)."""
 
 
-def dead_letters(topic: str) -> Address:
-    """The dead-letter topic of that name."""
-    return Address(topic, "dead-letter topic", End.DEAD_LETTER, _dead_letter)
+def dead_letters(topic: str) -> Destination:
+    """The dead-letter topic, as a destination."""
+    return Destination(topic, "dead-letter topic", End.DEAD_LETTER, _dead_letter)
 
 
-def retries(topic: RetryTopic) -> Address:
-    """A retry topic."""
+def retries(topic: RetryTopic) -> Destination:
+    """A retry topic, as a destination."""
 
     def letter(record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
         return retry_of(record, group, cause, now_ms, topic.name)
 
-    return Address(topic.name, "retry topic", End.RETRY_TOPIC, letter)
+    return Destination(topic.name, "retry topic", End.RETRY_TOPIC, letter)
 
 
 def retry_of(record: Record, group: str, cause: Cause, now_ms: int, topic: str) -> Letter:
-    """The record as it waits in that retry topic from `now_ms` on."""
+    """Record for the retry topic `topic`, where it waits from `now_ms` on."""
     origin = record.origin
     added = {
         RETRY_TOPIC: topic,
@@ -225,7 +222,7 @@ def retry_of(record: Record, group: str, cause: Cause, now_ms: int, topic: str) 
 
 
 def _dead_letter(record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
-    """As of the place where the record was first, with all its tries."""
+    """Dead letter with the record's origin as its place, and all tries counted, those before a retry topic included."""
     origin = record.origin
     first = SourceRecord(
         origin.topic, origin.partition, origin.offset, origin.timestamp, record.key, record.value, record.headers

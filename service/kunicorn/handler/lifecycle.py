@@ -1,5 +1,5 @@
-"""A handler's life in a worker: which hooks it may have, and what they are told.
-Light: loads no client.
+"""Hooks of a handler: which there are, and with which arguments they are called. Small, as it is part of every start:
+loads no Kafka client.
 
     class Orders:
         def setup(self, worker, options): ...        # once, before the first record; options: [handler.options]
@@ -11,7 +11,7 @@ Light: loads no client.
 
 Each may be `async def`. They are called where records are handled, on the worker's main thread (its event loop), so
 never beside a record. `partitions` maps each `TopicPartition` to its next offset to handle. The contract in full, with
-what becomes of what they raise: docs/handlers.md.
+what happens when a hook raises: docs/handlers.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOOKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The process in which a handler is set up. A task of a Spark job is one, too."""
+    """Process in which a handler is set up; a Spark task counts as one. First argument of `setup`."""
 
     slot: int
     """Its place, 0 … workers.count - 1; its successor has the same one. 0 in a Spark job's tasks."""
@@ -64,7 +64,7 @@ def misfit(target: object, name: str) -> str | None:
 
 
 def bound(target: object, name: str) -> Any:
-    """The attribute as a caller sees it; of a class as if it were bound to an instance, which is not made for that."""
+    """Attribute `name` as a caller of an instance sees it; of a class it is bound without making an instance."""
     attribute = getattr(target, name, None)
     if attribute is None or not inspect.isclass(target):
         return attribute
@@ -73,7 +73,7 @@ def bound(target: object, name: str) -> Any:
 
 
 def setup_takes_worker(setup: Callable[..., Any]) -> bool:
-    """Whether it is to be called as `setup(worker, options)`."""
+    """Whether the signature is `setup(worker, options)`."""
     return not _takes(setup, 1)
 
 

@@ -1,15 +1,12 @@
-"""The user's handler in its process: found, checked and loaded, with what it prints and its garbage.
+"""The user's handler in its process: found by its entry point `package.module:attribute.path`, checked, and loaded.
 
-Loading the user's handler from its entry point, `package.module:attribute.path`.
+A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch`. With a model
+as that argument (`handler.decode.models`), the record may be a second one. Or it is a class with such a method
+`handle`; every worker makes one instance. Function, object and class may have hooks as attributes or methods (`setup`
+and others, see `lifecycle`).
 
-A handler is a callable, `def` or `async def`, with one argument: a `Record`, or in batch mode a `Batch` of them; or
-what is in them as a model, and then the record may be a second one (`handler.decode.models`). Or it is a class whose
-method `handle` is that, of which every worker makes one instance. Function, object and class may have hooks as
-attributes or methods, `setup` and others: see `lifecycle`.
-
-What user code prints: whole lines, as soon as they are whole.
-
-Python's garbage collector in the processes that handle records: workers, and Spark's while a job's tasks run.
+Beside it: the two exceptions that interrupt a handler, user code's output as whole lines, and the garbage collector's
+tuning. Caller: template, workers, `kunicorn check` and Spark's tasks; an import blocks for as long as it takes.
 """
 
 from __future__ import annotations
@@ -55,14 +52,14 @@ class HandlerTimeout(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A loaded handler: what is called with records, and its hooks, each None where it has none."""
+    """A loaded handler: the callable for records and its hooks, each None where the handler has none."""
 
     entrypoint: str
     call: Callable[[Any], Any]
     is_async: bool
-    """`call` returns an awaitable."""
+    """Whether `call` returns an awaitable."""
     yields: bool = False
-    """`call` returns a generator: its items are records to send."""
+    """Whether `call` returns a generator, whose items are records to send."""
     setup: Callable[..., Any] | None = None
     """With one argument or two: call `setup_in` instead."""
     teardown: Callable[[], Any] | None = None
@@ -74,11 +71,11 @@ class Handler:
 
     @property
     def keeps_offsets(self) -> bool:
-        """Whether the offsets to go on from are the handler's own to keep, beside its effects."""
+        """Whether the handler stores its own offsets, with its effects (`load_offsets`)."""
         return self.load_offsets is not None
 
     def setup_in(self, worker: Worker, options: Mapping[str, Any]) -> Any:
-        """Call `setup`; what it returns is to be awaited if it is awaitable. Raises what the user's code raises."""
+        """Call `setup`; an awaitable result is the caller's to await. Raises what the user's code raises."""
         if self.setup is None:
             return None
         arguments = (worker, dict(options)) if setup_takes_worker(self.setup) else (dict(options),)
@@ -88,14 +85,14 @@ class Handler:
 def load(entrypoint: str, *, yields: bool = False) -> Handler:
     """Import the handler's module, find the handler in it, and of a class make the instance.
 
-    Caller: a process that handles, once. Blocks and raises like `find`, and so for what `__init__` raises.
+    Caller: a process that handles, once. Blocks and raises like `find`, and also raises what `__init__` raises.
     """
     target = find(entrypoint, yields=yields)
     return handler_of(entrypoint, _instance(entrypoint, target) if inspect.isclass(target) else target)
 
 
 def handler_of(entrypoint: str, target: Any) -> Handler:
-    """What `find` has found, as a handler. Of a class, without an instance, it can be looked at, not called."""
+    """`Handler` of the object that `find` found. A class without an instance can be inspected so, but not called."""
     call = _call_of(target)
     hooks = {name: getattr(target, name, None) for name in HOOKS}
     return Handler(entrypoint, call, _is_async(call), _yields(call), **hooks)
@@ -104,9 +101,9 @@ def handler_of(entrypoint: str, target: Any) -> Handler:
 def find(entrypoint: str, *, yields: bool = False) -> Any:
     """Import the handler's module and find the function, object or class in it; makes no instance.
 
-    The current directory is importable, like for `python -m`. Blocks for as long as the import takes and runs the
-    user's module. `yields`: it may be a generator, as what it yields is sent. Raises `HandlerLoadError`; its text
-    ends with the user's part of the traceback if the module raised.
+    The current directory is importable, as with `python -m`. Blocks for as long as the import takes and runs the user's
+    module. `yields`: a generator is allowed, since what it yields is sent. Raises `HandlerLoadError`; its text ends
+    with the user's part of the traceback if the module raised.
     """
     module_name, path = _parse(entrypoint)
     directory = str(Path.cwd())
@@ -173,7 +170,7 @@ def _import(entrypoint: str, module: str) -> Any:
 
 
 def _siblings(module: str) -> list[str]:
-    """The modules beside where this one would be."""
+    """Names of the modules beside which this one would be."""
     import pkgutil  # Each process would pay for it at its start, for a sentence that is hardly ever said.
 
     package, _, _ = module.rpartition(".")
@@ -183,7 +180,7 @@ def _siblings(module: str) -> list[str]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """Those of the known names that the given one may be meant for, to be shown; empty if none is."""
+    """Known names that resemble the given one, as a hint for the message; empty if none does."""
     return " or ".join(map(repr, difflib.get_close_matches(name, known, n=3)))
 
 
@@ -198,21 +195,24 @@ def _import_failed(entrypoint: str, module: str, error: BaseException) -> Handle
 
 
 def _names_of_ours(error: BaseException) -> str:
-    """The names that handlers may import, where one that was imported is not ours: Python tells no more than that."""
+    """Public names of kunicorn, for a handler that imported one that does not exist: Python's own message does not list
+    them.
+    """
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "kunicorn":
         return f"; handlers import from kunicorn: {', '.join(kunicorn.__all__)}"
     return ""
 
 
 def user_traceback(error: BaseException, limit: int = 12) -> str:
-    """The last `limit` frames of the traceback that are not ours or the import system's, as Python prints them."""
+    """Last `limit` frames of the traceback, without those of kunicorn and the import system, as Python prints them."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
     return "".join(traceback.format_list(frames[-limit:])).rstrip()
 
 
 def error_message(error: BaseException) -> str:
-    """What the exception says, cut short, lone surrogates written out (`\\ud83d`). Its `__str__` is the user's code:
-    one that raises, be it SystemExit, or that gives a text of a class of its own must not end the worker."""
+    """Message of the exception, cut short, lone surrogates written out (`\\ud83d`). Its `__str__` is the user's code:
+    one that raises, be it SystemExit, or that gives a text of a class of its own must not end the worker.
+    """
     try:
         text = str.__getitem__(str(error), slice(_LONGEST_MESSAGE))
         return str.encode(text, errors="backslashreplace").decode()
@@ -275,7 +275,9 @@ def _has_method(cls: type, name: str) -> bool:
 
 
 def _call_of(target: Any) -> Any:
-    """What is called with the records. Of a class that is not an instance yet: as bound to one."""
+    """Callable for the records: the target itself or its method `handle`, of a class without an instance as if
+    bound.
+    """
     if inspect.isclass(target):
         name = "handle" if _has_method(target, "handle") else "__call__"
         return bound(target, name)
@@ -313,10 +315,10 @@ def _is_async(target: Any) -> bool:
 
 
 def print_line_by_line() -> None:
-    """Caller: a process that runs user code, first thing; its forks inherit it.
+    """Make standard output line-buffered. Caller: a process that runs user code, first thing; its forks inherit it.
 
-    `print(a, b)` would else be a write for each part where PYTHONUNBUFFERED is set, and lines of other processes would
-    come between them; without it, into a pipe, lines would wait until there are many.
+    With PYTHONUNBUFFERED `print(a, b)` would be a write for each part, and lines of other processes would come between
+    them; without it, into a pipe, lines would be held back until there are many.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -327,10 +329,10 @@ _THRESHOLDS = (50_000, 20, 100)
 """Messages are tracked by the garbage collector: with its defaults it costs as much as the records themselves."""
 
 
-def settle() -> None:
-    """Leave alone what is loaded so far, and look through the rest seldom. Caller: the main thread, once all is loaded.
+def tune_gc() -> None:
+    """Tune the garbage collector: freeze what is loaded so far, and collect the rest seldom.
 
-    Blocks for one whole collection.
+    Caller: the main thread, once everything is loaded. Blocks for one whole collection.
     """
     gc.collect()
     gc.freeze()

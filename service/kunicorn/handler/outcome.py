@@ -1,6 +1,6 @@
-"""What a handler says of its record: an outcome, or records to be sent.
+"""Return values of a handler: an outcome for its record, or records to send.
 
-What a handler may say of its record in place of returning nothing: return one of these, or raise it.
+A handler returns an outcome, or raises it:
 
     from kunicorn import DeadLetter
 
@@ -9,13 +9,12 @@ What a handler may say of its record in place of returning nothing: return one o
         if order["total"] < 0:
             return DeadLetter("a negative total")
 
-`None` means `Done`, and so does any other value that is none of these, but for what has still to be run (a coroutine,
-a generator): that is a failure. In batch mode the word is for the whole batch, but for `BatchError`, which tells the
-records that are done from the one that is not.
-They are exceptions so that code deep inside a handler can say them, too; a handler's own `except Exception` catches
-them like any other.
+`None` means `Done`, and so does any other value. Only a value that has still to be run (a coroutine, a generator) is a
+failure. In batch mode the outcome is for the whole batch, but for `BatchError`, which tells the records that are done
+from the one that is not. Outcomes are exceptions so that code deep inside a handler can raise them; a handler's own
+`except Exception` catches them like any other.
 
-What a handler may return or yield to have it sent: records for other topics. Needs `[producing]`.
+With `[producing]` a handler may also return or yield records for other topics:
 
     from kunicorn import Send
 
@@ -63,13 +62,13 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotToBeSent(TypeError):
-    """The handler asked for something that no record can be; a failure of its record like any other."""
+    """A returned value that cannot become a Kafka record; fails its record like any other exception."""
 
     __module__ = "kunicorn"
 
 
 def refuse_outputs(returned: object) -> None:
-    """Where nothing is sent: records to send would be lost silently. Raises `NotToBeSent`."""
+    """Raise `NotToBeSent` for records to send where [producing] is off: they would be lost silently."""
     first = returned[0] if isinstance(returned, list | tuple) and returned else returned
     if isinstance(first, Send):
         raise NotToBeSent(
@@ -79,7 +78,7 @@ def refuse_outputs(returned: object) -> None:
 
 
 class Outcome(Exception):
-    """What is to become of the record; one of those below."""
+    """Result of a record that a handler returns or raises; one of the classes below."""
 
     __module__ = "kunicorn"
     """As users import it and write it in [[handler.failures]], and as dead letters tell it."""
@@ -88,7 +87,7 @@ class Outcome(Exception):
 
 
 class Done(Outcome):
-    """It is handled: as if the handler had returned nothing."""
+    """The record is handled, as if the handler had returned nothing."""
 
     __module__ = "kunicorn"
 
@@ -100,26 +99,27 @@ class _WithReason(Outcome):
 
 
 class Skip(_WithReason):
-    """It is passed over: logged and counted, no more."""
+    """The record is passed over: logged and counted, no more."""
 
     __module__ = "kunicorn"
 
 
 class DeadLetter(_WithReason):
-    """It goes to the dead-letter topic now, without another try. Needs `[dead_letters]`."""
+    """The record goes to the dead-letter topic now, without another try. Needs `[dead_letters]`."""
 
     __module__ = "kunicorn"
 
 
 class Halt(_WithReason):
-    """Its partition halts before it until a person acts; the others go on."""
+    """The record's partition halts before it until a person acts; the other partitions go on."""
 
     __module__ = "kunicorn"
 
 
 class Retry(_WithReason):
-    """Try it again, `after` so long where given, else after the usual wait. Counts as a failed try. Raises `TypeError`
-    for a number: of what, nobody would know."""
+    """The record is tried again, `after` so long where given, else after the usual wait. Counts as a failed try. Raises
+    `TypeError` for a number, which has no unit.
+    """
 
     __module__ = "kunicorn"
 
@@ -138,7 +138,7 @@ class _Placed(Protocol):
 
 
 class BatchError(Exception):
-    """Some of the batch is done, and one record has failed:
+    """Some records of the batch are done, and one has failed:
 
         for number, record in enumerate(batch):
             try:
@@ -180,8 +180,8 @@ def _offset(place: int | _Placed) -> int:
 
 
 def heed(returned: object) -> bool:
-    """Raise what a handler returned if it is an outcome other than `Done`, or another exception, which says that
-    something went wrong; whether it is a mere value instead, which is no word of the handler's.
+    """Raise what a handler returned if it is an outcome other than `Done`, or another exception (which says that
+    something went wrong). Returns whether it is a mere value, which says nothing.
 
     Records to send get here only where nothing sends them. Raises `TypeError` for what has still to be run.
     """
@@ -196,8 +196,9 @@ def heed(returned: object) -> bool:
 
 
 def _refuse_unrun(returned: object) -> None:
-    """A wrapper that is no `async def` itself hides that its function is one: nothing of the body has run, and the
-    record would count as handled."""
+    """Raise `TypeError` for a coroutine or generator: a wrapper that is no `async def` itself hides that its function
+    is one. Nothing of the body has run, and the record would count as handled.
+    """
     if isinstance(returned, types.GeneratorType | map | filter):
         _close(returned)
         raise TypeError(
@@ -214,7 +215,9 @@ def _refuse_unrun(returned: object) -> None:
 
 
 def _close(unrun: object) -> None:
-    """So that Python does not complain of it besides, and a task does not go on beside the next try."""
+    """Close a coroutine or generator, and cancel a task: Python would complain of it, or it would run on beside the
+    next try.
+    """
     end = getattr(unrun, "close", None) or getattr(unrun, "cancel", None)
     if callable(end):
         with contextlib.suppress(Exception):

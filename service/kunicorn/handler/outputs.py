@@ -1,6 +1,7 @@
-"""From what a handler returned to what is to be sent. Pure: no client is used here.
+"""Outputs: the records to send, taken out of what a handler returns or yields. Pure: no client is used here.
 
-Everything is collected before anything is sent: of a handler that yields twice and then raises, nothing goes out.
+All outputs of a call are collected before any is handed on: of a handler that yields twice and then raises, nothing is
+sent. Caller: the thread that calls the handler.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError
-from kunicorn.handler.call import Calls, arguments_of, calls_with, following_offsets
-from kunicorn.handler.config import HandlerOrder
-from kunicorn.handler.decode.forms import Form, Gathered
+from kunicorn.handler.call import Calls, Heed, arguments_of, calls_with
+from kunicorn.handler.config import HandlerConfig
+from kunicorn.handler.decode.forms import Form
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import BatchError, Done, HeaderValue, NotToBeSent, Outcome, Send, heed
-from kunicorn.positions import NO_OFFSET
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """One record as the client's `produce` takes it. A struct, as one is made for every record."""
+    """One record with the arguments of the client's `produce`. A struct, as one is made for every record."""
 
     topic: str
     value: bytes | None
@@ -35,7 +34,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 
 def size_of(outputs: Sequence[Outgoing]) -> int:
-    """Roughly what they take while they wait."""
+    """Approximate memory of waiting outputs, in bytes."""
     size = _ROOM * len(outputs)
     for output in outputs:
         size += len(output.value or b"") + len(output.key or b"")
@@ -53,39 +52,15 @@ _LONGEST_TOPIC = 249
 """Characters: org.apache.kafka.common.internals.Topic; the client does not take much longer names."""
 
 
-class Noted:
-    """A `Form` that tells whose argument the handler has: a model does not know its record."""
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """Outputs of one call, and what else it said."""
 
-    def __init__(self, form: Form) -> None:
-        self.place: tuple[int | None, int] = (NO_OFFSET, NO_OFFSET)
-        """The first offset of the call, and the one to go on from behind it."""
-        self._form = form
-
-    def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
-        """See `Form`."""
-        return self._form.adapted(handle)
-
-    def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Form`."""
-        places = zip(map(Message.offset, messages), following_offsets(messages), strict=True)
-        # The argument is asked for first: what cannot be decoded is not in anybody's hands.
-        for argument, self.place in zip(self._form.each(messages), places, strict=True):  # noqa: B020
-            yield argument
-
-    def batch(self, messages: Sequence[Message]) -> Gathered:
-        """See `Form`."""
-        gathered = self._form.batch(messages)
-        if gathered.records:
-            self.place = messages[0].offset(), (messages[gathered.records - 1].offset() or 0) + 1
-        return gathered
-
-    def blame(self, message: Message) -> None:
-        """See `Form`."""
-        self._form.blame(message)
+    outputs: Sequence[Outgoing]
+    said: object = None
 
 
 def refuse_two_committers(handler: Handler, delivery: str | None) -> None:
-    """Raises `ConfigError` for a handler that keeps its offsets where transactions commit them, too."""
+    """Raise `ConfigError` for a handler that stores its own offsets where transactions commit them, too."""
     if handler.keeps_offsets and delivery == "transactions":
         raise ConfigError(
             f'producing.delivery = "transactions", but {handler.entrypoint} keeps its offsets itself (load_offsets): '
@@ -94,91 +69,92 @@ def refuse_two_committers(handler: Handler, delivery: str | None) -> None:
         )
 
 
-def calls_sending(
-    handler: Handler,
-    order: HandlerOrder,
-    default_topic: str | None,
-    put: Callable[[int, int, list[Outgoing]], None],
-) -> Calls:
-    """The form for a handler whose outputs `put` gets, with the offset of their record, or of the first of their
-    batch, and the one to go on from behind it.
+Put = Callable[[Any, int, int, Sequence[Outgoing]], None]
+"""Takes the outputs of a call: under which origin, by the records from an offset up to the one to go on from."""
 
-    It has one record, or one batch, in hand at a time, be it `async def` or not. Raises like `calls_of`.
+
+def calls_sending(handler: Handler, config: HandlerConfig, default_topic: str | None, put: Put) -> Calls:
+    """The `Calls` for a handler whose outputs go to `put`.
+
+    It has one record, or one batch, in hand at a time, `async def` or not. Raises like `calls_of`.
     """
-    form = Noted(arguments_of(handler, order.mode, order.decoding, order.tracing))
+    form = arguments_of(handler, config.mode, config.decoding, config.tracing)
+    heed_said = Heed(handler.entrypoint)
 
-    def put_noted(outputs: list[Outgoing]) -> None:
-        first, following = form.place
-        put(first or 0, following, outputs)
+    def on_return(returned: object, origin: Any, first: int, following: int) -> None:
+        if type(returned) is Made:
+            put(origin, first, following, returned.outputs)
+            returned = returned.said
+        heed_said(returned)
 
-    if order.tracing is None:
-        taking = sending(handler, default_topic, put_noted)
-        return calls_with(replace(handler, call=form.adapted(taking.call)), form, order.mode)
-    return calls_with(_sending_traced(handler, default_topic, form, put_noted), form, order.mode)
+    if config.tracing is None:
+        called = replace(handler, call=form.adapted(sending(handler, default_topic).call))
+    else:
+        called = _sending_traced(handler, default_topic, form)
+    return calls_with(called, form, config.mode, on_return)
 
 
-def _sending_traced(
-    handler: Handler, default_topic: str | None, form: Form, put: Callable[[list[Outgoing]], None]
-) -> Handler:
-    """Outputs are made within the handler's span, where a generator's body runs, too; they are put behind its end,
-    which may raise what the user's span processors raise: the record has failed by that."""
+def _sending_traced(handler: Handler, default_topic: str | None, form: Form) -> Handler:
+    """The handler with a span around it. Outputs are made within the span, where a generator's body runs, too, and are
+    put behind its end: that end may raise what the user's span processors raise, and then the record has failed.
+    """
     from kunicorn.handler.tracing import with_context
 
+    taking = sending(handler, default_topic)
     made: list[Outgoing] = []
 
-    def put_traced(outputs: list[Outgoing]) -> None:
-        for output in outputs:
+    def note(returned: object) -> object:
+        if type(returned) is not Made:
+            return returned
+        for output in returned.outputs:
             headers = with_context(output.topic, output.value, output.headers or [])
             made.append(msgspec.structs.replace(output, headers=headers))
+        return returned.said
 
-    taking = sending(handler, default_topic, put_traced)
-    within_span = form.adapted(taking.call)
+    async def noted_async(*arguments: Any) -> object:
+        return note(await taking.call(*arguments))
+
+    within_span = form.adapted(noted_async if handler.is_async else lambda *arguments: note(taking.call(*arguments)))
 
     def call(argument: Any) -> object:
         made.clear()
         said = within_span(argument)
-        if made:
-            put(made.copy())
-        return said
+        return Made(made.copy(), said) if made else said
 
     async def call_async(argument: Any) -> object:
         made.clear()
         said = await within_span(argument)
-        if made:
-            put(made.copy())
-        return said
+        return Made(made.copy(), said) if made else said
 
     return replace(handler, call=call_async if handler.is_async else call)
 
 
-def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Outgoing]], None]) -> Handler:
-    """The handler with its outputs taken out: `put` gets those of one call, and what else the handler says is
-    returned.
+def sending(handler: Handler, default_topic: str | None) -> Handler:
+    """The handler with its outputs taken out: it returns them as `Made`, or any outcome.
 
-    A record that is to be skipped or tried again leaves nothing.
+    A record that is to be skipped or tried again leaves no outputs.
     """
     handle = handler.call
 
-    def take(outputs: list[Outgoing], said: object) -> object:
-        if outputs and leaves(said):
-            # What the record fails by has to be known before: what was put would go out, and its offset with it.
-            heed(said)
-            put(outputs)
-        return said
+    def taken_out(outputs: list[Outgoing], said: object) -> object:
+        if not outputs or not leaves(said):
+            return said
+        # What the record fails by has to be known before: what was put would go out, and its offset with it.
+        heed(said)
+        return Made(outputs, said)
 
     def call(*arguments: Any) -> object:
         if (returned := handle(*arguments)) is None:
             return None
         if type(returned) is Send:  # By far the most usual, and cheap.
-            put([outgoing(returned, default_topic)])
-            return None
-        return take(*outputs_of(returned, default_topic))
+            return Made((outgoing(returned, default_topic),))
+        return taken_out(*outputs_of(returned, default_topic))
 
     async def call_async(*arguments: Any) -> object:
-        return take(*outputs_of(await handle(*arguments), default_topic))
+        return taken_out(*outputs_of(await handle(*arguments), default_topic))
 
     async def call_yielding(*arguments: Any) -> object:
-        return take(await outputs_of_async(handle(*arguments), default_topic), None)
+        return taken_out(await outputs_of_async(handle(*arguments), default_topic), None)
 
     if not handler.is_async:
         return replace(handler, call=call)
@@ -186,12 +162,12 @@ def sending(handler: Handler, default_topic: str | None, put: Callable[[list[Out
 
 
 def leaves(said: object) -> bool:
-    """Whether outputs beside that are sent: a record that is to be skipped or tried again leaves nothing."""
+    """Whether outputs beside that outcome are sent: those of a record that is skipped or tried again are not."""
     return isinstance(said, Done) or not isinstance(said, Outcome)
 
 
 def gathering(handler: Handler) -> Handler:
-    """The handler such that what it yields one by one, on a loop, is returned at once."""
+    """The handler with its async generator run to the end, and what it yielded returned as a list."""
     if not handler.yields or not handler.is_async:
         return handler
     handle = handler.call
@@ -203,7 +179,7 @@ def gathering(handler: Handler) -> Handler:
 
 
 def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoing], object]:
-    """What a handler's return value asks to send, and what else it says: an outcome, or nothing.
+    """Outputs in a handler's return value, and the outcome beside them, if any.
 
     Runs a generator to its end. Raises `NotToBeSent`, and what the generator raises.
     """
@@ -225,7 +201,7 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
 
 
 async def outputs_of_async(yielding: AsyncIterator[Any], default_topic: str | None) -> list[Outgoing]:
-    """As `outputs_of`, of an `async def` handler that yields."""
+    """Outputs of an `async def` handler that yields."""
     sends: list[Outgoing] = []
     try:
         async for item in yielding:
@@ -237,8 +213,9 @@ async def outputs_of_async(yielding: AsyncIterator[Any], default_topic: str | No
 
 
 def _refuse_partial(error: BatchError, sends: Sequence[Outgoing]) -> None:
-    """Which of them the records that are done have left, nobody knows; and without theirs these are not done. Raises
-    `NotToBeSent`, which is the whole batch's failure, where something was yielded and something may be done."""
+    """Raise `NotToBeSent`, which fails the whole batch, if something was yielded and some of its records are done:
+    nobody knows which outputs belong to those, and without theirs they are not done.
+    """
     if sends and (error.failed is not None or error.done):
         raise NotToBeSent(
             f"the handler yielded {len(sends)} to send, then raised BatchError: the records that it names as done "
@@ -256,7 +233,7 @@ def _item(item: object, default_topic: str | None, how: str) -> Outgoing:
 
 
 def outgoing(send: Send, default_topic: str | None) -> Outgoing:
-    """The record as the client takes it. Raises `NotToBeSent`."""
+    """The output as the client takes it. Raises `NotToBeSent`."""
     topic, value, key = send.topic or default_topic, send.value, send.key
     if topic is None:
         raise NotToBeSent("a Send without a topic: name one, or set [producing] topic")
@@ -299,7 +276,7 @@ def _headers(given: Any) -> list[tuple[str, HeaderValue]]:
 
 
 def _check_name(name: str, what: str) -> None:
-    """The client would break, or cut it off. Raises `NotToBeSent`."""
+    """Raise `NotToBeSent` for a name that would break the client, or that it would cut off."""
     if "\0" in name:
         raise NotToBeSent(f"a Send whose {what} has a NUL in it: {name!r}")
     if not name.isascii():

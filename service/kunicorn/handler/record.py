@@ -1,9 +1,8 @@
-"""What a handler gets: one record of one partition, or in batch mode several of them.
+"""Records as a handler gets them: one record of one partition, or in batch mode several.
 
-Where a record of a retry topic was first: what the headers say that were added on its way there. Pure.
-
-They count only in the very topic that `RETRY_TOPIC` names: a handler that copies its record's headers into what it
-sends must not make that a retry of something else.
+Beside them the origin of a record in a retry topic, read from the headers that were added on its way there. These count
+only in the very topic that the header `RETRY_TOPIC` names: a handler that copies its record's headers into what it
+sends must not make that a retry of something else. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ATTEMPTS = "kunicorn-attempts"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place where a producer has put a record; of one that is in no retry topic, its own."""
+    """Place where a producer put the record. For a record outside of retry topics that is its own place."""
 
     topic: str
     partition: int
@@ -41,7 +40,7 @@ class Origin:
 
 
 def origin_in(headers: Iterable[tuple[str, bytes | None]], topic: str) -> Origin | None:
-    """What the headers of a record in `topic` tell; None if it was not put there for a retry."""
+    """Origin that the headers of a record in `topic` tell; None if it was not put there for a retry."""
     told = {name: value.decode(errors="replace") for name, value in headers if value is not None}
     if told.get(RETRY_TOPIC) != topic:
         return None
@@ -99,12 +98,12 @@ class Record(msgspec.Struct, gc=False, frozen=True):
 
     @property
     def data(self) -> Any:
-        """What the value holds, decoded as `handler.value` says; without that setting the value itself."""
+        """Decoded value, as `handler.value` says; without that setting the value itself."""
         return self.value
 
     @property
     def key_data(self) -> Any:
-        """What the key holds, decoded as `handler.key` says; without that setting the key itself."""
+        """Decoded key, as `handler.key` says; without that setting the key itself."""
         return self.key
 
     @property
@@ -119,8 +118,9 @@ class Record(msgspec.Struct, gc=False, frozen=True):
 
     @property
     def origin(self) -> Origin:
-        """Where a producer has put the record: its own place, but for one that comes out of a retry topic, and how
-        often it was tried before it came there."""
+        """Place where a producer has put the record, and how often it was tried before. Its own place, unless it comes
+        out of a retry topic.
+        """
         own = Origin(self.topic, self.partition, self.offset, self.timestamp)
         return origin_in(self.headers, self.topic) or own
 
@@ -138,7 +138,7 @@ class Record(msgspec.Struct, gc=False, frozen=True):
 
 
 class DecodedRecord(Record, frozen=True, gc=True):
-    """A record with what its value and key hold."""
+    """Record whose value and key are decoded."""
 
     data: Any
     """See `Record`."""
@@ -191,11 +191,11 @@ class Batch(Sequence[Record]):
         return list(map(_headers, self._messages))
 
     def data(self) -> list[Any]:
-        """What the values hold, decoded as `handler.value` says; without that setting the values themselves."""
+        """Decoded values, as `handler.value` says; without that setting the values themselves."""
         return self.values()
 
     def key_data(self) -> list[Any]:
-        """What the keys hold, decoded as `handler.key` says; without that setting the keys themselves."""
+        """Decoded keys, as `handler.key` says; without that setting the keys themselves."""
         return self.keys()
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -229,7 +229,7 @@ class Batch(Sequence[Record]):
 
 
 class DecodedBatch(Batch):
-    """A batch with what its values and keys hold."""
+    """Batch whose values and keys are decoded."""
 
     __slots__ = ("_data", "_key_data")
 
@@ -238,11 +238,9 @@ class DecodedBatch(Batch):
         self._data, self._key_data = data, key_data
 
     def data(self) -> list[Any]:
-        """See `Batch`."""
         return self._data
 
     def key_data(self) -> list[Any]:
-        """See `Batch`."""
         return self._key_data
 
     def __iter__(self) -> Iterator[Record]:
@@ -261,8 +259,11 @@ class DecodedBatch(Batch):
 
 
 def gapless_offsets(messages: Sequence[Message]) -> range | None:
-    """Their offsets where, as almost always, none is left out: only the first and the last are asked, as asking each
-    would cost five times as much. None where there are gaps."""
+    """Offsets of the messages as a range; None where there are gaps.
+
+    Only the first and the last message are asked: there are almost never gaps, and asking each costs five times as
+    much.
+    """
     if not messages:
         return range(0)
     first, last = messages[0].offset(), messages[-1].offset()
@@ -272,8 +273,9 @@ def gapless_offsets(messages: Sequence[Message]) -> range | None:
 
 
 def milliseconds_of(message: Message) -> int | None:
-    """Its timestamp. A producer that names none leaves −1 in a log of CreateTime (`RecordBatch.NO_TIMESTAMP`):
-    that is no time either."""
+    """Timestamp of the message. A producer that sets none leaves −1 in a log of CreateTime
+    (`RecordBatch.NO_TIMESTAMP`), which counts as none.
+    """
     kind, milliseconds = message.timestamp()
     return None if kind == TIMESTAMP_NOT_AVAILABLE or milliseconds < 0 else milliseconds
 
@@ -295,8 +297,10 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def _repaired(headers: Any) -> list[tuple[str, str | bytes | None]]:
-    """The second answer of a client whose first one was an error, for a name that is not UTF-8: it has made the list
-    all the same, with no object where that name belongs. Whoever looks there ends the process; the collector does not.
+    """Headers from the client's second answer, after an error for a name that is not UTF-8.
+
+    It has made the list all the same, with no object where that name belongs. Looking at that place ends the process;
+    the garbage collector does not look.
     """
     held = [(pair, gc.get_referents(pair)) for pair in headers]
     return [pair if len(objects) == 2 else (_NO_TEXT, objects[0]) for pair, objects in held]

@@ -1,6 +1,6 @@
-"""Every handler of a process that handles, set up, with its rules; and which of them has a topic's records.
+"""Handlers of one process: each loaded, set up and with its retry rules, and found by a record's topic.
 
-How many records a worker has in hand at a time. Pure.
+Caller: the main thread of a worker, of a trial, or of a Spark task, at its start; runs the user's `setup`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler.call import Hooked
-from kunicorn.handler.config import Batching, HandlerOrder, route
+from kunicorn.handler.config import Batching, HandlerConfig, route
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, find, load
-from kunicorn.handler.retry import End, Policies, RetryPolicy, describe, policies_of
+from kunicorn.handler.retry import Policies, describe, policies_of
 
 C = TypeVar("C", bound=Hooked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handling(Generic[C]):
-    """One handler that is ready for records."""
+    """One handler that is set up: how it is called, and what happens to records that fail."""
 
     handler: Handler
     calls: C
@@ -33,11 +33,11 @@ class Handling(Generic[C]):
     """By topic: the rules for records that have waited there."""
 
     def policies_in(self, topic: str) -> Policies:
-        """The rules for its records in that topic: out of a retry topic they go into one with a longer delay."""
+        """Retry rules for its records in that topic: from a retry topic they move on to one with a longer delay."""
         return self.in_retry_topics.get(topic, self.policies)
 
     def tear_down(self) -> None:
-        """After its last record. Raises what the user's `teardown` raises; the handler's loop is closed in any case."""
+        """Call the user's `teardown`, and raise what it raises; the handler's loop is closed in any case."""
         try:
             if self.handler.teardown is not None:
                 self.calls.run(self.handler.teardown())
@@ -50,70 +50,61 @@ def _as_loaded(handler: Handler) -> Handler:
 
 
 def set_up(
-    order: HandlerOrder,
+    config: HandlerConfig,
     worker: Worker,
-    form: Callable[[Handler, HandlerOrder], C],
+    form: Callable[[Handler, HandlerConfig], C],
     made: Callable[[Handler], Handler] = _as_loaded,
     *,
     yields: bool = False,
 ) -> Handling[C]:
-    """Load the handler and call its `setup`. `form` says how it is called; `made` may put something around it.
-    `yields`: it may be a generator, as what it yields is sent.
+    """Load the handler and call its `setup`. `form` makes its `Calls`; `made` may wrap it. `yields`: a generator is
+    allowed, since what it yields is sent.
 
-    Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold. Caller: the process's main thread, which is
-    to call the handler later. Runs the user's code.
+    Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold. Caller: the thread that is to call the
+    handler later. Runs the user's code.
     """
-    check_options(order)
-    loaded = load(order.entrypoint, yields=yields)
+    check_options(config)
+    loaded = load(config.entrypoint, yields=yields)
     if loaded.keeps_offsets:
-        _check_offsets_say_all(order)
+        _check_offsets_say_all(config)
     handler = made(loaded)
-    calls = form(handler, order)
+    calls = form(handler, config)
     try:
-        calls.run(handler.setup_in(worker, order.options))
+        calls.run(handler.setup_in(worker, config.options))
     except BaseException as error:
-        raise HandlerLoadError(f"{order.entrypoint}: setup raised {describe(error)}") from error
-    policies = policies_of(_default_policy(order), order.failures, order.decoding.on_undecodable)
-    batch_max_records = order.batch_max_records if order.mode == "batch" else None
-    behind = {topic.name: policies.behind(topic.delay_ms) for topic in order.retry_topics}
-    return Handling(handler, calls, policies, batch_max_records, order.batching, behind)
+        raise HandlerLoadError(f"{config.entrypoint}: setup raised {describe(error)}") from error
+    policies = policies_of(config)
+    batch_max_records = config.batch_max_records if config.mode == "batch" else None
+    behind = {topic.name: policies.behind(topic.delay_ms) for topic in config.retry_topics}
+    return Handling(handler, calls, policies, batch_max_records, config.batching, behind)
 
 
-def check_options(order: HandlerOrder) -> None:
-    """Import the handler and see whether it takes the options it is given; makes no instance of a class.
+def check_options(config: HandlerConfig) -> None:
+    """Import the handler and check that it takes [handler.options]; makes no instance of a class.
 
     Raises `HandlerLoadError`.
     """
-    if order.options and getattr(find(order.entrypoint, yields=True), "setup", None) is None:
+    if config.options and getattr(find(config.entrypoint, yields=True), "setup", None) is None:
         raise HandlerLoadError(
-            f"[handler.options] is set, but {order.entrypoint} has no setup(options) to read it: "
+            f"[handler.options] is set, but {config.entrypoint} has no setup(options) to read it: "
             f"remove the options, or give the handler a 'setup' attribute"
         )
 
 
-def _check_offsets_say_all(order: HandlerOrder) -> None:
-    """Of a handler that keeps its offsets itself: one offset for each partition. Raises `ConfigError`."""
-    if order.ordering != "partition":
+def _check_offsets_say_all(config: HandlerConfig) -> None:
+    """Raise `ConfigError` for settings that need more than one offset a partition, with a handler that stores its own
+    offsets.
+    """
+    if config.ordering != "partition":
         raise ConfigError(
-            f"handler.ordering = {order.ordering!r}, but {order.entrypoint} keeps its offsets itself (load_offsets): "
+            f"handler.ordering = {config.ordering!r}, but {config.entrypoint} keeps its offsets itself (load_offsets): "
             f"one offset says nothing of records done beyond it; remove handler.ordering"
         )
-    if order.retry_topics:
+    if config.retry_topics:
         raise ConfigError(
-            f"handler.retry_topic_delays_ms is set, but {order.entrypoint} keeps its offsets itself (load_offsets): a "
+            f"handler.retry_topic_delays_ms is set, but {config.entrypoint} keeps its offsets itself (load_offsets): a "
             f"record that comes back out of a retry topic lies behind them; remove the delays, or load_offsets"
         )
-
-
-def _default_policy(order: HandlerOrder) -> RetryPolicy:
-    return RetryPolicy(
-        order.retry_attempts,
-        order.retry_backoff_ms,
-        order.retry_backoff_max_ms,
-        order.retry_timeout_ms,
-        End(order.on_failure),
-        tuple(order.retry_topics),
-    )
 
 
 class Handlings(Generic[C]):
@@ -129,19 +120,19 @@ class Handlings(Generic[C]):
     @classmethod
     def set_up(
         cls,
-        orders: Sequence[HandlerOrder],
+        configs: Sequence[HandlerConfig],
         worker: Worker,
-        form: Callable[[Handler, HandlerOrder], C],
+        form: Callable[[Handler, HandlerConfig], C],
         made: Callable[[Handler], Handler] = _as_loaded,
         *,
         yields: bool = False,
     ) -> Handlings[C]:
         """Load and set up every handler, in their order. See `set_up`."""
-        every = [set_up(order, worker, form, made, yields=yields) for order in orders]
-        return cls(every, [order.topics for order in orders])
+        every = [set_up(config, worker, form, made, yields=yields) for config in configs]
+        return cls(every, [config.topics for config in configs])
 
     def of(self, topic: str) -> Handling[C]:
-        """Who has the topic's records. Raises `LookupError` for one that the settings give to nobody."""
+        """The handler of the topic's records. Raises `LookupError` for a topic that the settings give to none."""
         if self._only is not None:
             return self._only
         known = self._by_topic.get(topic)
@@ -158,7 +149,7 @@ ASYNC_CONCURRENCY = 100
 
 
 def concurrency_of(is_async: bool, mode: str, ordering: str, concurrency: int | None) -> int:
-    """Most records in hand at a time. With 1 a worker handles one after the other. Raises `ConfigError`."""
+    """Most records of this handler in hand at a time; 1: one after the other. Raises `ConfigError`."""
     if mode == "batch":
         return 1
     most = concurrency if concurrency is not None else ASYNC_CONCURRENCY if is_async else 1

@@ -1,12 +1,8 @@
-"""What becomes of a record whose handler raised, by rules and reasons.
+"""Retry rules: whether a failed record is tried again, when, and how it ends if it is not. Pure; time and the random
+number are arguments.
 
-What becomes of a record whose handler raised. Pure; time and the random number are arguments.
-
-Why a record was given up, in a few words of a fixed list: the label of a counter. Pure.
-
-Finding exception classes that settings name, in a process that has the user's code.
-
-The retry rules in force: those of the settings, the exception classes that they name found in the user's code.
+`policies_of` makes them of `[handler]` and `[[handler.failures]]` in a process that has the user's code, since the
+rules name exception classes. `Reason` is the label of the counter of records given up.
 """
 
 from __future__ import annotations
@@ -15,21 +11,22 @@ import difflib
 import importlib
 import inspect
 from asyncio import CancelledError
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from kunicorn.backoff import Backoff
 from kunicorn.errors import ConfigError
-from kunicorn.handler.config import FailureRule, RetryTopic
+from kunicorn.handler.config import FailureRule, HandlerConfig, RetryTopic
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.load import HandlerTimeout, error_message, user_traceback
 from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip
 
 
 class Reason(StrEnum):
-    """What led to the end of a record that could not be handled; docs/metrics.md has the list."""
+    """Why a record was given up; the values are a counter's label, listed in docs/metrics.md."""
 
     #: The handler said so itself, by `DeadLetter`.
     HANDLER = "handler"
@@ -55,7 +52,7 @@ _SAYS: Mapping[type[BaseException], Reason] = {
 
 
 def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
-    """Why nobody tries again after the record's `failures`-th failure, of so many `attempts`."""
+    """Reason of giving up after the record's `failures`-th failure, of `attempts` allowed."""
     said = next((reason for kind, reason in _SAYS.items() if isinstance(error, kind)), None)
     if said is not None:
         return said
@@ -67,29 +64,29 @@ def reason_of(error: BaseException, failures: int, attempts: int) -> Reason:
 
 
 def ends_at_once(error: BaseException) -> bool:
-    """Whether it is not worth another try: SystemExit and KeyboardInterrupt are a handler's way to say that it will not
-    go on, and mean its record, never the worker.
+    """Whether a retry is pointless. SystemExit and KeyboardInterrupt are a handler's way to say that it will not go on;
+    they end its record, never the worker.
 
-    A cancellation is no such word: a pool or a client cancels what others share. Ours is an interruption by now.
+    A cancellation does not count: a pool or a client cancels what others share. An interruption of ours has been
+    converted by now.
     """
     return not isinstance(error, Exception | CancelledError)
 
 
 def timed_out(interruption: HandlerTimeout) -> TimeoutError:
-    """What a call that took too long has failed with: as others that may pass, it is worth another try."""
+    """Failure of a call that took too long: a `TimeoutError`, which is worth another try as others that may pass."""
     error = TimeoutError("in hand for longer than handler_timeout_ms").with_traceback(interruption.__traceback__)
     error.__cause__ = interruption
     return error
 
 
-_JITTER = 0.2
-"""Kafka's own for its exponential backoff (KIP-580)."""
 _NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
 _TRACEBACK_FRAMES = 6
 
 
 class End(StrEnum):
-    """How a record ends whose handler did not simply return; the values are those of `on_failure`, and two more."""
+    """How a failed record ends: the values of `on_failure`, and two more."""
 
     DONE = "done"
     SKIP = "skip"
@@ -101,13 +98,13 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """After `wait_ns`; `attempts` in all, None: as many as it takes."""
+    """Verdict to retry after `wait_ns`. `attempts` in all; None: without limit."""
 
     wait_ns: int
     attempts: int | None
 
     def counted(self, failures: int) -> str:
-        """Which try it was that failed, in words."""
+        """Number of the failed try, in words."""
         return f"try {failures}" if self.attempts is None else f"try {failures} of {self.attempts}"
 
 
@@ -123,50 +120,50 @@ _SAID: Mapping[type[BaseException], End] = {
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`attempts` tries in all, the first included; the wait doubles from `backoff_ms` up to `backoff_max_ms`.
+    """`max_attempts` tries in all, the first included; the wait doubles from `retry_backoff_ms` up to
+    `retry_backoff_max_ms`.
 
-    No try begins later than `timeout_ms` after the first one failed. After the last one the record goes into the first
-    of `retry_topics`; where none is left, `on_failure` is its end.
+    No try begins later than `retry_timeout_ms` after the first one failed. After the last one the record goes into the
+    first of `retry_topics`; where none is left, `on_failure` is its end.
     """
 
-    attempts: int
-    backoff_ms: int
-    backoff_max_ms: int
-    timeout_ms: int | None = None
+    max_attempts: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    retry_timeout_ms: int | None = None
     on_failure: End = End.HALT
     retry_topics: tuple[RetryTopic, ...] = ()
 
     def behind(self, delay_ms: int) -> RetryPolicy:
-        """For records that have waited so long already: what is left is topics with longer delays."""
+        """Policy for records that have waited `delay_ms` in a retry topic: only topics with longer delays are left."""
         return replace(self, retry_topics=tuple(each for each in self.retry_topics if each.delay_ms > delay_ms))
 
     def backoff_ns(self, failures: int, random: float) -> int:
-        """The wait after the `failures`-th failure in a row; `random` is from [0, 1)."""
-        doublings = min(failures - 1, 62)
-        wait_ms = min(self.backoff_ms * (1 << doublings), self.backoff_max_ms)
-        return int(wait_ms * _NS_PER_MS * (1 - _JITTER + 2 * _JITTER * random))
+        """Wait after the `failures`-th failure in a row; `random` is from [0, 1)."""
+        backoff = Backoff(self.retry_backoff_ms / 1000, self.retry_backoff_max_ms / 1000)
+        return round(backoff.seconds(failures, random) * _NS_PER_S)
 
     def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
-        """After the record's `failures`-th failure, `failing_ns` after its first.
+        """Verdict after the record's `failures`-th failure, `failing_ns` after its first.
 
-        What `ends_at_once` is not worth another try.
+        What `ends_at_once` is not tried again.
         """
         if ends_at_once(error):
             return self.on_failure
         given_up = End.RETRY_TOPIC if self.retry_topics else self.on_failure
-        if failures >= self.attempts:
+        if failures >= self.max_attempts:
             return given_up
         wait = self.backoff_ns(failures, random)
         if isinstance(error, Retry) and isinstance(error.after, timedelta):
-            wait = max(0, int(error.after.total_seconds() * 1_000_000_000))
-        if self.timeout_ms is not None and failing_ns + wait > self.timeout_ms * _NS_PER_MS:
+            wait = max(0, int(error.after.total_seconds() * _NS_PER_S))
+        if self.retry_timeout_ms is not None and failing_ns + wait > self.retry_timeout_ms * _NS_PER_MS:
             return given_up
-        return TryAgain(wait, self.attempts)
+        return TryAgain(wait, self.max_attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Rules for some exceptions, the first match counts, and the policy for all others."""
+    """Retry rules of one handler: the first rule that matches the exception counts, else the default policy."""
 
     default: RetryPolicy
     rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
@@ -174,19 +171,19 @@ class Policies:
     """None: as the policy's `on_failure` says."""
 
     def behind(self, delay_ms: int) -> Policies:
-        """See `RetryPolicy.behind`."""
+        """These rules for records that have waited `delay_ms` in a retry topic."""
         rules = [(classes, policy.behind(delay_ms)) for classes, policy in self.rules]
         return replace(self, default=self.default.behind(delay_ms), rules=rules)
 
     def of(self, error: BaseException) -> RetryPolicy:
-        """The policy for this error."""
+        """Policy for this error."""
         return next((policy for classes, policy in self.rules if isinstance(error, classes)), self.default)
 
     def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
-        """See `RetryPolicy.verdict`; what the handler says itself goes before every rule.
+        """Verdict on this error. An outcome that the handler raised goes before every rule.
 
-        What cannot be decoded is not worth another try. What cannot be decoded yet is no fault of the record's: it
-        waits, however many tries that takes.
+        `Undecodable` is not tried again. `NotDecodableYet` is no failure of the record's: it waits, however many tries
+        that takes.
         """
         if isinstance(error, NotDecodableYet):
             return TryAgain(self.default.backoff_ns(failures, random), None)
@@ -197,7 +194,7 @@ class Policies:
 
 
 def describe(error: BaseException) -> str:
-    """The error as text for another process and for a person: type, message, last lines of the traceback."""
+    """The error as text for another process and for people: type, message, last lines of the traceback."""
     message = error_message(error)
     head = f"{type(error).__name__}: {message}" if message else type(error).__name__
     lines = user_traceback(error, _TRACEBACK_FRAMES)
@@ -208,7 +205,7 @@ _SETTING = "handler.failures"
 
 
 def find(name: str) -> type[BaseException]:
-    """The class `package.module.Class`, nested ones included; imports its module. Raises `ConfigError`.
+    """Class `package.module.Class`, nested ones included; imports its module. Raises `ConfigError`.
 
     Caller: a worker, after the handler was imported; `kunicorn check`.
     """
@@ -243,22 +240,27 @@ def _refused(name: str, why: str) -> ConfigError:
     return ConfigError(f"{_SETTING} names the exception {name!r}: {why}; correct the name, or remove it")
 
 
-def policies_of(default: RetryPolicy, rules: Iterable[FailureRule], on_undecodable: str | None = None) -> Policies:
-    """`default`, and before it the rules of [[handler.failures]], which know of the same retry topics. Raises
-    `ConfigError` for a class that is not there.
+def policies_of(config: HandlerConfig) -> Policies:
+    """The handler's policy and the rules of [[handler.failures]] before it, with the same retry topics. Raises
+    `ConfigError` for a class that does not exist.
 
     Imports the modules that the rules name. Caller: a process that has the user's code, after the handler's import.
     """
-    found = [(tuple(map(find, rule.exceptions)), _policy(rule, default.retry_topics)) for rule in rules]
-    return Policies(default, found, None if on_undecodable is None else End(on_undecodable))
+    found = [(tuple(map(find, rule.exceptions)), _policy(rule, _topics_of(rule, config))) for rule in config.failures]
+    undecodable = config.decoding.on_undecodable
+    return Policies(_policy(config, config.retry_topics), found, None if undecodable is None else End(undecodable))
 
 
-def _policy(rule: FailureRule, retry_topics: Iterable[RetryTopic]) -> RetryPolicy:
+def _policy(rules: HandlerConfig | FailureRule, retry_topics: Iterable[RetryTopic]) -> RetryPolicy:
     return RetryPolicy(
-        rule.attempts,
-        rule.retry_backoff_ms,
-        rule.retry_backoff_max_ms,
-        rule.retry_timeout_ms,
-        End(rule.on_failure),
-        tuple(each for each in retry_topics if each.delay_ms in rule.retry_topic_delays_ms),
+        rules.max_attempts,
+        rules.retry_backoff_ms,
+        rules.retry_backoff_max_ms,
+        rules.retry_timeout_ms,
+        End(rules.on_failure),
+        tuple(retry_topics),
     )
+
+
+def _topics_of(rule: FailureRule, config: HandlerConfig) -> Iterator[RetryTopic]:
+    return (topic for topic in config.retry_topics if topic.delay_ms in rule.retry_topic_delays_ms)

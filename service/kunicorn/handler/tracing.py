@@ -1,19 +1,13 @@
-"""Tracing with OpenTelemetry, an optional dependency: spans around the handler's calls, contexts in what it sends.
+"""OpenTelemetry tracing (an extra): spans around the handler's calls, and trace contexts in the records it sends.
 
-Spans around the handler's calls, for OpenTelemetry (an extra): one for each record, or for each batch with links.
+One span for each record, or for each batch with links. A record's producer is its parent: the context is taken from the
+headers that the process's propagators know, W3C Trace Context (traceparent, tracestate) unless OTEL_PROPAGATORS says
+otherwise. Each output gets a span of its own (operation "create", kind PRODUCER), a child of the handler's, whose
+context goes into its headers. Names are those of OpenTelemetry's semantic conventions for messaging and Kafka, 1.27 and
+later. Keys and values are told to nobody.
 
-What a record's producer traced goes on: the context is taken from the headers that the process's propagators know, W3C
-Trace Context (traceparent, tracestate) unless OTEL_PROPAGATORS says otherwise. Names are those of OpenTelemetry's
-semantic conventions for messaging and Kafka, 1.27 and later. Keys and values are told to nobody.
-
-Only the API is used here. Whoever wants the spans sets a tracer provider up, in the handler's `setup`: a provider made
-at import would be forked without its thread.
-
-Trace context in what handlers return to be sent, for OpenTelemetry: with it the trace goes on at the consumers.
-
-Each output has a span of its own making (operation "create", kind PRODUCER), a child of the handler's, and that span's
-context in its headers, as semantic conventions for messaging have it where records are sent in batches. Nothing of this
-is imported where tracing is off.
+Only the API is used. Whoever wants the spans sets a tracer provider up in the handler's `setup`: a provider made at
+import would be forked without its thread. Nothing of this is imported where tracing is off.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ Attributes = Mapping[str, str | int | bool]
 
 
 class _Headers(Getter[Message]):
-    """A record's headers as a propagator reads them; what is no text is not there."""
+    """Record headers as a propagator reads them; a value that is no text counts as absent."""
 
     def get(self, carrier: Message, key: str) -> list[str] | None:
         values = [value for name, value in Record.of(carrier).headers if name.lower() == key and value is not None]
@@ -57,14 +51,13 @@ IN_HAND: ContextVar[Sequence[Message]] = ContextVar("records in hand")
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A form (`handler.decode.forms`) whose handler is called within a span; the arguments are those of `inner`."""
+    """Form (`handler.decode.forms`) whose handler is called within a span; the arguments are those of `inner`."""
 
     inner: Form
     is_async: bool
     group: str
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
-        """See `Form`."""
         call = self.inner.adapted(handle)
 
         def within_span(pair: tuple[Any, Sequence[Message]]) -> Any:
@@ -78,21 +71,18 @@ class Traced:
         return awaited_within_span if self.is_async else within_span
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Form`."""
         return zip(self.inner.each(messages), messages, strict=True)
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
-        """See `Form`."""
         gathered = self.inner.batch(messages)
         return Gathered((gathered.argument, messages[: gathered.records]), gathered.records, gathered.undecodable)
 
     def blame(self, message: Message) -> None:
-        """See `Form`."""
         self.inner.blame(message)
 
     @contextmanager
     def _span(self, of: Message | Sequence[Message]) -> Iterator[Callable[[Any], Any]]:
-        """The span of a call; what is yielded is to be told what the handler returned, and returns that."""
+        """Span of one call. Yields a function that is told the handler's return value, and returns it."""
         first = of if isinstance(of, Message) else of[0]
         parent, links, attributes = _of_one(first) if isinstance(of, Message) else _of_batch(of)
         # Asked for each time, as the provider may be set up later than this.
@@ -136,7 +126,7 @@ class Traced:
 
 
 def _of_one(message: Message) -> tuple[Context, list[Link], Attributes]:
-    """Parent, links and attributes: the producer's span is the parent."""
+    """Parent, links and attributes of a record's span: the producer's span is the parent."""
     value = message.value()
     attributes: dict[str, str | int | bool] = {"messaging.kafka.offset": message.offset() or 0}
     if value is None:
@@ -147,7 +137,7 @@ def _of_one(message: Message) -> tuple[Context, list[Link], Attributes]:
 
 
 def _of_batch(messages: Sequence[Message]) -> tuple[Context, list[Link], Attributes]:
-    """A batch has many producers: their spans are linked to."""
+    """Parent, links and attributes of a batch's span: a batch has many producers, which are linked to."""
     contexts = (propagate.extract(message, context=Context(), getter=_HEADERS) for message in messages)
     spans = [trace.get_current_span(context).get_span_context() for context in contexts]
     attributes = {"messaging.batch.message_count": len(messages), "messaging.kafka.offset": messages[0].offset() or 0}
@@ -158,7 +148,7 @@ Pairs = list[tuple[str, HeaderValue]]
 
 
 class _Pairs(Setter[Pairs]):
-    """A record's headers as a propagator writes them."""
+    """Record headers as a propagator writes them."""
 
     def set(self, carrier: Pairs, key: str, value: str) -> None:
         carrier.append((key, value.encode()))
@@ -168,10 +158,10 @@ _PAIRS = _Pairs()
 
 
 def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | None:
-    """An output's headers with the context of its making. Caller: within the handler's span.
+    """Headers of an output with its trace context. Caller: within the handler's span.
 
-    A context of its record that the handler copied with the other headers is replaced; one that it has put there itself
-    stays as it is (a custom creation context, which is not to be touched).
+    A context that the handler copied with its record's other headers is replaced. One that the handler set itself stays
+    (a custom creation context, which the conventions say is not to be touched).
     """
     fields = {field.lower() for field in propagate.get_global_textmap().fields}
     told = [pair for pair in headers if pair[0].lower() in fields]
@@ -195,5 +185,5 @@ def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | Non
 
 
 def _copied(told: Pairs) -> bool:
-    """Whether some record that the handler has in hand has all of them."""
+    """Whether one record that the handler has in hand has all of these headers."""
     return any(set(told) <= set(Record.of(message).headers) for message in IN_HAND.get(()))

@@ -1,1 +1,3 @@
-"""What runs between the supervisor and its workers: messages over a socket pair, offsets in shared memory."""
+"""Inter-process communication of supervisor, template and workers: messages over socket pairs, offsets in shared
+memory.
+"""

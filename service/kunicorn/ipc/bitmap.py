@@ -1,6 +1,9 @@
-"""Which offsets of a window are marked: done ahead of the lowest unfinished one, or in a handler's hands.
+"""Bitmaps of offsets behind a partition's ledger slot: those done ahead of the lowest unfinished one, and those in
+hand.
 
-A ring of bits in the ledger for each, and a text form for pipes and for the metadata of commits.
+Each is a ring of bits in shared memory, written by a worker with several records in hand and read by the supervisor. As
+text the done offsets travel over pipes and in the metadata of commits (`written`, `read`).
+
 1. The ring has twice as many bits as the window: when the window moves on, the offset is stored first and the bits
    behind it are cleared afterwards. Whoever reads in between (after SIGKILL) takes none of those for a later offset, as
    long as the window moves by less than its size. Before a larger move (compaction leaves gaps) the ring is cleared:
@@ -15,19 +18,21 @@ import binascii
 from collections.abc import Collection, Iterator
 
 WINDOW = 4096
-"""So far may records be started beyond the lowest unfinished one of their partition, in offsets."""
+"""Offsets beyond the lowest unfinished one of a partition within which records may be started."""
 _RING = 2 * WINDOW
 RING_BYTES = _RING // 8
 
 _FORM = "kunicorn:done:1:"
-"""How the text form begins; another version's is not understood, which costs repetitions and no record."""
+"""Beginning of the text form; that of another version is not understood, which costs repetitions and no record."""
 _PARTITIONS = "kunicorn:partitions:"
 """How a commit's metadata begins that says how many partitions the topic had when the group began to consume it. What
 is done, if anything, follows behind a space."""
 
 
 class Marks:
-    """One ring of a slot. Holds no view of its own into the memory: views would keep the ledger from being closed."""
+    """One ring of bits of a slot. Holds no view of its own into the memory: views would keep the ledger from being
+    closed.
+    """
 
     __slots__ = ("_at", "_memory")
 
@@ -37,21 +42,21 @@ class Marks:
         self._at = at
 
     def mark(self, offset: int) -> None:
-        """Set the offset's bit."""
         bit = offset % _RING
         self._memory[self._at + (bit >> 3)] |= 1 << (bit & 7)
 
     def unmark(self, offset: int) -> None:
-        """Clear it."""
         bit = offset % _RING
         self._memory[self._at + (bit >> 3)] &= ~(1 << (bit & 7))
 
     def clear(self) -> None:
-        """Clear every bit. Caller: a worker that marks; for others an untouched page stays untouched."""
+        """Clear every bit. Caller: a worker that marks; elsewhere the page is never touched, so that it takes no
+        memory.
+        """
         self._memory[self._at : self._at + RING_BYTES] = bytes(RING_BYTES)
 
     def from_offset(self, first: int) -> frozenset[int]:
-        """The marked offsets of the window that begins with `first`."""
+        """Marked offsets of the window that begins with `first`."""
         ring = int.from_bytes(self._memory[self._at : self._at + RING_BYTES], "little")
         if not ring:
             return frozenset()
@@ -61,7 +66,7 @@ class Marks:
 
 
 def written(first: int, offsets: Collection[int]) -> str:
-    """The offsets as text, relative to `first`; those outside its window are left out. Empty where there are none.
+    """The offsets as text, relative to `first`, without those outside its window. Empty where there are none.
 
     At most 700 characters, 731 with the number of partitions: well below the 4096 that brokers take as a commit's
     metadata (offset.metadata.max.bytes).
@@ -76,8 +81,8 @@ def written(first: int, offsets: Collection[int]) -> str:
 
 
 def read(first: int, text: str) -> frozenset[int]:
-    """What `written` wrote, also behind a number of partitions. Other texts, which others may have committed with their
-    offsets, say nothing.
+    """Offsets in a text of `written`, also behind a number of partitions. Other texts, which other clients may have
+    committed with their offsets, yield none.
 
     confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
     """
@@ -94,7 +99,7 @@ def read(first: int, text: str) -> frozenset[int]:
 
 
 def with_partitions(partitions: int | None, done: str) -> str:
-    """A commit's metadata: what is done, and how many partitions the topic had when the group began to consume it.
+    """Metadata of a commit: the done offsets, and the topic's number of partitions when the group began to consume it.
 
     `partitions`: None where that is not known. The number takes 31 characters at most.
     """
@@ -102,7 +107,7 @@ def with_partitions(partitions: int | None, done: str) -> str:
 
 
 def partitions(text: str) -> int | None:
-    """The number of partitions that a commit's metadata tells; None where it tells none."""
+    """Number of partitions in a commit's metadata; None where it has none."""
     number = text.partition(" ")[0].removeprefix(_PARTITIONS).rstrip("\0")
     return int(number) if text.startswith(_PARTITIONS) and number.isascii() and number.isdigit() else None
 

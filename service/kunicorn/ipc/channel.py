@@ -1,8 +1,5 @@
-"""Both ends of a worker's pipe: the supervisor's on its event loop, the worker's in threads.
-
-The supervisor's end of a worker's pipe, on the event loop. Sending never waits.
-
-The worker's end of its pipe to the supervisor. Blocking; one thread reads, any thread sends.
+"""The pipe between supervisor and worker, a socket pair: `Channel` is the supervisor's end, on its event loop, where
+sending never waits; `BlockingChannel` is the worker's, of which one thread reads and any thread sends.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from kunicorn.ipc.messages import FrameError, FrameSplitter, FromWorker, ToWorke
 
 
 class Channel(asyncio.Protocol):
-    """Messages to and from one worker. Its end says nothing about the worker's: only the pidfd does."""
+    """Messages to and from one worker. Its end is no proof of the worker's death: only the pidfd is."""
 
     def __init__(self, on_message: Callable[[FromWorker], None], on_nonsense: Callable[[str], None]) -> None:
         self._on_message = on_message
@@ -39,22 +36,20 @@ class Channel(asyncio.Protocol):
         return channel
 
     def send(self, message: ToWorker) -> None:
-        """Queue one message; into a closed channel it vanishes, as the worker's death is told by its pidfd."""
+        """Queue one message. Dropped if the channel is closed: the worker's death is told by its pidfd."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(pack(message))
 
     def close(self) -> None:
-        """The worker reads EOF and exits."""
+        """Close the pipe: the worker reads EOF and exits."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Caller: the loop."""
         # uvloop's transports are not asyncio's classes, only shaped like them.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Caller: the loop."""
         try:
             messages = self._splitter.feed(data)
         except FrameError as error:
@@ -69,11 +64,11 @@ _CHUNK = 1 << 18
 
 
 class SupervisorGone(PeerError):
-    """The pipe is no more, at its other end or here: nobody commits what this worker would handle from here on."""
+    """The pipe is closed, at the other end or at this one: nobody commits what this worker handles from here on."""
 
 
 class BlockingChannel:
-    """Messages from and to the supervisor."""
+    """Messages from and to the supervisor, in a worker."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -85,7 +80,7 @@ class BlockingChannel:
         self._poll.register(fd, select.POLLIN)
 
     def receive(self, timeout: float | None = None) -> ToWorker | None:
-        """The next message; None after `timeout` seconds without one.
+        """Next message; None after `timeout` seconds without one.
 
         Caller: one thread at a time. Raises `SupervisorGone` at the pipe's end and `FrameError` for nonsense.
         """
@@ -116,7 +111,7 @@ class BlockingChannel:
         return data
 
     def send(self, message: FromWorker) -> None:
-        """Send one message whole. Blocks while the pipe is full. Raises `SupervisorGone`."""
+        """Send one whole message. Blocks while the pipe is full. Raises `SupervisorGone`."""
         frame = pack(message)
         with self._sending:
             try:

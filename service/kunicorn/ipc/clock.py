@@ -1,7 +1,7 @@
-"""The one clock that supervisor and workers share. Light: part of every start.
+"""Clock of leases and deadlines, shared by supervisor and workers. Small, as it is part of every start.
 
-CLOCK_BOOTTIME, because it is the same in every process of the machine and goes on while the machine
-is suspended: a lease must run out although nobody was there to watch it.
+CLOCK_BOOTTIME: the same in every process of the machine, and running on while the machine is suspended, since a lease
+must run out although nobody was there to watch it.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def now_ns() -> int:
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970: records' timestamps are of that clock, and nothing else here goes by it."""
+    """Milliseconds since 1970, the clock of records' timestamps. Deadlines never go by it."""
     return time.time_ns() // 1_000_000

@@ -1,19 +1,20 @@
-"""The ledger: consumed offsets in shared memory, so that a worker killed at any instant loses nothing.
+"""The ledger: a worker's consumed offsets in shared memory, so that the supervisor can read them after a SIGKILL.
 
-One memfd per worker incarnation, sparse, mapped by supervisor and worker. Nothing has to be cleaned up after
-SIGKILL: the memory goes with its last descriptor.
+One sparse memfd for each worker process, mapped by supervisor and worker; it vanishes with its last descriptor. Each
+grant (one hand-out of a partition to this worker) has a slot of 64 bytes. The worker stores into it without a lock or a
+system call; the supervisor reads it for commits, for lag, and after the worker's death.
 
 1. Cells are int64 and are stored only through `memoryview.cast("q")`: one aligned 64-bit store is never torn.
    `struct.pack_into` zeroes first, and another process then reads 0.
 2. One writer per line: the supervisor writes the lease line, the worker everything else.
-3. The leader epoch is stored before the offset and loaded after it. The one possible mismatch, an older offset
-   with a newer epoch, is harmless; the opposite would claim an epoch that never held the record.
-4. A slot speaks only for the grant written in it. A reader that finds another grant knows: not started.
+3. The leader epoch is stored before the offset and loaded after it. The one possible mismatch, an older offset with a
+   newer epoch, is harmless; the opposite would claim an epoch that never held the record.
+4. A slot counts only for the grant written in it. A reader that finds another grant knows: not started.
 5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
-6. A worker that handles several records of a partition at a time says more: which are done beyond the consumed offset,
+6. A worker that handles several records of a partition at a time also marks which are done beyond the consumed offset,
    and which are in hand. Those bits lie behind the slots; other workers never touch them, and they cost nothing.
 7. Between slots and bits lie two words a slot: the time that its records have taken so far, and where the run in hand
-   ends. They are no part of the slot's line, which is full, and are read only together with the grant.
+   ends. The slot's own line is full. They are read only together with the grant.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ something only where one run is in hand at a time, and not the bits."""
 
 
 class SlotReading(NamedTuple):
-    """One slot as another process sees it."""
+    """Content of one slot, as read by the supervisor."""
 
     consumed: Position
     hand_offset: int
@@ -66,12 +67,12 @@ class SlotReading(NamedTuple):
 
     @property
     def started(self) -> bool:
-        """The worker has opened the slot under the grant that was asked for."""
+        """Whether the worker has opened the slot under the grant that was asked for."""
         return self.consumed.offset != NO_OFFSET
 
     @property
     def in_hand(self) -> int:
-        """The first unfinished offset the handler may have seen; `NO_OFFSET` with nothing in hand."""
+        """First unfinished offset that the handler may have seen; `NO_OFFSET` with nothing in hand."""
         if self.hand_count == 0:
             return NO_OFFSET
         return max(self.hand_offset, self.consumed.offset)
@@ -81,7 +82,7 @@ NOT_STARTED = SlotReading(Position(NO_OFFSET, NO_EPOCH), NO_OFFSET, 0, 0, NO_TIM
 
 
 class Ledger:
-    """The mapped memory. Who owns the descriptor says `close()`."""
+    """The mapped memory of one worker. The owner of the descriptor calls `close()`."""
 
     def __init__(self, fd: int) -> None:
         """Map the ledger behind `fd`, made by `create` here or in another process."""
@@ -94,14 +95,14 @@ class Ledger:
 
     @classmethod
     def create(cls, slots: int) -> Ledger:
-        """A new ledger; pages are taken from memory only once a slot on them is used."""
+        """A new ledger. A page takes memory only once a slot on it is used."""
         fd = os.memfd_create("kunicorn-ledger", os.MFD_CLOEXEC)
         os.ftruncate(fd, _HEADER_LINES * _LINE * _WORD + slots * _SLOT_BYTES)
         return cls(fd)
 
     @property
     def slots(self) -> int:
-        """How many grants can be open at once."""
+        """Number of grants that can be open at once."""
         return (self._size - _HEADER_LINES * _LINE * _WORD) // _SLOT_BYTES
 
     @staticmethod
@@ -111,20 +112,21 @@ class Ledger:
 
     def busy_index(self, slot: int) -> int:
         """Index in `cells` of the nanoseconds that the slot's records took under this grant, in parts of what the
-        worker can do at a time: with 100 records in hand, one that takes a second counts for ten milliseconds."""
+        worker can do at a time: with 100 records in hand, one that takes a second counts for ten milliseconds.
+        """
         return (_HEADER_LINES + self.slots) * _LINE + _BESIDE * slot
 
     def busy_ns(self, slot: int) -> int:
-        """That time. Caller: the supervisor, while the slot is open."""
+        """Nanoseconds that the slot's records took, as above. Caller: the supervisor, while the slot is open."""
         return self.cells[self.busy_index(slot)]
 
     def is_in_hand(self, slot: int) -> bool:
-        """Whether something is in hand, of whatever grant: less to read than all there is. Caller: the supervisor."""
+        """Whether something is in hand, under whatever grant: cheaper than `read`. Caller: the supervisor."""
         return self.cells[self.index(slot) + HAND_COUNT] != 0
 
     @property
     def lease_ns(self) -> int:
-        """Until when (nanoseconds of `clock.now_ns`) records may be started."""
+        """End of the lease: until then (nanoseconds of `clock.now_ns`) records may be started."""
         return self.cells[_LEASE]
 
     @lease_ns.setter
@@ -134,28 +136,32 @@ class Ledger:
 
     @property
     def marked(self) -> bool:
-        """Whether bits say something. Where they do not, reading them would only take memory."""
+        """Whether the worker uses the bitmaps. If not, reading them would only make the kernel allocate their pages."""
         return bool(self.cells[_MARKED])
 
     def use_marks(self) -> None:
-        """Caller: a worker that has several records of a partition in hand, before its first."""
+        """Turn the bitmaps on. Caller: a worker that has several records of a partition in hand, before its first."""
         self.cells[_MARKED] = 1
 
     @property
     def delivers(self) -> bool:
-        """Whether records may be handled and not delivered: those from the consumed offset to the hand's."""
+        """Whether records may be handled and not delivered yet: those from the consumed offset to the one in hand."""
         return bool(self.cells[_DELIVERS])
 
     def use_delivery(self) -> None:
-        """Caller: a worker that sends outputs and has one record (or batch) in hand, before its first."""
+        """Declare that deliveries are awaited. Caller: a worker that sends outputs and has one record (or batch) in
+        hand, before its first.
+        """
         self.cells[_DELIVERS] = 1
 
     def done(self, slot: int) -> Marks:
-        """The slot's offsets that are done beyond the consumed one. Written by a worker with several in hand."""
+        """Bitmap of the slot's offsets that are done beyond the consumed one. Written by a worker with several in
+        hand.
+        """
         return Marks(self._bytes, self._ring(slot, 0))
 
     def in_hand(self, slot: int) -> Marks:
-        """The slot's offsets that are in hand, likewise."""
+        """Bitmap of the slot's offsets that are in hand. Written by a worker with several in hand."""
         return Marks(self._bytes, self._ring(slot, 1))
 
     def _ring(self, slot: int, number: int) -> int:
@@ -163,7 +169,7 @@ class Ledger:
         return behind_words + (_RINGS * slot + number) * RING_BYTES
 
     def open_slot(self, slot: int, grant: int, start: Position) -> None:
-        """Caller: worker, before the first record of the grant is fetched."""
+        """Begin a slot at `start`. Caller: worker, before the first record of the grant is fetched."""
         cells, at = self.cells, self.index(slot)
         cells[at + GRANT] = 0
         cells[at + HAND_COUNT] = 0
@@ -178,10 +184,10 @@ class Ledger:
         cells[at + GRANT] = grant
 
     def read(self, slot: int, grant: int) -> SlotReading:
-        """What the slot says under `grant`; `NOT_STARTED` where it speaks of another.
+        """The slot under `grant`; `NOT_STARTED` if another grant is written in it.
 
-        Caller: supervisor. Of a living worker the words are each true, but not of one instant; of a dead one
-        (its pidfd has said so) they are final.
+        Caller: supervisor. Of a living worker each word is true, but they are not of one instant; of a dead one (its
+        pidfd has said so) they are final.
         """
         cells, at = self.cells, self.index(slot)
         if cells[at + GRANT] != grant:

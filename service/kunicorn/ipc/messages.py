@@ -1,26 +1,16 @@
-"""Everything that supervisor, template and worker say to one another.
+"""Messages between supervisor, template, token helper and workers, and their frames.
 
-The supervisor plays the coordinator-connector of Kafka's early "lightweight consumer" design, a worker its
-fetcher; the names StartFetcher, StopFetcher and Ping come from those (obsolete) pages of the Kafka wiki.
-In this code "coordinator" means only the broker's.
+The supervisor plays the coordinator-connector of Kafka's early "lightweight consumer" design, a worker its fetcher; the
+names StartFetcher, StopFetcher and Ping come from those (obsolete) pages of the Kafka wiki. In this code "coordinator"
+means only the broker's.
 
-A *grant* is a number the supervisor never reuses, one for each partition and hand-out. A worker's report
-counts only while its grant is the partition's current one: a replaced worker's late report carries the same
-generation as the living one's, but never the same grant.
+A *grant* is a number the supervisor never reuses, one for each partition and hand-out. A worker's report counts only
+while its grant is the partition's current one: a replaced worker's late report carries the same generation as the
+living one's, but never the same grant.
 
-Deadlines are seconds of `kunicorn.ipc.clock.now()`.
-
-What supervisor and template say to one another.
-
-What supervisor, token helper and workers say to one another about logging in. Every one of these is a secret.
-
-Metric families as a worker reports them: Prometheus's data model, as plain text and numbers.
-
-What every message between our processes is.
-
-Frames on a pipe: four bytes of length, then one message as JSON.
-
-JSON rather than pickle: nothing a peer sends may run code, not even inside one process tree.
+Deadlines are seconds of `kunicorn.ipc.clock.now()`. Messages that carry secrets say so: never logged, never an
+argument. A frame is four bytes of length, then one message as JSON. JSON rather than pickle: nothing a peer sends may
+run code, not even inside one process tree.
 """
 
 from __future__ import annotations
@@ -33,15 +23,15 @@ import msgspec
 import orjson
 
 from kunicorn.errors import PeerError
-from kunicorn.handler.config import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.positions import NO_OFFSET
 
 MOST_SERIES = 2_000
-"""So many a worker may report: a label that holds a key would make one for each record."""
+"""Most series that a worker reports: a label that holds a key would make one for each record."""
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One series at one moment. Finite: JSON has no other numbers."""
+    """One time series of a metric family. Finite, as JSON has no other numbers."""
 
     name: str
     labels: dict[str, str]
@@ -49,7 +39,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One metric with all its series, since this worker's start."""
+    """One metric of the handler's own with all its series, counted since this worker's start; Prometheus's data
+    model.
+    """
 
     name: str
     """Without the `_total` of a counter."""
@@ -62,17 +54,17 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tagged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A frame's content; its type's name travels as the tag."""
+    """Base of messages: the class's name travels as the tag."""
 
 
 class Preload(Tagged, frozen=True):
-    """The template's first frame: what to import, and where from."""
+    """First frame to the template: what to import, and from where."""
 
     entrypoints: list[str]
     path: list[str]
     """`sys.path` of the supervisor, so that a handler found only there is found again."""
     supervisor: int
-    """The supervisor's pid: whoever has another parent must not live on."""
+    """The supervisor's pid: a process with another parent must exit."""
     log_level: str
     log_format: str
     allocator: str = ""
@@ -80,8 +72,9 @@ class Preload(Tagged, frozen=True):
 
 
 class TemplateReady(Tagged, frozen=True):
-    """The import is done. With `preloaded` false the handler starts threads or sockets when it is imported, which do
-    not survive a fork: workers import it themselves, after the fork."""
+    """The handler's import is done. With `preloaded` false it starts threads or sockets when it is imported, which do
+    not survive a fork: workers import it themselves, after the fork.
+    """
 
     preloaded: bool
     note: str
@@ -97,13 +90,13 @@ class TemplateFailed(Tagged, frozen=True):
 
 
 class Fork(Tagged, frozen=True):
-    """Fork one worker; the frame carries two descriptors: its channel and its ledger."""
+    """Request to fork one worker; the frame carries two descriptors: the worker's channel and its ledger."""
 
     worker: int
 
 
 class Forked(Tagged, frozen=True):
-    """The worker's pid; the frame carries its pidfd."""
+    """Answer with the worker's pid; the frame carries its pidfd."""
 
     pid: int
 
@@ -113,7 +106,7 @@ FromTemplate = TemplateReady | TemplateFailed | Forked
 
 
 class Token(Tagged, frozen=True):
-    """An OAUTHBEARER token: from the token helper to the supervisor, and from there to every worker. A secret."""
+    """OAUTHBEARER token: from the token helper to the supervisor, and on to every worker. A secret."""
 
     value: str
     expires_at: float
@@ -127,7 +120,7 @@ class Token(Tagged, frozen=True):
 
 
 class Password(Tagged, frozen=True):
-    """The password was rotated: log in with this one from now on. A secret."""
+    """New password to log in with, after a rotation. A secret."""
 
     username: str
     value: str
@@ -137,7 +130,7 @@ class Password(Tagged, frozen=True):
 
 
 class FetchToken(Tagged, frozen=True):
-    """The helper's only frame: whom to ask for a token, answered by `Token` or `TokenFailed`. Carries secrets."""
+    """Only frame to the token helper: where to get a token; answered by `Token` or `TokenFailed`. Carries secrets."""
 
     endpoint_url: str | None
     client_id: str | None
@@ -156,7 +149,7 @@ class FetchToken(Tagged, frozen=True):
 
 
 class TokenFailed(Tagged, frozen=True):
-    """There is no token, and why."""
+    """No token was to be had, with the reason."""
 
     error: str
 
@@ -173,7 +166,7 @@ class Configure(Tagged, frozen=True):
     worker: int
     """The worker's place, 0 … count−1; kept by its successor."""
     group: str
-    handlers: list[HandlerOrder]
+    handlers: list[HandlerConfig]
     """At least one."""
     client: dict[str, str | int | float | bool]
     """librdkafka properties of the worker's consumer, complete."""
@@ -195,7 +188,7 @@ class Configure(Tagged, frozen=True):
 
 
 class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One partition handed out: from which offset, under which grant, reported in which ledger slot."""
+    """One partition handed out: its first offset, its grant, and the ledger slot it is reported in."""
 
     grant: int
     slot: int
@@ -224,16 +217,16 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StartFetcher(Tagged, frozen=True):
-    """Fetch and handle these partitions from the given offsets on."""
+    """Order to fetch and handle these partitions from the given offsets on."""
 
     partitions: list[FetcherStart]
 
 
 class StopFetcher(Tagged, frozen=True):
-    """Stop fetching, finish what is in hand until `deadline`, report `FetcherStopped`.
+    """Order to stop fetching, finish what is in hand until `deadline`, and report `FetcherStopped`.
 
-    `lost`: the partitions belong to another member already; what is in hand is not ours to finish in peace,
-    and its offsets will not be committed.
+    `lost`: the partitions belong to another member already. What is in hand need not be finished, and its offsets will
+    not be committed.
     """
 
     grants: list[int]
@@ -243,7 +236,7 @@ class StopFetcher(Tagged, frozen=True):
 
 
 class TimedOut(Tagged, frozen=True):
-    """Interrupt the handler if it still has this record in hand; by now it may have another one.
+    """Order to interrupt the handler if it still has this record in hand; by now it may have another one.
 
     `offset`: the first unfinished one, as the ledger says. Where several are in hand, every other one of the grant is
     interrupted, too, that was taken in hand at `overdue_ns` (of `clock.now_ns`) or before.
@@ -255,7 +248,7 @@ class TimedOut(Tagged, frozen=True):
 
 
 class CommitAs(Tagged, frozen=True):
-    """The answer to `CommitWanted` of that number: as whom to commit offsets in a transaction now (KIP-447)."""
+    """Answer to the `CommitWanted` of that number: the member to commit offsets as, in a transaction, now (KIP-447)."""
 
     number: int
     generation: int
@@ -265,13 +258,13 @@ class CommitAs(Tagged, frozen=True):
 
 
 class Ping(Tagged, frozen=True):
-    """Asks for evidence; answered by the control thread whatever the runner does."""
+    """Question for signs of life; the control thread answers it, whatever the runner does."""
 
     sequence: int
 
 
 class Drain(Tagged, frozen=True):
-    """Stop every fetcher, report each, then exit 0."""
+    """Order to stop every fetcher, report each, then exit 0."""
 
     deadline: float
 
@@ -284,7 +277,7 @@ class Ready(Tagged, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The final word under one grant: the next offset to handle, and what is done beyond it."""
+    """Final progress under one grant: the next offset to handle, and the offsets done beyond it."""
 
     grant: int
     offset: int
@@ -308,34 +301,28 @@ class InHand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     age: float
 
 
-class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What changed in one topic's counters since the last Pong. Bucket bounds: `DURATION_BUCKETS`."""
+class Counted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Growth of one counter of `kunicorn.observe.catalogue` since the last Pong."""
 
-    topic: str
-    records: int
-    failures: int
-    retries: int
-    seconds: float
-    """Time spent in the handler."""
+    name: str
+    labels: list[str]
+    """Their values, in the order of the declaration."""
+    amount: int
+
+
+class Observed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Observations of one histogram of the catalogue since the last Pong."""
+
+    name: str
+    labels: list[str]
     buckets: list[int]
-    """Handler calls by duration, one count a bucket, the last one without an upper bound."""
-    dead_letters: dict[str, int] = {}
-    """Records that were acknowledged by the dead-letter topic, by `kunicorn.handler.retry.Reason`."""
-    skipped: int = 0
-    retried_later: dict[str, int] = {}
-    """Records that a retry topic acknowledged, by its delay in words."""
-    timed_out: int = 0
-    """Calls that were interrupted as overdue beside the one that `TimedOut` named."""
-
-
-DURATION_BUCKETS = (
-    0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-)  # fmt: skip
-"""Upper bounds in seconds: from a trivial handler's microseconds to one that should have been split up."""
+    """Observations by the declared bounds, one count a bucket, the last one without an upper bound."""
+    seconds: float
+    """The sum of them."""
 
 
 class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A partition whose record waits, while the others go on."""
+    """Partition whose record waits for its next try or its time, while the others go on."""
 
     grant: int
     waits_for: str
@@ -344,7 +331,7 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pong(Tagged, frozen=True):
-    """Evidence of life and progress: the runner's own counter, never the control thread's beat."""
+    """Signs of life and progress: the runner's own counter, never the control thread's beat."""
 
     sequence: int
     runner: int
@@ -354,8 +341,9 @@ class Pong(Tagged, frozen=True):
     in_hand: InHand | None
     rss_bytes: int
     paused_by_lease: bool
-    deltas: list[Deltas]
     logs_dropped: int
+    counted: list[Counted] = msgspec.field(default_factory=list)
+    observed: list[Observed] = msgspec.field(default_factory=list)
     parked: list[Parked] = msgspec.field(default_factory=list)
     """Some of the waiting partitions: a worker can have thousands."""
     parked_count: dict[str, int] = msgspec.field(default_factory=dict)
@@ -364,20 +352,12 @@ class Pong(Tagged, frozen=True):
     """The handler's own metrics; None: there are none, or they are as told before."""
     client_families: list[Family] | None = None
     """The Kafka client's, likewise."""
-    hook_failures: dict[str, int] = msgspec.field(default_factory=dict)
-    """How often hooks of handlers raised since the last Pong, by the hook's name."""
     in_flight: int = 0
     """Records that calls of the handler have right now."""
-    sent: dict[str, int] = msgspec.field(default_factory=dict)
-    """By topic: outputs acknowledged (in transactions: committed) since the last Pong."""
-    committed_seconds: list[float] = msgspec.field(default_factory=list)
-    """Duration of each transaction that was committed since."""
-    aborted: int = 0
-    """Transactions aborted since."""
 
 
 class FailureKind(StrEnum):
-    """Why a grant ended early; each has one reaction in the supervisor."""
+    """Why a grant ended early; the supervisor has one reaction for each."""
 
     #: The record at `offset` cannot be handled, nor may it be passed over; the partition halts.
     HANDLER = "handler"
@@ -411,13 +391,15 @@ class WorkerFailed(Tagged, frozen=True):
 
 
 class CommitWanted(Tagged, frozen=True):
-    """A transaction is to be committed: as whom? Until `CommitOver` the supervisor sends no JoinGroup, for a while."""
+    """Question as which member a transaction is to be committed. Until `CommitOver` the supervisor sends no JoinGroup,
+    for a bounded time.
+    """
 
     number: int
 
 
 class CommitOver(Tagged, frozen=True):
-    """That transaction is committed or aborted."""
+    """The transaction of that number is committed or aborted."""
 
     number: int
 
@@ -436,11 +418,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class FrameError(PeerError):
-    """What arrived is not a message of this protocol; the channel cannot be trusted any further."""
+    """Bytes on the pipe that are no message of this protocol; the channel cannot be trusted any further."""
 
 
 def encode(message: Message) -> bytes:
-    """The message's bytes without the length, for sockets that keep packets apart."""
+    """Bytes of the message without the length in front, for sockets that keep packets apart."""
     built = msgspec.to_builtins(message)
     try:
         return orjson.dumps(built)
@@ -450,7 +432,7 @@ def encode(message: Message) -> bytes:
 
 
 def _encodable(built: Any) -> Any:
-    """The same with lone surrogates written out."""
+    """The value with lone surrogates written out."""
     if isinstance(built, str):
         return built.encode(errors="backslashreplace").decode()
     if isinstance(built, dict):
@@ -459,7 +441,7 @@ def _encodable(built: Any) -> Any:
 
 
 def decode(body: bytes, expected: type[T] | Any) -> T:
-    """The message in `body`, which must be one of `expected` (a message type or a union of them)."""
+    """Message in `body`, which must be one of `expected` (a message type or a union of them)."""
     try:
         message: T = msgspec.convert(orjson.loads(body), type=expected)
     except (orjson.JSONDecodeError, msgspec.ValidationError) as error:
@@ -468,7 +450,6 @@ def decode(body: bytes, expected: type[T] | Any) -> T:
 
 
 def pack(message: Message) -> bytes:
-    """The message as one frame."""
     body = encode(message)
     if len(body) > MAX_FRAME_BYTES:
         raise FrameError(f"{type(message).__name__} is {len(body)} bytes long, the limit is {MAX_FRAME_BYTES}")
@@ -476,14 +457,14 @@ def pack(message: Message) -> bytes:
 
 
 class FrameSplitter:
-    """Cuts a byte stream into messages of the expected types; keeps what is incomplete."""
+    """Splits a byte stream into messages of the expected types; keeps the incomplete rest."""
 
     def __init__(self, expected: Any) -> None:
         self._expected = expected
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The messages that `data` completes, in order. Raises `FrameError`."""
+        """Messages that `data` completes, in order. Raises `FrameError`."""
         buffer = self._buffer
         buffer += data
         messages: list[Any] = []

@@ -1,10 +1,5 @@
-"""What an administrator asks of brokers: a group's members, logs' offsets, one's own rights.
-
-What an administrator asks a group's coordinator: who is in the group, and the removal of one static member.
-
-Questions about the logs themselves, each to be put to the partition's leader: ListOffsets, OffsetForLeaderEpoch.
-
-What the user that we are may do, asked in ways that change nothing.
+"""Administrative requests: a group's members and offsets (to its coordinator), logs' offsets (to partitions' leaders),
+and one's own rights, asked in ways that change nothing. Caller: supervisor and commands, on their event loop.
 """
 
 from __future__ import annotations
@@ -19,16 +14,17 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from kunicorn.errors import PeerError
-from kunicorn.group.errors import COORDINATOR_MOVED, ErrorCode
+from kunicorn.group.errors import COORDINATOR_MOVED
 from kunicorn.group.protocol import NO_GENERATION, Committed, EpochEnd, LogOffset
 from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.codec import Fields, describe
+from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.consumer_protocol import decode_assignment
 from kunicorn.kafka.coordinator import Coordinator, by_topic
 from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
 from kunicorn.kafka.metadata import NO_LEADER, Broker, Metadata
 from kunicorn.kafka.versions import Api
+from kunicorn.kafka_errors import ErrorCode, describe
 from kunicorn.positions import Position, TopicPartition
 
 PURPOSE = "admin"
@@ -40,7 +36,7 @@ _CLASSIC_TYPE = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """One member as the coordinator has it. `host` is where its connection comes from."""
+    """One member as the coordinator describes it. `host` is where its connection comes from."""
 
     member_id: str
     instance_id: str | None
@@ -53,7 +49,9 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A group; with an `error` there is nothing else. `GROUP_ID_NOT_FOUND`: no group of this kind and name."""
+    """Description of a group; with an `error` there is nothing else. `GROUP_ID_NOT_FOUND`: no group of this kind and
+    name.
+    """
 
     error: int
     why: str = ""
@@ -62,25 +60,26 @@ class Described:
     strategy: str = ""
     """The assignor that a classic group has agreed upon; empty where there is none, or the brokers assign."""
     classic: bool = False
-    """There is such a group, and its members speak the classic protocol."""
+    """Whether the group exists and its members speak the classic protocol."""
 
 
 class GroupAdmin:
-    """The requests about one group. Not a member of it. Times are seconds.
+    """Requests about one group, by a client that is not its member. Times are seconds.
 
-    All raise `CoordinatorUnavailable` while the coordinator is not to be had or is another node than was thought (then
-    it is looked up anew), and any other `PeerError` when the transport fails.
+    All raise `CoordinatorUnavailable` while the coordinator cannot be found or has moved (then it is looked up anew),
+    and any other `PeerError` when the transport fails.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, timeout: float) -> None:
-        """Sends nothing."""
         self._cluster = cluster
         self._group_id = group_id
         self._timeout = timeout
         self._coordinator = Coordinator(cluster, group_id)
 
     async def describe(self) -> Described:
-        """The group, whichever protocol its members speak: each kind is unknown to the other kind's API (KIP-848)."""
+        """The group, whichever protocol its members speak. Asks both APIs, as neither knows groups of the other kind
+        (KIP-848).
+        """
         await self._node()
         classic = classic_group(await self._coordinator.describe(self._timeout), self._group_id)
         if classic.error != ErrorCode.GROUP_ID_NOT_FOUND:
@@ -95,7 +94,7 @@ class GroupAdmin:
         return classic if described.error == ErrorCode.UNSUPPORTED_VERSION else self._settled(described)
 
     async def remove(self, member: DescribedMember, reason: str) -> int:
-        """Take the slot of a static member from it (LeaveGroup, KIP-345); the error code.
+        """Remove a static member from the group (LeaveGroup, KIP-345); the error code.
 
         Names the member's id beside its instance id: if the instance has joined again meanwhile, under a new id, the
         broker refuses (FENCED_INSTANCE_ID) instead of removing one that works.
@@ -110,7 +109,7 @@ class GroupAdmin:
     async def committed(
         self, partitions: Collection[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, Committed]:
-        """What the group has committed for these partitions (None: for all for which it has committed anything).
+        """Committed offsets of these partitions (None: of all for which the group has any).
 
         Raises `CoordinatorUnavailable`, too, where the group refuses to tell.
         """
@@ -124,7 +123,7 @@ class GroupAdmin:
         return answer.partitions
 
     async def reset(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, int]:
-        """Commit these offsets as nobody; the error code of each.
+        """Commit these offsets without being a member; the error code of each.
 
         The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
         `GroupMetadataManager`): that is the fence between looking at the group and changing it.
@@ -160,7 +159,7 @@ class GroupAdmin:
 
 
 def classic_group(message: Any, group_id: str) -> Described:
-    """DescribeGroups, any version."""
+    """Group in an answer to DescribeGroups, of any version."""
     group = next((each for each in message.groups or () if each.group_id == group_id), None)
     if group is None:
         return Described(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the group")
@@ -186,8 +185,9 @@ def classic_group(message: Any, group_id: str) -> Described:
 
 
 def conversion_refused(group_id: str, found: Described) -> str:
-    """Why a member with the consumer protocol does not join this classic group unless it is told to (KIP-848): the
-    group would be converted, and takes its classic members along."""
+    """Why a member with the consumer protocol does not join this classic group unless it is told to (KIP-848): joining
+    would convert the group, and its classic members with it.
+    """
     return (
         f"group {group_id!r} is a classic group ({found.state}, {len(found.members)} members); joining it with "
         f'group.group_protocol = "consumer" converts it: set group.allow_protocol_upgrade = true if that is '
@@ -203,7 +203,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def consumer_group(message: Any, group_id: str) -> Described:
-    """ConsumerGroupDescribe, any version."""
+    """Group in an answer to ConsumerGroupDescribe, of any version."""
     group = next((each for each in message.groups or () if each.group_id == group_id), None)
     if group is None:
         return Described(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the group")
@@ -231,15 +231,12 @@ logger = logging.getLogger("kunicorn.wire.log_offsets")
 LOG_PURPOSE = "offsets-of-logs"
 """These connections' own: a slow look-up in an old segment must not hold up a heartbeat."""
 
-LATEST = -1
-EARLIEST = -2
-
 _CONSUMER = -1
-"""The replica id of those who are no replica."""
+"""Replica id of clients, which are no replicas."""
 
 
 class IsolationLevel(IntEnum):
-    """Where the log ends: at the high watermark, or at the last stable offset (KIP-98)."""
+    """Which records count: up to the high watermark, or up to the last stable offset (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -266,7 +263,7 @@ Batch = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class _Question(Generic[AnswerT]):
-    """One API that leaders answer: how to ask it, how to read it, and how to say that it failed."""
+    """One API of partition leaders: its request, its answer, and an answer that stands for a failure."""
 
     api: Api
     fields: Callable[[Batch, Metadata], Fields]
@@ -279,9 +276,9 @@ async def list_offsets(
 ) -> dict[TopicPartition, LogOffset]:
     """The offset at `LATEST`, `EARLIEST` or a timestamp (milliseconds), for each partition asked.
 
-    A timestamp finds the first record not older than it; the answer's offset is −1 where there is none.
-    Every partition has an answer, with an error of its own: `NETWORK_EXCEPTION` if its leader did not reply.
-    Refreshes metadata and asks once more where that may help. Raises nothing but bugs, within twice `timeout`.
+    A timestamp finds the first record not older than it; the answer's offset is −1 where there is none. Every partition
+    has an answer, with an error of its own: `NETWORK_EXCEPTION` if its leader did not reply. Refreshes metadata and
+    asks once more where that may help. Ends within twice `timeout`, and raises no `PeerError`.
     """
 
     def fields(batch: Batch, metadata: Metadata) -> Fields:
@@ -309,7 +306,7 @@ async def list_offsets(
 
 
 async def epoch_ends(cluster: Cluster, queries: Batch, timeout: float) -> dict[TopicPartition, EpochEnd]:
-    """Where the log of the given leader epoch ends, for each partition asked (KIP-320); otherwise as `list_offsets`."""
+    """End of the given leader epoch in each partition's log (KIP-320); otherwise as `list_offsets`."""
     question = _Question(Api.OFFSET_FOR_LEADER_EPOCH, _epoch_fields, _epoch_ends, EpochEnd)
     return await _ask_leaders(cluster, queries, question, timeout)
 
@@ -398,7 +395,7 @@ async def _ask_leader(
 
 
 class Operation(IntEnum):
-    """Kafka's operations (`AclOperation.java`), as far as they concern a consumer."""
+    """Kafka's ACL operations (`AclOperation.java`), those that concern a consumer."""
 
     READ = 3
     WRITE = 4
@@ -412,7 +409,7 @@ _ASKS_FOR_RIGHTS = 8
 
 
 async def on_topics(cluster: Cluster, topics: Collection[str], timeout: float) -> Mapping[str, frozenset[Operation]]:
-    """The operations that are allowed on each topic that we may see at all (KIP-430).
+    """Allowed operations on each topic that is visible to this user at all (KIP-430).
 
     Empty where the brokers are too old to say. Raises `BrokersUnreachable`.
     """
@@ -434,10 +431,11 @@ async def on_topics(cluster: Cluster, topics: Collection[str], timeout: float) -
 
 
 async def may_join(coordinator: Coordinator, timeout: float) -> bool:
-    """Whether we may READ the group: join it and commit.
+    """Whether this user has READ on the group: may join it and commit.
 
-    A heartbeat of a member that there is not: the broker looks at the right first (`KafkaApis.handleHeartbeatRequest`),
-    and answers UNKNOWN_MEMBER_ID otherwise. No answer about rights tells of a group that does not exist yet.
+    Sends a heartbeat of a member that does not exist: the broker checks the right first
+    (`KafkaApis.handleHeartbeatRequest`), and answers UNKNOWN_MEMBER_ID otherwise. No answer about rights tells of a
+    group that does not exist yet.
     """
     error = await coordinator.heartbeat(generation=0, member_id=_NOBODY, instance_id=None, timeout=timeout)
     return error != ErrorCode.GROUP_AUTHORIZATION_FAILED

@@ -1,17 +1,9 @@
-"""Addresses and secured connections: where brokers listen, TLS or not, and SASL's mechanisms.
+"""Broker addresses and secured connections: `open_stream` is the one place that connects.
 
-How a connection is secured: where a broker listens, what its listener demands, and the one place that opens streams.
-
-TLS is done when the stream is open (tls.py); SASL is an exchange of requests over it (authentication.py).
-
-Bootstrap servers: from the setting to addresses.
-
-The SASL mechanisms, the client's side of each. Pure: what to send next, given what came.
-
-SCRAM, the client's side (RFC 5802, RFC 7677). Pure: random numbers come from outside.
-
-As in Kafka (`ScramFormatter.java`) names and passwords are plain UTF-8, not prepared by SASLprep, and there is no
-channel binding.
+TLS is done when the stream is open (`tls`); SASL is an exchange of requests over it (`connection.authenticate`), of
+which the mechanisms here are the client's side: PLAIN, SCRAM (RFC 5802, RFC 7677), OAUTHBEARER. They are pure
+generators: what to send next, given what came; random numbers come from outside. As in Kafka (`ScramFormatter.java`)
+names and passwords are plain UTF-8, not prepared by SASLprep, and there is no channel binding.
 """
 
 from __future__ import annotations
@@ -43,8 +35,8 @@ _NO_BINDING = "n,,"
 
 
 def scram(mechanism: str, username: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
-    """Yields what to send, is sent what the broker answers, and returns when the broker has proven that it knows the
-    password, too. Raises `AuthenticationFailed`.
+    """Client's side of SCRAM: yields what to send, is sent what the broker answers, and returns when the broker has
+    proven that it knows the password, too. Raises `AuthenticationFailed`.
 
     `nonce`: printable, no comma, never used before.
     """
@@ -107,7 +99,7 @@ Conversation = Generator[bytes, bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """What OAUTHBEARER presents (RFC 6750), and the SASL extensions beside it (KIP-342)."""
+    """Token that OAUTHBEARER presents (RFC 6750), and the SASL extensions beside it (KIP-342)."""
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -123,7 +115,7 @@ def _no_token() -> BearerToken:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """How to authenticate. What may be rotated is asked for at each authentication.
+    """Mechanism and credentials. Functions give what may be rotated: they are called at each authentication.
 
     Both functions are called in a thread of their own and raise `AuthenticationFailed` where there is nothing to give.
     """
@@ -140,7 +132,7 @@ def conversation(sasl: Sasl) -> Conversation:
 
 
 def _plain(sasl: Sasl) -> Conversation:
-    """RFC 4616. The answer is empty."""
+    """PLAIN (RFC 4616). The broker's answer is empty."""
     yield f"\0{sasl.username}\0{sasl.password()}".encode()
 
 
@@ -149,8 +141,9 @@ def _scram(sasl: Sasl) -> Conversation:
 
 
 def _oauthbearer(sasl: Sasl) -> Conversation:
-    """RFC 7628, section 3. A token that is refused is answered with JSON, and asks for one more message, which may not
-    say anything, before the broker ends the exchange with its error."""
+    """OAUTHBEARER (RFC 7628, section 3). A refused token is answered with JSON, and asks for one more message, which
+    may not say anything, before the broker ends the exchange with its error.
+    """
     token = sasl.token()
     pairs = {"auth": f"Bearer {token.value}", **token.extensions}
     problem = yield ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs.items()) + "\x01").encode()
@@ -168,13 +161,10 @@ _CONVERSATIONS: Mapping[str, Callable[[Sasl], Conversation]] = {
     "OAUTHBEARER": _oauthbearer,
 }
 
-MECHANISMS = tuple(_CONVERSATIONS)
-"""Everything that `sasl_mechanism` can be."""
-
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens. Two names for one place are one address."""
+    """Host and port of a broker. Two names for one place are one address."""
 
     host: str
     port: int
@@ -193,9 +183,10 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What the brokers' listener demands. Raises `ConfigError` for what cannot work, certificate files included.
+    """Security settings of the brokers' listener. Raises `ConfigError` for those that cannot work, certificate files
+    included.
 
-    Blocks on the disk where it reads those, milliseconds. Its repr shows no secret.
+    Blocks on the disk to read these, for milliseconds. Its repr shows no secret.
     """
 
     protocol: str = "PLAINTEXT"
@@ -212,7 +203,6 @@ class Security:
 
     @property
     def encrypted(self) -> bool:
-        """Whether TLS is spoken."""
         return self.protocol.endswith("SSL")
 
 
@@ -241,7 +231,7 @@ _MAX_PORT = 65535
 
 
 def parse_seeds(servers: Sequence[str]) -> tuple[Address, ...]:
-    """`bootstrap_servers` as addresses. Raises `ConfigError` naming the server that cannot be one."""
+    """`bootstrap_servers` as addresses. Raises `ConfigError` naming the server that is none."""
     if not servers:
         raise ConfigError("bootstrap_servers is empty: name at least one broker as 'host:port'")
     return tuple(dict.fromkeys(_parse(server) for server in servers))
@@ -255,7 +245,7 @@ def _parse(server: str) -> Address:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver can be asked for it at all: no empty or overlong label."""
+    """Whether a resolver takes it: no empty or overlong label."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -264,7 +254,7 @@ def _is_name(host: str) -> bool:
 
 
 async def resolve(seeds: Sequence[Address], timeout: float, problems: list[str]) -> list[Address]:
-    """All the addresses behind all the seeds; a name without an answer in `timeout` seconds is told in `problems`.
+    """All addresses of all bootstrap servers; a name without an answer in `timeout` seconds is added to `problems`.
 
     Every address of a name counts: one name for all brokers is a common set-up, and the first may be down (KIP-302).
     """

@@ -1,9 +1,8 @@
-"""The cluster as a whole: where to begin, whom to ask, and the connections to its nodes.
+"""The cluster: bootstrap, metadata, and connections to its nodes, one for each node and purpose.
 
-Whom to ask when any broker will do; pure.
-
-After `NetworkClient.java`, leastLoadedNode, with one addition: a node that failed is remembered. A dead broker stays
-in everybody's metadata until it is fenced, seven to twelve seconds later, and each try there costs a whole time-out.
+Any broker will do for most requests. Which is asked first is `NetworkClient.java`'s leastLoadedNode with one addition:
+a node that failed is remembered. A dead broker stays in everybody's metadata until it is fenced, seven to twelve
+seconds later, and each try there costs a whole time-out.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from typing import TypeVar
 from uuid import UUID
 
 from kunicorn.errors import PeerError
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.auth import Address, Security, parse_seeds, resolve
-from kunicorn.kafka.codec import Fields, describe
+from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.errors import (
     AuthenticationFailed,
@@ -31,11 +29,12 @@ from kunicorn.kafka.errors import (
 )
 from kunicorn.kafka.metadata import Broker, Metadata, merge, metadata_from
 from kunicorn.kafka.versions import Api
+from kunicorn.kafka_errors import ErrorCode, describe
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node as the choice sees it. `tried_at` is monotonic, 0 if never."""
+    """Facts about one node that `by_preference` sorts by. `tried_at` is monotonic, 0 if never."""
 
     node_id: int
     sick: bool
@@ -84,12 +83,17 @@ _FIRST_SEED = -1
 """Addresses from `bootstrap_servers` are nodes with negative ids: real ones begin at 0."""
 
 
-class Cluster:
-    """Metadata and connections of one Kafka cluster. Times are seconds.
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `request` is for requests without a shorter one of their own; `connect` limits each attempt to connect
+    and negotiate."""
 
-    `request_timeout` is for whoever has no shorter one of their own; `connect_timeout` limits each attempt to connect
-    and negotiate.
-    """
+    request: float
+    connect: float
+
+
+class Cluster:
+    """Metadata and connections of one Kafka cluster. Times are seconds."""
 
     def __init__(
         self,
@@ -97,17 +101,16 @@ class Cluster:
         *,
         client_id: str,
         security: Security,
-        request_timeout: float,
-        connect_timeout: float,
+        timeouts: Timeouts,
         rng: Random,
     ) -> None:
         """Opens nothing. Raises `ConfigError` for a server that is not "host:port"."""
         self.metadata = Metadata()
-        self.request_timeout = request_timeout
+        self.request_timeout = timeouts.request
         self._seeds = parse_seeds(bootstrap_servers)
         self._client_id = client_id
         self._security = security
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = timeouts.connect
         self._rng = rng
         self._addresses: dict[int, Address] = {}
         self._learned: int | None = None
@@ -120,7 +123,7 @@ class Cluster:
         self._closed = False
 
     async def refresh(self, topics: Collection[str] | None) -> Metadata:
-        """Ask for these topics (None: all there are), store what came, and return the whole.
+        """Ask for these topics (None: all there are), store the answer, and return the whole metadata.
 
         One sweep over all known nodes. Raises `BrokersUnreachable`; the caller waits and calls again.
         """
@@ -130,7 +133,7 @@ class Cluster:
         return self.metadata
 
     async def name_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
-        """What those of the topics that a broker knows are called; they are in the metadata then.
+        """Names of those topic ids that a broker knows; the topics are in the metadata then.
 
         Raises `BrokersUnreachable`, `UnsupportedByBroker` where Metadata cannot ask by id (before version 12, KIP-516).
         """
@@ -164,8 +167,8 @@ class Cluster:
         """The first answer that one sweep over the nodes yields, least loaded first, the bootstrap servers last.
 
         `ask` raises `PeerError` to have the next node asked; `connect_timeout` shortens the cluster's, for each node.
-        Raises `AuthenticationFailed` where a node refused us and no other answered: what to correct must not drown in
-        a list; else `BrokersUnreachable` with every reason.
+        Raises `AuthenticationFailed` where a node refused us and no other answered: what to correct must not drown in a
+        list; else `BrokersUnreachable` with every reason.
         """
         tried: list[str] = []
         refusal: AuthenticationFailed | None = None
@@ -186,9 +189,9 @@ class Cluster:
         raise BrokersUnreachable("no broker answered: " + ("; ".join(tried) or "none is known"))
 
     async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
-        """The connection to that node for that purpose, opened if there is none; concurrent callers share it.
+        """Connection to that node for that purpose, opened if there is none; concurrent callers share it.
 
-        `timeout` shortens `connect_timeout`. Raises `PeerError`, also for a node that the metadata does not know.
+        `timeout` shortens that to connect. Raises `PeerError`, also for a node that the metadata does not know.
         """
         if self._closed:
             raise ConnectionLost(_CLOSED)
@@ -206,11 +209,11 @@ class Cluster:
 
     @property
     def refusal(self) -> str | None:
-        """Why a node refuses to let us in, or we to trust it; None if none does, as far as was tried."""
+        """Why authentication with some node fails, on whichever side; None if it fails with none that was tried."""
         return next(iter(self._refusals.values()), None)
 
     def learn(self, broker: Broker) -> None:
-        """Another source than Metadata says where this node is. Caller: the coordinator's look-up."""
+        """Add a node that another source than Metadata names. Caller: the coordinator's look-up."""
         self._learned = broker.node_id
         self._addresses[broker.node_id] = broker.address
 
@@ -268,7 +271,7 @@ class Cluster:
         return connection
 
     def _note_refusal(self, node_id: int, refusal: str) -> None:
-        """Say it once: it is tried again and again, until somebody corrects it."""
+        """Log the refusal once: the connection is tried again and again, until somebody corrects it."""
         self._refusals[node_id] = refusal
         if refusal not in self._refusals_told and len(self._refusals_told) < _MOST_REFUSALS:
             self._refusals_told.add(refusal)
@@ -310,8 +313,9 @@ class Cluster:
             self._forget_all_but({*metadata.brokers, self._learned})
 
     def _forget_all_but(self, there: Collection[int | None]) -> None:
-        """Seeds are forgotten, and nodes that have left: nobody would ever try them again. But not where the seeds are:
-        another sweep may be about to ask one."""
+        """Forget what is known of nodes that are not in `there`: nobody would ever try them again. Addresses of the
+        bootstrap servers stay, as another sweep may be about to ask one.
+        """
         for key in [key for key in self._connections if key[0] not in there]:
             self._discard(key)
         self._refusals = {node: why for node, why in self._refusals.items() if node in there}

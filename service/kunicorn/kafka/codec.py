@@ -1,14 +1,9 @@
-"""Kafka's messages as frames: made, written and read, by way of kio's generated classes.
+"""Codec of Kafka's messages: requests to frames and frames to answers, by way of kio's generated classes.
 
-Frames to messages and back, by way of kio's generated classes.
-
-Building kio's request for whichever version was negotiated, from one description.
-
-kio has one class for each version, which takes exactly that version's fields and checks none of their types: a
-field too many is a TypeError that shows only against the one broker that negotiates the version, and a string where
-a tuple of strings is meant goes out as its letters. Everything is built here, so that a test finds both.
-
-Kafka's error codes in words: all that the codec knows, not only those that a decision depends on.
+kio has one class for each version, which takes exactly that version's fields and checks none of their types. A field
+too many is a TypeError that shows only against the one broker that negotiates the version, and a string where a tuple
+of strings is meant goes out as its letters. So every request is built here, by `make`, and a test builds all of them in
+every version. Answers are read by kio's strict reader, and by `tolerant_reader` where that refuses.
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, cast
 
-from kio.schema.errors import ErrorCode as _EveryErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import BufferUnderflow
 
@@ -51,7 +45,7 @@ _NEUTRAL: tuple[object, ...] = (None, False, 0, -1, "", (), [])
 
 
 def make(api: Api, version: int, values: Fields) -> Any:
-    """kio's request message.
+    """A request as kio's message of that version.
 
     A field that the version lacks is dropped if its value is neutral or the protocol lets it go unsaid; otherwise
     `ValueError`: an answer to something else than what was asked is worse than none.
@@ -96,7 +90,7 @@ _CORRELATION_ID = struct.Struct(">i")
 
 
 def encode(message: Any) -> bytes:
-    """The bytes of one of kio's messages, without header or length."""
+    """Bytes of one of kio's messages, without header or length."""
     buffer = io.BytesIO()
     entity_writer(type(message))(buffer, message)
     return buffer.getvalue()
@@ -115,7 +109,7 @@ def encode_request(api: Api, version: int, correlation_id: int, client_id: str, 
 
 
 def frame_length(prefix: bytes) -> int:
-    """The length that the four bytes in front of a frame announce. Raises `ProtocolError`."""
+    """Length of a frame, from the four bytes in front of it. Raises `ProtocolError`."""
     (length,) = _LENGTH.unpack(prefix)
     if not _CORRELATION_ID.size <= length <= MAX_FRAME_BYTES:
         raise ProtocolError(
@@ -125,7 +119,7 @@ def frame_length(prefix: bytes) -> int:
 
 
 def _what_speaks(prefix: bytes) -> str | None:
-    """What answers there, where that is no Kafka listener, or not one without TLS."""
+    """What kind of server it is, if the first bytes show that it is no Kafka listener, or not one without TLS."""
     if prefix[:2] in {b"\x15\x03", b"\x16\x03"}:
         return "its listener speaks TLS: set kafka.security_protocol to SSL or SASL_SSL, or take its port without TLS"
     if prefix == b"HTTP":
@@ -134,15 +128,15 @@ def _what_speaks(prefix: bytes) -> str | None:
 
 
 def correlation_id(frame: bytes) -> int:
-    """Which request the frame answers; in every version the first four bytes."""
+    """Correlation id of the answer: in every version the first four bytes."""
     return int(_CORRELATION_ID.unpack_from(frame)[0])
 
 
 def decode_response(api: Api, version: int, frame: bytes) -> Any:
-    """The message in `frame` (without its length). Raises `ProtocolError` naming the API and version.
+    """Message in `frame` (without its length). Raises `ProtocolError` naming the API and version.
 
-    Error codes compare as integers whether kio knows them or not. Arrays may be None where a broker sends null
-    against the protocol: callers say `or ()`.
+    Error codes compare as integers whether kio knows them or not. Arrays may be None where a broker sends null against
+    the protocol: callers say `or ()`.
     """
     schema = RESPONSES[api, version]
     try:
@@ -158,9 +152,9 @@ def decode_response(api: Api, version: int, frame: bytes) -> Any:
 
 
 def decode(schema: Schema, buffer: bytes, offset: int) -> tuple[Any, int]:
-    """One of kio's messages and its size: by kio's strict reader, and by the lenient one where that refuses.
+    """One of kio's messages and its size, read by kio's strict reader, and by the tolerant one where that refuses.
 
-    Not for a frame that is too short: there the lenient reader could only invent. Raises one of `UNREADABLE`.
+    Not for a frame that is too short: there the tolerant reader could only invent. Raises one of `UNREADABLE`.
     """
     check_counts(schema, buffer, offset)
     try:
@@ -169,11 +163,3 @@ def decode(schema: Schema, buffer: bytes, offset: int) -> tuple[Any, int]:
         raise
     except UNREADABLE:
         return lenient_reader(schema)(buffer, offset)
-
-
-def describe(code: int) -> str:
-    """The code for people: "REBALANCE_IN_PROGRESS (27)"; "error 999" where Kafka's list ends."""
-    try:
-        return f"{_EveryErrorCode(code).name.upper()} ({int(code)})"
-    except ValueError:
-        return f"error {int(code)}"

@@ -1,22 +1,14 @@
-"""One TCP connection to one broker.
+"""One TCP connection to one broker: negotiated (ApiVersions, KIP-35 and KIP-511), authenticated (SaslHandshake,
+SaslAuthenticate, KIP-152), with any number of requests in flight.
 
-1. Requests go out in the order of the calls and are answered in that order; the correlation id is only checked. What
-   is no answer to the next of them, or cannot be read, ends the connection: nothing behind it can be relied upon.
+1. Requests go out in the order of the calls and are answered in that order (`SocketServer.scala` reads no request
+   before it has answered the one before). The correlation id is only checked: an answer that is not the next one's, or
+   cannot be read, ends the connection, as nothing behind it can be relied upon.
 2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one.
 3. A caller that is cancelled leaves its request in the queue. Closing instead would let a commit that is sent again
    over a new connection overtake the old one inside the broker, and the older offset would be the one that stays.
 4. Where SASL sessions end, they are renewed before (KIP-368): with nothing in flight, and nothing else is sent
    meanwhile. Between SaslHandshake and its end a broker takes any other request for an attack and hangs up.
-
-The first exchange on every connection: which versions the broker offers (ApiVersions, KIP-35 and KIP-511). Pure.
-
-SASL over an open connection: SaslHandshake, then SaslAuthenticate until both sides are content (KIP-152).
-
-The requests of one connection that wait for their answers.
-
-A broker answers a connection's requests in their order (`SocketServer.scala` reads no request before it has answered
-the one before). So an answer is the first one's, or it is nobody's, and whoever sends it is not to be believed: never
-is an answer given to the request whose number it has.
 """
 
 from __future__ import annotations
@@ -35,10 +27,9 @@ from kio.serial.readers import read_int16
 
 from kunicorn import __version__
 from kunicorn.errors import PeerError
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka import codec
 from kunicorn.kafka.auth import Address, Conversation, Sasl, Security, conversation, open_stream
-from kunicorn.kafka.codec import Fields, decode_response, describe
+from kunicorn.kafka.codec import Fields, decode_response
 from kunicorn.kafka.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -48,6 +39,7 @@ from kunicorn.kafka.errors import (
 )
 from kunicorn.kafka.tls import refused_by_alert
 from kunicorn.kafka.versions import OURS, Api, Negotiated, VersionRange
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 
 _ERROR_AT = 4
 """The response header of ApiVersions is version 0 whatever the request's: just the correlation id."""
@@ -64,7 +56,7 @@ Offer = dict[int, VersionRange]
 
 
 def read_api_versions(sent: int, frame: bytes) -> Offer | RetryWith:
-    """What the answer to ApiVersions version `sent` leads to. Raises `ProtocolError`.
+    """Result of ApiVersions version `sent`: the broker's offer, or a version to retry with. Raises `ProtocolError`.
 
     Every retry is in a lower version than the one before, so that no broker can keep us here.
     """
@@ -97,7 +89,7 @@ def _best_offered(frame: bytes) -> int:
 Ask = Callable[[Api, Fields], Awaitable[Any]]
 """Sends one request, behind nothing and before nothing else, and returns kio's answer; raises `PeerError`."""
 
-_REMEDIES: Mapping[str, str] = {
+_TO_CHECK: Mapping[str, str] = {
     "PLAIN": "check kafka.sasl_username and kafka.sasl_password",
     "SCRAM-SHA-256": "check kafka.sasl_username and kafka.sasl_password, and that the cluster has SCRAM credentials of "
     "this mechanism for the user",
@@ -128,7 +120,7 @@ async def _authenticate(ask: Ask, sasl: Sasl) -> float | None:
         answer = await ask(Api.SASL_AUTHENTICATE, {"auth_bytes": message})
         if error := int(answer.error_code):
             said = f" ({answer.error_message})" if answer.error_message else ""
-            talk.throw(AuthenticationFailed(f"{describe(error)}{said}; {_REMEDIES[sasl.mechanism]}"))
+            talk.throw(AuthenticationFailed(f"{describe(error)}{said}; {_TO_CHECK[sasl.mechanism]}"))
         lifetime = _seconds(getattr(answer, "session_lifetime", None))
         message = await asyncio.to_thread(_next, talk, answer.auth_bytes)
     return lifetime
@@ -137,23 +129,14 @@ async def _authenticate(ask: Ask, sasl: Sasl) -> float | None:
 async def _shake_hands(ask: Ask, mechanism: str) -> None:
     answer = await ask(Api.SASL_HANDSHAKE, {"mechanism": mechanism})
     error = int(answer.error_code)
-    if error == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+    if error:
         # The codec reads a null name as well as a null list.
         offered = ", ".join(filter(None, answer.mechanisms or ())) or "none"
-        raise AuthenticationFailed(
-            f"{describe(error)}: the listener offers {offered}; set kafka.sasl_mechanism to one of these"
-        )
-    if error == ErrorCode.ILLEGAL_SASL_STATE:
-        raise AuthenticationFailed(
-            f"{describe(error)}: the listener asks for no SASL; set kafka.security_protocol to PLAINTEXT or SSL, or "
-            f"kafka.bootstrap_servers to the port of the listener that does"
-        )
-    if error:
-        raise AuthenticationFailed(f"SaslHandshake was refused: {describe(error)}")
+        raise AuthenticationFailed(f"{describe(error)}: the listener offers {offered}; {fault(error).remedy()}")
 
 
 def _next(talk: Conversation, answer: bytes | None) -> bytes | None:
-    """The next message to send; None at the end, as StopIteration does not pass through a future."""
+    """Next message to send; None at the end, as StopIteration does not pass through a future."""
     try:
         return next(talk) if answer is None else talk.send(answer)
     except StopIteration:
@@ -161,7 +144,7 @@ def _next(talk: Conversation, answer: bytes | None) -> bytes | None:
 
 
 def _seconds(lifetime: timedelta | None) -> float | None:
-    """0 is Kafka's word for "no end"; versions before 1 have no word for it."""
+    """Session length in seconds. 0 is Kafka's word for "no end"; versions before 1 have no word for it."""
     return lifetime.total_seconds() if lifetime else None
 
 
@@ -170,7 +153,7 @@ _TOLD_AS_THEY_ARE = (ProtocolError, AuthenticationFailed)
 
 
 class Pending(NamedTuple):
-    """A request whose answer is still to come."""
+    """Request whose answer is still to come."""
 
     correlation_id: int
     what: str
@@ -178,7 +161,7 @@ class Pending(NamedTuple):
 
 
 class InFlight:
-    """In the order in which they were sent. Belongs to the event loop that it was made in."""
+    """Requests in flight, in the order in which they were sent. Belongs to the event loop that it was made in."""
 
     def __init__(self) -> None:
         self.idle = asyncio.Event()
@@ -192,11 +175,11 @@ class InFlight:
 
     @property
     def next_id(self) -> int:
-        """The correlation id of the next request."""
+        """Correlation id of the next request."""
         return self._sent % _CORRELATION_IDS
 
     def add(self, what: str) -> Pending:
-        """One more, with `next_id`; `what` names it in errors."""
+        """Note one more request, with `next_id`; `what` names it in errors."""
         pending = Pending(self.next_id, what, asyncio.get_running_loop().create_future())
         self._sent += 1
         self._pending.append(pending)
@@ -204,7 +187,9 @@ class InFlight:
         return pending
 
     def deliver(self, frame: bytes) -> None:
-        """Hand the frame to whoever waits for it. Raises `ProtocolError` where it is not the next one's answer."""
+        """Hand the frame to the caller that waits for it. Raises `ProtocolError` where it is not the next one's
+        answer.
+        """
         answered = codec.correlation_id(frame)
         if not self._pending or self._pending[0].correlation_id != answered:
             raise ProtocolError(f"an answer to request {answered}, which is not the next to be answered")
@@ -215,7 +200,7 @@ class InFlight:
             pending.answer.set_result(frame)
 
     def fail(self, failure: PeerError) -> None:
-        """No answer will come any more: tell all who wait why."""
+        """End all requests in flight with this failure."""
         kind = next((each for each in _TOLD_AS_THEY_ARE if isinstance(failure, each)), ConnectionLost)
         for pending in self._pending:
             if not pending.answer.done():
@@ -298,7 +283,7 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests without an answer."""
+        """Number of requests without an answer."""
         return len(self._pending)
 
     def version(self, api: Api, at_most: int | None = None) -> int:
@@ -331,11 +316,11 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Close at once; whoever waits for an answer gets `ConnectionLost`."""
+        """Close at once; requests in flight end with `ConnectionLost`."""
         self._shut(ConnectionLost(f"the connection to {self.address} was closed on our side"))
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of this connection runs any more. Caller: after `close`."""
+        """Wait until the connection's tasks have ended. Caller: after `close`."""
         await asyncio.wait({self._reading} if self._renewing is None else {self._reading, self._renewing})
 
     async def _negotiate(self) -> None:
@@ -349,7 +334,7 @@ class Connection:
             version = outcome.version
 
     async def _authenticate(self, sasl: Sasl, timeout: float) -> None:
-        """Authenticate, and see to it that it is done again in time, each time within `timeout` seconds."""
+        """Authenticate, and schedule the renewals, each within `timeout` seconds."""
 
         async def ask(api: Api, fields: Fields) -> Any:
             version = self.version(api)
@@ -365,7 +350,7 @@ class Connection:
     async def _renew(
         self, lifetime: float | None, authenticate_anew: Callable[[], Awaitable[float | None]], timeout: float
     ) -> None:
-        """Before each session's end, begin another on the same connection."""
+        """Authenticate anew on the same connection before each session's end."""
         try:
             while lifetime is not None:
                 await asyncio.sleep(max(_RENEW_PAUSE, lifetime * random.uniform(_RENEW_FROM, _RENEW_UNTIL)))
@@ -379,7 +364,7 @@ class Connection:
 
     @asynccontextmanager
     async def _quiet(self) -> AsyncIterator[None]:
-        """Hold back what others send, from a moment on when nothing is in flight."""
+        """Hold back other requests, from a moment on when nothing is in flight."""
         while True:
             await self._pending.idle.wait()
             async with self._sending:
@@ -388,14 +373,14 @@ class Connection:
                     return
 
     def _lose_session(self, failure: PeerError) -> None:
-        """Close: at the session's end the broker would hang up, without a word. Nothing if the connection has gone."""
+        """Close the connection, if it is open: at the session's end the broker would hang up without a word."""
         if not self.closed:
             logger.warning("authenticating anew failed, the connection is closed: %s", failure)
             self.failure = failure
             self._shut(failure)
 
     async def _converse(self, api: Api, version: int, fields: Fields) -> bytes:
-        """Like `_exchange`, for who has the connection to himself; the caller sets the time limit."""
+        """Send one request on a connection that nobody else uses now; the caller sets the time limit."""
         pending = self._send(api, version, fields)
         await self._flush(api)
         return await pending.answer
@@ -439,7 +424,7 @@ class Connection:
         return pending
 
     async def _read(self) -> None:
-        """Hand every frame to whoever waits for it, until the connection ends."""
+        """Read frames and hand each to its caller, until the connection ends."""
         try:
             while True:
                 length = codec.frame_length(await self._reader.readexactly(codec.LENGTH_BYTES))
@@ -457,7 +442,7 @@ class Connection:
             self._shut(ConnectionLost(f"{self.address} closed the connection{why}{hint}"))
 
     def _distrust(self, error: ProtocolError) -> None:
-        """Close, and say why: nobody may be waiting, and who waits may have another broker to ask."""
+        """Close and log the reason: there may be no caller, and a caller may have another broker to ask."""
         if not self.closed:
             self.failure = error
             # Whoever opens it tells of it, too, and asks for an end of it.
@@ -470,7 +455,7 @@ class Connection:
         self._shut(error)
 
     def _shut(self, failure: PeerError) -> None:
-        """Close, and tell all who wait why. The first reason counts."""
+        """Close, and end all requests with this failure. The first reason counts."""
         if self.closed:
             return
         self.closed = True

@@ -1,7 +1,8 @@
-"""The bytes that members of a classic consumer group send each other through the coordinator (KIP-54).
+"""Bytes that members of a classic group send one another through the coordinator: subscriptions and assignments
+(KIP-54).
 
-Two octets of version, then a message that is never flexible. The broker checks none of it, and any client that
-joins the group can write it, so nothing read here may be able to stop the group.
+Two octets of version, then a message that is never flexible. The broker checks none of it, and any client that joins
+the group can write it, so nothing read here may be able to stop the group.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def encode_subscription(assignor: str, subscription: Subscription) -> bytes:
 
 
 def decode_subscription(assignor: str | None, member_id: str, data: bytes) -> Subscription:
-    """What a member wants. Unreadable metadata counts as wanting nothing: one broken client must not stop the group."""
+    """A member's subscription. Unreadable metadata counts as an empty one: one broken client must not stop the
+    group.
+    """
     try:
         message = _decode(_subscription, _SUBSCRIPTION_VERSION, data)
     except UNREADABLE as error:
@@ -78,7 +81,7 @@ def decode_subscription(assignor: str | None, member_id: str, data: bytes) -> Su
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What the leader gives to one member in SyncGroup."""
+    """One member's part of the leader's plan, for SyncGroup."""
     message = assignment_v0.ConsumerProtocolAssignment(
         assigned_partitions=_by_topic(assignment_v0.TopicPartition, partitions), user_data=None
     )
@@ -86,7 +89,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes | None) -> tuple[TopicPartition, ...]:
-    """What the leader gave us. Raises `ProtocolError` if it cannot be read.
+    """This member's part of the leader's plan. Raises `ProtocolError` if it cannot be read.
 
     No bytes at all mean no partitions: the broker fills them in for members that the leader left out.
     """
@@ -104,12 +107,12 @@ def decode_assignment(data: bytes | None) -> tuple[TopicPartition, ...]:
 
 @cache
 def _subscription(version: int) -> Schema:
-    """kio's class; those of older members are loaded when there is one."""
+    """kio's class of that version; older members' are loaded when one of them turns up."""
     return import_module(f"kio.schema.consumer_protocol_subscription.v{version}.data").ConsumerProtocolSubscription
 
 
 def _decode(layout: Callable[[int], Schema], newest: int, data: bytes) -> Any:
-    """By the layout of the version in front, or the newest we know: later versions only add at the end.
+    """Message by the layout of the version in front, or the newest we know: later versions only add at the end.
 
     Bytes left over belong to such additions (`ConsumerProtocol.java`). Raises one of `UNREADABLE`.
     """
@@ -136,7 +139,7 @@ def _by_topic(schema: Schema, partitions: Iterable[TopicPartition]) -> tuple[Any
 
 
 def _partitions(topics: Any) -> tuple[TopicPartition, ...]:
-    """In the order sent, without repetitions and without negative numbers: both have been seen from clients."""
+    """Partitions in the order sent, without repetitions and negative numbers: both have been seen from clients."""
     return tuple(
         dict.fromkeys(
             TopicPartition(topic.topic, int(partition))

@@ -1,20 +1,15 @@
-"""The group's coordinator, as one member sees it.
+"""Requests of one group member to the group's coordinator, and its answers in the terms of `kunicorn.group.protocol`.
+Caller: the supervisor's group driver and its committer, on the event loop.
 
 1. Two connections of its own: "control" and "offsets". A broker answers a connection in order, so a heartbeat would
    wait behind a commit that waits for a slow replica, and metadata behind a JoinGroup that waits for the group.
-2. LeaveGroup goes over "offsets": behind the last commit, and not behind a JoinGroup that is still parked, which
-   would hold it back until the others have given up on us. So do heartbeats while a JoinGroup or SyncGroup is out:
-   another member's drain or plan may take minutes, and no commit is in their way then.
+2. LeaveGroup goes over "offsets": behind the last commit, and not behind a JoinGroup that is still parked, which would
+   hold it back until the others have given up on us. So do heartbeats while a JoinGroup or SyncGroup is out: another
+   member's drain or plan may take minutes, and no commit is in their way then.
 3. No retries and no reactions here: the caller has one table for those.
-
-What a member asks the coordinator, as fields for `make`; pure, one function for each request.
-
-Where two versions say the same thing in different fields, the version decides here and nowhere else.
-
-What the coordinator answers, in the terms of `kunicorn.group.protocol`; pure.
-
-Every function takes kio's message of any version we speak. Error codes become plain integers. Answers are read by
-their own names, never by the order of the request: brokers reorder topics and partitions, and leave some out.
+4. Where two versions say the same thing in different fields, the functions here choose by version, and nobody else.
+   Answers are read by their own names, never by the order of the request: brokers reorder topics and partitions, and
+   leave some out. Error codes become plain integers.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.protocol import (
     NO_GENERATION,
     CommitAnswer,
@@ -43,7 +37,7 @@ from kunicorn.group.protocol import (
     TopicPartitions,
 )
 from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.codec import Fields, describe
+from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.consumer_protocol import (
     decode_assignment,
@@ -54,6 +48,7 @@ from kunicorn.kafka.consumer_protocol import (
 from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError
 from kunicorn.kafka.metadata import Broker
 from kunicorn.kafka.versions import Api
+from kunicorn.kafka_errors import ErrorCode, describe
 from kunicorn.positions import Position, TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -142,7 +137,7 @@ def heartbeat(group_id: str, generation: int, member_id: str, instance_id: str |
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a member of a group with the consumer protocol wants, as its full heartbeats say it (KIP-848)."""
+    """Subscription and limits of a member with the consumer protocol, as its full heartbeats say them (KIP-848)."""
 
     topics: tuple[str, ...]
     pattern: str
@@ -185,7 +180,7 @@ def consumer_heartbeat(
 
 
 def leave(version: int, group_id: str, member_id: str, instance_id: str | None, reason: str) -> Fields:
-    """LeaveGroup for one member. Before version 3 the member id alone says who (`LeaveGroupRequest.java`)."""
+    """LeaveGroup for one member. Before version 3 the member id alone identifies it (`LeaveGroupRequest.java`)."""
     if version < _LEAVE_BATCHED:
         return {"group_id": group_id, "member_id": member_id}
     member = {"member_id": member_id, "group_instance_id": instance_id, "reason": reason[:MAX_REASON]}
@@ -237,8 +232,8 @@ def fetch_offsets(
     """OffsetFetch for one group (`partitions` None: all that it has committed); `member_id` and `epoch` only of members
     with the consumer protocol.
 
-    Before version 7 `require_stable` cannot be said, and brokers that old have no offsets pending in a transaction
-    that they could hold back (KIP-447, `OffsetFetchRequest.java`).
+    `require_stable` does not exist before version 7, and brokers that old have no offsets pending in a transaction that
+    they could hold back (KIP-447, `OffsetFetchRequest.java`).
     """
     named = [
         {"name": topic, "partition_indexes": [each.partition for each in group]}
@@ -253,12 +248,12 @@ def fetch_offsets(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[TopicPartition]]]:
-    """The partitions as requests want them: sorted, each topic once."""
+    """Partitions as requests have them: sorted, each topic once."""
     return [(topic, list(group)) for topic, group in groupby(sorted(set(partitions)), key=lambda each: each.topic)]
 
 
 class Found(NamedTuple):
-    """FindCoordinator: the broker, or the error and what the broker says about it."""
+    """Answer to FindCoordinator: the broker, or the error and what the broker says about it."""
 
     error: int
     broker: Broker | None
@@ -266,7 +261,7 @@ class Found(NamedTuple):
 
 
 def found(message: Any, group_id: str) -> Found:
-    """FindCoordinator. A broker that leaves our group out is taken for one without a coordinator to name."""
+    """Answer to FindCoordinator. A broker that leaves our group out is taken for one without a coordinator to name."""
     answer = message
     if hasattr(message, "coordinators"):
         answer = next((each for each in message.coordinators or () if each.key == group_id), None)
@@ -281,7 +276,7 @@ def found(message: Any, group_id: str) -> Found:
 
 
 def config_described(message: Any, group_id: str, name: str) -> tuple[int, str | None]:
-    """DescribeConfigs: the error, and the setting's value where there is one."""
+    """Answer to DescribeConfigs: the error, and the setting's value where there is one."""
     resource = next((each for each in message.results or () if each.resource_name == group_id), None)
     if resource is None:
         return ErrorCode.UNKNOWN_SERVER_ERROR, None
@@ -289,7 +284,7 @@ def config_described(message: Any, group_id: str, name: str) -> tuple[int, str |
 
 
 def joined(message: Any) -> JoinAnswer:
-    """JoinGroup; the members' subscriptions are read by the rules of the assignor that was chosen."""
+    """Answer to JoinGroup; the members' subscriptions are read by the rules of the assignor that was chosen."""
     assignor = message.protocol_name or None
     return JoinAnswer(
         error=int(message.error_code),
@@ -311,7 +306,7 @@ def joined(message: Any) -> JoinAnswer:
 
 
 def synced(message: Any) -> SyncAnswer:
-    """SyncGroup. The broker passes on what the leader wrote: where that cannot be read, the answer itself can."""
+    """Answer to SyncGroup. The broker passes on what the leader wrote: if that cannot be read, the answer still is."""
     error, unreadable = int(message.error_code), ""
     partitions: tuple[TopicPartition, ...] = ()
     if error == ErrorCode.NONE:
@@ -329,7 +324,9 @@ def synced(message: Any) -> SyncAnswer:
 
 
 def consumer_heartbeat_answered(message: Any) -> ConsumerHeartbeatAnswer:
-    """ConsumerGroupHeartbeat. Negative partition numbers and topics without an id are left out: nobody can own them."""
+    """Answer to ConsumerGroupHeartbeat, without negative partition numbers and topics without an id: nobody can own
+    them.
+    """
     assigned: dict[UUID, set[int]] = {}
     for each in message.assignment.topic_partitions or () if message.assignment is not None else ():
         if each.topic_id is not None:
@@ -346,7 +343,9 @@ def consumer_heartbeat_answered(message: Any) -> ConsumerHeartbeatAnswer:
 
 
 def left(message: Any, member_id: str, instance_id: str | None) -> int:
-    """LeaveGroup. From version 3 on the error on top is 0 and the member's own stands beside its name."""
+    """Error code of an answer to LeaveGroup. From version 3 on the error on top is 0 and the member's own stands beside
+    its name.
+    """
     error = int(message.error_code)
     if error != ErrorCode.NONE:
         return error
@@ -357,7 +356,7 @@ def left(message: Any, member_id: str, instance_id: str | None) -> int:
 
 
 def committed(message: Any, topic_ids: Mapping[str, UUID]) -> CommitAnswer:
-    """OffsetCommit; `topic_ids` are those it was asked with, for answers that name topics by id."""
+    """Answer to OffsetCommit; `topic_ids` are those of the request, for answers that name topics by id."""
     names = {topic_id: name for name, topic_id in topic_ids.items()}
     errors: dict[TopicPartition, int] = {}
     for topic in message.topics or ():
@@ -368,7 +367,7 @@ def committed(message: Any, topic_ids: Mapping[str, UUID]) -> CommitAnswer:
 
 
 def offsets_fetched(message: Any, group_id: str) -> OffsetFetchAnswer:
-    """OffsetFetch. The group's error comes with no partitions: who only loops over those sees "no offsets"."""
+    """Answer to OffsetFetch. The group's error comes with no partitions: a loop over those alone sees "no offsets"."""
     if not hasattr(message, "groups"):
         return OffsetFetchAnswer(int(message.error_code), _offsets(message.topics))
     for group in message.groups or ():
@@ -398,14 +397,13 @@ while a look-up waits for it: asking somebody else is quicker than any patience.
 
 
 class Coordinator:
-    """The requests of one group's member. Timeouts are seconds, connecting included.
+    """Requests of one group member. Timeouts are seconds, connecting included.
 
     All but `find` raise `CoordinatorUnavailable` while the node is unknown, and `PeerError` when the transport fails.
     Errors that the broker answers with are in the answer.
     """
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
-        """Sends nothing."""
         self.node: Broker | None = None
         self.join_sent = asyncio.Event()
         """Set from the first JoinGroup on that may bring an assignment, or the first ConsumerGroupHeartbeat. Whoever
@@ -437,7 +435,9 @@ class Coordinator:
         return answer.broker
 
     def forget(self) -> None:
-        """The coordinator moved or does not answer: close both connections. What is in flight ends as lost."""
+        """Forget the node and close both connections: the coordinator has moved or does not answer. Requests in flight
+        end as lost.
+        """
         if self.node is not None:
             for purpose in (CONTROL, OFFSETS):
                 self._cluster.disconnect(self.node.node_id, purpose)
@@ -500,7 +500,7 @@ class Coordinator:
         return consumer_heartbeat_answered(answer)
 
     async def describe(self, timeout: float) -> Any:
-        """DescribeGroups: kio's message about this group as a classic one; see `group_admin.classic_group`."""
+        """DescribeGroups: kio's message about this group as a classic one; see `kafka.admin.classic_group`."""
         fields: Fields = {"groups": [self._group_id], "include_authorized_operations": False}
         return await self._ask(CONTROL, Api.DESCRIBE_GROUPS, lambda _: fields, timeout)
 

@@ -1,5 +1,6 @@
-"""How the other side of a connection can fail; all are `PeerError`s: trying again, perhaps elsewhere, may help.
-Light: part of every start."""
+"""Failures of the other side of a connection; all are `PeerError`s: trying again, perhaps elsewhere, may help. Small,
+as it is part of every start.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from kunicorn.errors import PeerError
 
 
 class ProtocolError(PeerError):
-    """What the broker sent, or refuses to understand, is not the Kafka protocol as we know it."""
+    """Bytes from the broker, or a refusal by it, that do not fit the Kafka protocol as we know it."""
 
 
 class UnsupportedByBroker(ProtocolError):

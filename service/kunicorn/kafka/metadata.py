@@ -1,4 +1,4 @@
-"""What we know of the cluster: brokers, topics, and who leads which partition. Pure."""
+"""Metadata of the cluster: brokers, topics, and each partition's leader; a snapshot made of Metadata answers. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.auth import Address
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import NO_EPOCH, TopicPartition
 
 NO_LEADER = -1
@@ -26,13 +26,12 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
         return Address(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Who leads the partition, since which epoch, and what the broker complained about (0: nothing)."""
+    """A partition's leader, its epoch, and the error that the broker reported (0: none)."""
 
     leader: int
     leader_epoch: int = NO_EPOCH
@@ -73,7 +72,7 @@ class Metadata:
         return (info.leader, info.leader_epoch) if info else (NO_LEADER, NO_EPOCH)
 
     def racks(self, topics: Collection[str]) -> Mapping[TopicPartition, frozenset[str]]:
-        """In which racks each partition of these topics has replicas (KIP-881); nothing where no broker names one."""
+        """Racks in which each partition of these topics has replicas (KIP-881); empty where no broker names one."""
         of_broker = {node_id: broker.rack for node_id, broker in self.brokers.items() if broker.rack}
         if not of_broker:
             return {}
@@ -91,7 +90,7 @@ class Metadata:
 
 
 def metadata_from(message: Any) -> Metadata:
-    """A Metadata answer of any version, in our terms."""
+    """Snapshot made of one Metadata answer, of any version."""
     return Metadata(
         brokers={
             int(broker.node_id): Broker(int(broker.node_id), broker.host, int(broker.port), broker.rack)
@@ -121,7 +120,7 @@ def _topic(topic: Any) -> TopicInfo:
 
 
 def merge(old: Metadata, answer: Metadata, asked: Collection[str] | None) -> Metadata:
-    """The snapshot after `answer`, which speaks of the topics `asked` for (None: of all there are).
+    """The snapshot after `answer`, which is about the topics `asked` for (None: about all there are).
 
     A topic that the broker does not know stays in, with its error and without partitions: "deleted" must differ from
     "never asked". Topics that were not asked for stay as they were.

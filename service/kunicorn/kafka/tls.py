@@ -1,4 +1,6 @@
-"""TLS: the context that connections are made with, and what a failed handshake means for whoever reads of it."""
+"""TLS: the context that connections are made with, and what a failed handshake means, in words that name the
+setting.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom to trust and who we are: paths of PEM files, by the settings' names without `ssl_`."""
+    """Paths of PEM files, by the settings' names without `ssl_`: whom to trust, and our own certificate."""
 
     ca_location: str | None = None
     """A file, or a directory of hashed files; None: the system's own."""
@@ -92,7 +94,7 @@ _ALERTS: Mapping[str, str] = {
 
 
 def explained(error: Exception, name: str, address: str) -> PeerError:
-    """What a failed handshake means; `name` is what the certificate was compared with."""
+    """Meaning of a failed handshake; `name` is what the certificate was compared with."""
     if isinstance(error, ssl.SSLCertVerificationError):
         what = _VERIFICATION.get(error.verify_code, f"{error.verify_message}; check kafka.ssl_ca_location")
         return AuthenticationFailed(

@@ -1,19 +1,16 @@
-"""A second reader for kio's messages that forgives what a newer broker may send.
+"""Second reader for kio's messages, which forgives what a newer broker may send, and a check of counts before kio's
+own.
 
-kio's own reader is fast and strict: one unknown tagged field or one unknown error code makes a whole answer
-undecodable, against the protocol's promise that clients skip what they do not know (KIP-482). This one skips unknown
-tags, keeps unknown error codes as integers and takes null for any string. It runs only where kio's has refused.
+kio's reader is fast and strict: one unknown tagged field or one unknown error code makes a whole answer undecodable,
+against the protocol's promise that clients skip what they do not know (KIP-482). This one skips unknown tags, keeps
+unknown error codes as integers and takes null for any string. It runs only where kio's has refused, and raises one of
+`UNREADABLE` and nothing else, whatever the bytes.
 
-Raises one of `UNREADABLE` and nothing else, whatever the bytes.
-
-Whether every array of a message fits into the bytes that are there, before kio's parser believes its count.
-
-kio's native parser reserves memory for as many items as a count announces. Where the machine has not got that much, the
-allocation fails and the process is aborted: no exception, no exit code of ours, and the workers go with it. One wrong
-byte from a broker, or from any member of the group in its subscription, would be enough.
-
-Steps over a message without making anything of it: fixed fields in one addition, so that an answer about ten thousand
-partitions costs milliseconds.
+`check_counts` comes before either. kio's native parser reserves memory for as many items as an array's count announces;
+where the machine has not got that much, the allocation fails and the process is aborted: no exception, no exit code of
+ours, and the workers go with it. One wrong byte from a broker, or from any member of the group in its subscription,
+would be enough. The check steps over fixed fields in one addition, so that an answer about ten thousand partitions
+costs milliseconds.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ _MAX_MILLISECONDS = timedelta.max // timedelta(milliseconds=1) - 1
 
 @cache
 def lenient_reader(schema: Schema) -> Reader:
-    """The reader for one of kio's classes; made once."""
+    """Reader for one of kio's classes; made once."""
     plain = [(field.name, _field_reader(schema, field)) for field in fields(schema) if "tag" not in field.metadata]
     tagged = {
         field.metadata["tag"]: (field.name, _field_reader(schema, field))
@@ -69,7 +66,7 @@ def lenient_reader(schema: Schema) -> Reader:
 
 
 def _read_tags(tagged: dict[int, tuple[str, Reader]], values: dict[str, Any], buffer: bytes, offset: int) -> int:
-    """Store the tagged fields we know in `values`, step over the others; return the size of them all."""
+    """Read the tagged fields we know into `values` and step over the others; the size of them all."""
     count, size = read_unsigned_varint(buffer, offset)
     at = offset + size
     for _ in range(count):
@@ -182,7 +179,7 @@ _SIZES = {
 
 
 def check_counts(schema: Schema, buffer: bytes, offset: int) -> None:
-    """Raises `BufferUnderflow` where the buffer ends before the message at `offset`; `schema` is kio's class."""
+    """Raise `BufferUnderflow` where the buffer ends before the message at `offset`; `schema` is kio's class."""
     try:
         end = _message(schema)(buffer, offset)
     except IndexError:
@@ -218,7 +215,7 @@ def _message(schema: Schema) -> Step:
 
 
 def _field(field: Field[Any], flexible: bool) -> tuple[int, Step | None]:
-    """Its size, or the step over it."""
+    """Size of a field, or the step over it."""
     inner, array = field_type(field)
     if is_dataclass(inner):
         schema: Schema = inner
@@ -275,7 +272,7 @@ def _array(size: int, item: Step | None, flexible: bool) -> Step:
 
 
 def _bytes(prefix: int, flexible: bool) -> Step:
-    """A string or bytes, null or not."""
+    """Step over a string or bytes, null or not."""
 
     def step(buffer: bytes, at: int) -> int:
         if flexible:
@@ -302,6 +299,6 @@ def _varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def _fits(count: int, buffer: bytes, at: int) -> None:
-    """Each item takes a byte at least."""
+    """Raise where the bytes left are fewer than the items announced: each takes a byte at least."""
     if count > len(buffer) - at:
         raise BufferUnderflow(f"{count} announced where {max(len(buffer) - at, 0)} bytes are left")

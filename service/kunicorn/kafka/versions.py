@@ -1,11 +1,7 @@
-"""Versions of Kafka's APIs: which we speak, what a broker gets, and kio's classes for them.
+"""API versions: which of Kafka's APIs and versions we speak, what a broker gets, and kio's message classes for them.
 
-Which version of each API we speak, and which one of them a given broker gets.
-
-kio's message classes for every API and version that we speak, each loaded when it is first asked for.
-
-One API's take ten milliseconds on the event loop, once; those of all APIs in one version would take longer than a start
-has to wait for anything else.
+A class is loaded when it is first asked for. One API's take ten milliseconds on the event loop, once; those of all APIs
+together would take longer than a start has to wait for anything else.
 """
 
 from __future__ import annotations
@@ -94,7 +90,7 @@ OURS: Mapping[Api, VersionRange] = {
 
 
 class Negotiated:
-    """What one broker offered on one connection, and what we make of it."""
+    """Versions that one broker offered on one connection."""
 
     def __init__(self, offered: Mapping[int, VersionRange], broker: str) -> None:
         self._offered = offered
@@ -123,7 +119,7 @@ Schema: TypeAlias = Any
 
 
 class Schemas(Mapping[tuple[Api, int], Schema]):
-    """The classes by API and version; its keys are what we speak."""
+    """kio's classes by API and version; its keys are what we speak."""
 
     def __init__(self, load: Callable[[Api, int], Schema]) -> None:
         self._load = load
@@ -149,7 +145,7 @@ RESPONSES = Schemas(load_response_schema)
 
 
 def field_type(field: Field[Any]) -> tuple[Schema, bool]:
-    """The field's type without "or None" and without the array around it; and whether there is an array."""
+    """Type of the field without "or None" and without the array around it; and whether there is an array."""
     annotation: Any = field.type
     if isinstance(annotation, types.UnionType):
         (annotation,) = (each for each in typing.get_args(annotation) if each is not type(None))

@@ -1,1 +1,1 @@
-"""librdkafka: the properties its clients get from us, and what they tell of failures."""
+"""librdkafka, the workers' Kafka client: the properties it is made with, and the meaning of its errors."""

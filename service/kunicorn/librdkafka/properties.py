@@ -1,12 +1,8 @@
-"""librdkafka's properties for consumers and producers: ours, and what the user may add. Pure.
+"""librdkafka's properties for the consumers and producers of workers and jobs: those that kunicorn sets, and which of
+the user's `[kafka.librdkafka]` are allowed. Pure.
 
-librdkafka's properties for the workers' consumers: ours, and what the user may add. Pure.
-
-Caller: the supervisor, which sends the result in `Configure`. Names and meaning: librdkafka's CONFIGURATION.md.
-
-librdkafka's properties for the producers of workers that send what handlers return. Pure.
-
-Caller: the supervisor, which sends the result in `Configure`. Names and meaning: librdkafka's CONFIGURATION.md.
+Caller: the supervisor, which sends the result to its workers in `Configure`; commands and jobs for their own clients.
+Names and meaning: librdkafka's CONFIGURATION.md.
 """
 
 from __future__ import annotations
@@ -138,7 +134,7 @@ def client_properties(  # noqa: PLR0913 - each is a setting, or a fact of the cl
     memory_per_worker_mb: int,
     brokers: int,
 ) -> dict[str, Property]:
-    """The complete properties of a worker's consumer. `brokers`: so many may answer at a time, at least 1.
+    """The complete properties of a worker's consumer. `brokers`: how many may answer at a time, at least 1.
 
     `security` and `extra` have librdkafka's dotted names; `extra` is [kafka.librdkafka] and wins over what is only
     tuning here. `group_id` is the real group's, as ACLs are checked against it. Raises `ConfigError`.
@@ -210,8 +206,10 @@ def letter_properties(
 
 
 def _memory(megabytes: int, brokers: int) -> dict[str, Property]:
-    """The queue's limits hold per client, over all its partitions, and are looked at before a fetch: one response per
-    broker comes on top. Compressed records take as many times more as they were compressed."""
+    """Limits of the fetch queue, from a memory budget. They hold per client, over all its partitions, and are looked at
+    before a fetch: one response per broker comes on top. Compressed records take as many times more as they were
+    compressed.
+    """
     share = megabytes * _BYTES_PER_MB // _QUEUE_SHARE
     spare = max(0, megabytes * _BYTES_PER_MB - _BASE_BYTES)
     response = spare * 4 // 5 // brokers * _SMALL_RECORD_BYTES // (_SMALL_RECORD_BYTES + _MESSAGE_BYTES)
@@ -223,7 +221,7 @@ def _memory(megabytes: int, brokers: int) -> dict[str, Property]:
 
 
 def ahead_bytes(memory_per_worker_mb: int) -> int:
-    """How much a worker takes out of the client's queue ahead of its handlers."""
+    """Bytes of records that a worker may take out of the client's queue ahead of its handlers."""
     return memory_per_worker_mb * _BYTES_PER_MB // _AHEAD_SHARE
 
 
@@ -238,7 +236,9 @@ def _refuse_owned(extra: Mapping[str, Property]) -> None:
 
 
 def _fit_limits(properties: dict[str, Property]) -> None:
-    """librdkafka refuses a fetch limit above the receive limit, or below that of messages, when the client is made."""
+    """Raise dependent limits: librdkafka refuses, when the client is made, a fetch limit above the receive limit or
+    below that of messages.
+    """
     fetch = max(int(properties["fetch.max.bytes"]), int(properties.get("message.max.bytes", 0)))
     properties["fetch.max.bytes"] = fetch
     if fetch < _DEFAULT_MESSAGE_BYTES:
@@ -290,8 +290,8 @@ def producer_properties(  # noqa: PLR0913 - each is a setting
     acks: str,
     buffer_memory: int,
 ) -> dict[str, Property]:
-    """The complete properties. `consumers_extra` is [kafka.librdkafka]: what of it is about connections counts here,
-    too. `transactional_id` is None outside of transactions.
+    """The complete properties of a producer of outputs. `consumers_extra` is [kafka.librdkafka]: what of it is about
+    connections applies here, too. `transactional_id` is None outside of transactions.
     """
     properties: dict[str, Property] = {
         "retry.backoff.ms": _RETRY_BACKOFF_MS,

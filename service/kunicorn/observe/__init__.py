@@ -1,1 +1,1 @@
-"""What people and machines see: status snapshots, metrics, health, HTTP, logs."""
+"""Observability of the service: status snapshots, metrics, health, HTTP, logs."""

@@ -1,4 +1,6 @@
-"""Write docs/metrics.md, docs/states.md and the chart's dashboard from the code; run in the repository's root."""
+"""`python -m kunicorn.observe`: writes docs/metrics.md, docs/states.md and the chart's dashboard from the code; run in
+the repository's root. The entry point alone.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The few things that can be done over HTTP: who may, what is asked, and how it is answered.
+"""Actions over HTTP (pause, resume, recycle, drain, seek): who may ask, what is asked, and the answer.
 
-1. Without `[http] token` there are none, but for the service's own user on its machine (`kunicorn.observe.requests`).
+1. Without `[http] token` there are none, except for the service's own user on its machine
+   (`kunicorn.observe.requests`).
 2. The token comes in a header that a browser never adds by itself and that no other site's page may set without our
    consent (no CORS answer is ever given): a person who is logged in elsewhere cannot be made to act here.
 3. It is compared in constant time, and a wrong one is answered late: guessing is slow, and says nothing.
@@ -19,7 +20,7 @@ import msgspec
 from aiohttp import web
 
 from kunicorn.errors import ConfigError
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings import HttpSettings
@@ -37,7 +38,7 @@ _OWN_SITE = frozenset({"same-origin", "none"})
 
 
 class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the body says; what an action does not need is not to be there."""
+    """Body of a request; fields that the action does not need must be absent."""
 
     partitions: list[str] = []
     """As in [assign]: orders, orders:7, orders:0-3. Empty: all there are."""
@@ -52,7 +53,7 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who asks, for the log; whoever has the token may say anything here."""
 
     def goal(self) -> Goal:
-        """Where a seek is to go. Raises `Denied`."""
+        """Target of a seek. Raises `Denied`."""
         given = [each for each in (self.to, self.to_offset, self.to_time_ms) if each is not None]
         if len(given) != 1 or not self.partitions:
             raise Denied(HTTPStatus.BAD_REQUEST, "a seek names partitions, and one of to, to_offset and to_time_ms")
@@ -60,22 +61,22 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Actions(Protocol):
-    """What the service can be asked to do. On the loop; nothing blocks, what takes time goes on afterwards."""
+    """Actions of the service, carried out on the loop. None blocks; what takes time goes on after the call returns."""
 
     def pause(self, partitions: Sequence[str]) -> Done:
-        """Fetch nothing more of these; what is in hand is finished. All, if none is named."""
+        """Stop fetching these partitions (all, if none is named), once the records in hand are finished."""
 
     def resume(self, partitions: Sequence[str]) -> Done:
-        """Go on with those that are paused, or halted."""
+        """Fetch those of these partitions again that are paused or halted."""
 
     def recycle(self, worker: int | None) -> Done:
-        """Replace that worker in order; without a rebalance."""
+        """Replace that worker in order, without a rebalance."""
 
     def drain(self) -> Done:
-        """Drain, commit, leave the group, exit: as SIGTERM does."""
+        """Drain, commit, leave the group, exit, as SIGTERM does."""
 
     async def seek(self, partitions: Sequence[str], goal: Goal, *, execute: bool) -> Done:
-        """Tell what putting these elsewhere would mean; with `execute` do it. Takes as long as records in hand do."""
+        """Plan of moving these partitions to `goal`; with `execute` also do it. Takes as long as records in hand do."""
 
 
 async def _at_once(done: Done) -> Done:
@@ -92,7 +93,7 @@ _DO: dict[str, Callable[[Actions, Ask], Awaitable[Done]]] = {
 
 
 class Denied(Exception):
-    """The request may not act, or makes no sense."""
+    """Request that may not act, or makes no sense."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -100,16 +101,16 @@ class Denied(Exception):
 
 
 class Desk:
-    """Takes requests to act. Caller: the HTTP server, on the loop."""
+    """HTTP entry point of actions. Caller: the HTTP server, on the loop."""
 
     def __init__(self, settings: HttpSettings, actions: Actions | None, metrics: Metrics) -> None:
-        """`actions`: None where the service can do nothing yet."""
+        """`actions`: None where the service cannot act yet."""
         self._settings = settings
         self._actions = actions
         self._metrics = metrics
 
     async def answer(self, request: web.BaseRequest, *, here: bool = False) -> web.Response:
-        """Carry one out, or say why not. `here`: it comes from our own user, who needs no token."""
+        """Carry out the request, or answer why not. `here`: it comes from our own user, who needs no token."""
         name = request.path.removeprefix(PREFIX)
         action = name if name in _DO else "unknown"
         try:
@@ -121,13 +122,13 @@ class Desk:
             # Whoever asked may hang up: what was begun is finished all the same.
             done = await asyncio.shield(asyncio.ensure_future(_DO[action](self._actions, ask)))
         except Denied as denied:
-            self._metrics.http_actions.labels(action=action, result="denied").inc()
+            self._metrics.count(catalogue.HTTP_ACTIONS, action=action, result="denied")
             headers = {"WWW-Authenticate": "Bearer"} if denied.status == HTTPStatus.UNAUTHORIZED else {}
             return _answer(denied.status, Done(ok=False, said=str(denied)), headers)
         except Exception:
-            self._metrics.http_actions.labels(action=action, result="failed").inc()
+            self._metrics.count(catalogue.HTTP_ACTIONS, action=action, result="failed")
             raise
-        self._metrics.http_actions.labels(action=action, result="done" if done.ok else "refused").inc()
+        self._metrics.count(catalogue.HTTP_ACTIONS, action=action, result="done" if done.ok else "refused")
         where = "this machine" if here else request.remote
         who = f"{where} ({printable(ask.by)})" if ask.by else where
         goes = ", ".join(

@@ -1,20 +1,13 @@
-"""The catalogue of metrics: name, type, labels, what each means and what to do. docs/metrics.md is made of it.
-
-The metrics of records, processes and the service: name, type, labels, what each means and what to do.
+"""Catalogue of metrics: name, type, labels, meaning, and what to do about it; those of the service, and those that the
+driver of `kunicorn pipeline` serves while a job runs. docs/metrics.md and the dashboard are made of it.
 
 Names that the field knows are used as they are: those of Kafka's consumer (`kafka_consumer_…`) and OpenTelemetry's
 messaging conventions (`messaging_…`). `kafka_consumergroup_lag` is left to the exporters that own it: beside one of
 them, a second source would double every sum.
 
-Labels `topic` and `partition` together appear only on what is called a partition series here: those vanish when the
-partition leaves us, and are left out altogether above `[http] partition_metrics_max`. No label ever holds a key, an
-offset or an error's text.
-
-The metrics of what the group has us do: where we are in each partition, our membership, and the commits.
-
-Every metric that the service serves.
-
-Every metric of `kunicorn pipeline`, which its driver serves while a job runs; docs/metrics.md has them, too.
+Labels `topic` and `partition` together appear only on *partition series*: those vanish when the partition leaves this
+member, and are left out altogether above `[http] partition_metrics_max`. No label ever holds a key, an offset or an
+error's text.
 """
 
 from __future__ import annotations
@@ -31,16 +24,36 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """One metric. A counter's name is without its `_total`; durations are seconds."""
+    """One metric. A counter's name is without its `_total`; durations are seconds.
+
+    Counters and histograms are made of these rows alone (`observe.metrics.Metrics`): for a new one, add a row, and
+    count where it happens. Workers count by the same rows (`worker.stats.Counters`).
+    """
 
     name: str
     kind: Kind
     meaning: str
     remedy: str
     labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Of a histogram: upper bounds in seconds."""
+    members_only: bool = False
+    """Exposed only by a member of a group: elsewhere it would stand at 0 and look like a fault."""
+    counted_elsewhere: bool = False
+    """Not counted by the service, but shown by it."""
 
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Requests to a broker."""
+_SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
+"""What waits for handlers and for other members."""
+_CALLS = (
+    *(0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    300.0,
+)
+"""From a trivial handler's microseconds to one that should have been split up."""
 
 C, G, H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -54,6 +67,7 @@ PROCESS_SECONDS = Declared(
     "messaging_process_duration_seconds", H, "Duration of handler calls; a batch is one call.",
     "Rising: the handler's own dependencies are slow; more workers help only while there are CPUs and partitions.",
     ("topic",),
+    buckets=_CALLS,
 )  # fmt: skip
 FAILURES = Declared(
     "kunicorn_handler_failures", C, "Handler calls that raised, repeated ones included.",
@@ -120,6 +134,7 @@ TRANSACTIONS = Declared(
 TRANSACTION_SECONDS = Declared(
     "kunicorn_transaction_seconds", H, "From a complete batch to its committed transaction.",
     "Above 0.1: the brokers write markers slowly; raise transaction_max_records and transaction_max_ms.",
+    buckets=_FAST,
 )  # fmt: skip
 
 # -- processes -----------------------------------------------------------------------------------------------------
@@ -182,6 +197,7 @@ REPORTS_REFUSED = Declared(
 LOGS_DROPPED = Declared(
     "kunicorn_log_lines_dropped", C, "The supervisor's log lines that nobody was there to read.",
     "Whoever reads standard output is too slow; raise [log] level.",
+    counted_elsewhere=True,
 )  # fmt: skip
 
 HTTP_ACTIONS = Declared(
@@ -200,15 +216,18 @@ CLIENT_RTT = Declared(
 CLIENT_RECEIVED = Declared(
     "kunicorn_client_received_bytes", C, "Bytes that the workers have received from a broker.",
     "One broker with most of it: its partitions are the busy ones; client_rack may bring replicas nearby.", ("broker",),
+    counted_elsewhere=True,
 )  # fmt: skip
 CLIENT_TIMEOUTS = Declared(
     "kunicorn_client_request_timeouts", C, "Requests of the workers that a broker did not answer in time.",
     "Rising: that broker is overloaded, or packets are lost on the way.", ("broker",),
+    counted_elsewhere=True,
 )  # fmt: skip
 CLIENT_DISCONNECTS = Declared(
     "kunicorn_client_disconnects", C, "Connections of the workers to a broker that ended.",
     "A few an hour are idle ones (connections.max.idle.ms); many: the network, a proxy, or a broker that restarts.",
     ("broker",),
+    counted_elsewhere=True,
 )  # fmt: skip
 CLIENT_QUEUE = Declared(
     "kunicorn_client_fetch_queue_records", G, "Records that the workers have fetched and not yet handled.",
@@ -291,10 +310,12 @@ GROUP_STATE = Declared(
 HEARTBEATS = Declared(
     "kafka_consumer_heartbeats", C, "Heartbeats by result.",
     "Unanswered ones: the coordinator or the network; errors are Kafka's codes.", ("result",),
+    members_only=True,
 )  # fmt: skip
 HEARTBEAT_SECONDS = Declared(
     "kafka_consumer_heartbeat_duration_seconds", H, "Answer time of heartbeats.",
     "Seconds: the coordinator is overloaded, or held up by a commit with a frozen replica.",
+    buckets=_FAST, members_only=True,
 )  # fmt: skip
 HEARTBEAT_AGE = Declared(
     "kafka_consumer_last_heartbeat_seconds", G, "Since the last heartbeat answered without an error.",
@@ -315,10 +336,12 @@ REBALANCES = Declared(
     "Many by group: members come and go, look at their restarts. evicted: our heartbeats are late. Result lost: "
     "partitions went without a commit.",
     ("result", "reason"),
+    members_only=True,
 )  # fmt: skip
 REBALANCE_SECONDS = Declared(
     "kafka_consumer_rebalance_duration_seconds", H, "From a rebalance's first sign to a settled assignment.",
     "As long as drain_timeout_ms: handlers are slow to finish; as max_poll_interval_ms: a member hangs.",
+    buckets=_SLOW, members_only=True,
 )  # fmt: skip
 LAST_POLL = Declared(
     "kafka_consumer_last_poll_seconds", G, "Since the last turn of the worker that is longest without one; a "
@@ -333,6 +356,7 @@ REBALANCE_AGE = Declared(
 PARTITIONS_LOST = Declared(
     "kafka_consumer_partitions_lost", C, "Partitions taken away without an orderly revoke.",
     "Each may repeat records on its next owner: we were fenced or evicted; look at heartbeats and pauses.",
+    members_only=True,
 )  # fmt: skip
 
 # -- commits -------------------------------------------------------------------------------------------------------
@@ -340,10 +364,12 @@ PARTITIONS_LOST = Declared(
 COMMITS = Declared(
     "kafka_consumer_commits", C, "Offset commits by result.",
     "Failures that go on: after a restart everything since the committed offset is handled again.", ("result",),
+    members_only=True,
 )  # fmt: skip
 COMMIT_SECONDS = Declared(
     "kafka_consumer_commit_duration_seconds", H, "Duration of offset commits.",
     "Seconds: a replica of __consumer_offsets is slow or frozen.",
+    buckets=_FAST, members_only=True,
 )  # fmt: skip
 COMMIT_AGE = Declared(
     "kunicorn_last_commit_seconds", G, "Since the last successful commit; absent before the first.",
@@ -357,11 +383,12 @@ OFFSET_RESETS = Declared(
 DRAIN_SECONDS = Declared(
     "kunicorn_drain_seconds", H, "From a revoke until the last record in hand was finished.",
     "Near drain_timeout_ms: make handler calls shorter, or allow more.",
+    buckets=_SLOW,
 )  # fmt: skip
 
 
 def every() -> list[Declared]:
-    """What the service serves, in the order in which docs/metrics.md has it."""
+    """Metrics of the service, in the order of docs/metrics.md."""
     return list(_SERVED)
 
 
@@ -393,5 +420,5 @@ TASKS = Declared(
 
 
 def every_of_jobs() -> list[Declared]:
-    """What a job's driver serves, in the same order."""
+    """Metrics of a job's driver, in the order of docs/metrics.md."""
     return [value for value in globals().values() if isinstance(value, Declared) and value not in _SERVED]

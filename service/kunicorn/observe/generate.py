@@ -1,13 +1,8 @@
-"""What is generated from the catalogue and the tables of states: dashboard, docs/metrics.md, docs/states.md. Pure.
+"""Files generated from the metrics' catalogue and the tables of states: the Grafana dashboard, docs/metrics.md and
+docs/states.md. Pure; `python -m kunicorn.observe` writes them.
 
-The generated Grafana dashboard. Pure.
-
-Every expression is made of declared metrics, so a panel cannot ask for a series that is not there; what a metric means
-and what to do about it is the panel's description.
-
-The generated page docs/states.md: every table of states, drawn. Pure.
-
-The generated page docs/metrics.md. Pure.
+Every expression of the dashboard is made of declared metrics, so a panel cannot ask for a series that does not exist; a
+metric's meaning and remedy are the panel's description.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ _WINDOW = "[$__rate_interval]"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`expression` with `{0}`, `{1}` … for the metrics, each selected by what the dashboard's variables say."""
+    """A PromQL `expression` with `{0}`, `{1}` … for metrics, each selected by what the dashboard's variables say."""
 
     expression: str
     metrics: tuple[Declared, ...]
@@ -40,7 +35,6 @@ class Query:
     """One more matcher on the series."""
 
     def text(self) -> str:
-        """As Prometheus reads it."""
         return self.expression.format(*(_selected(metric, self.matching) for metric in self.metrics), w=_WINDOW)
 
 
@@ -227,7 +221,7 @@ def _variable(name: str, query: str) -> dict[str, Any]:
 
 
 def _placed() -> Iterator[dict[str, Any]]:
-    """Panels from left to right, row by row."""
+    """Panels with their places, from left to right, row by row."""
     number = top = 0
     for title, panels in ROWS:
         number += 1
@@ -291,7 +285,7 @@ def states_page() -> str:
 
 
 def _diagrams_drawn(table: Mapping[Any, Enum]) -> str:
-    """The keys are pairs of state and step."""
+    """The table as a mermaid diagram; its keys are pairs of state and step."""
     sources: dict[tuple[Enum, Enum], list[Enum]] = defaultdict(list)
     for (state, step), after in table.items():
         sources[step, after].append(state)

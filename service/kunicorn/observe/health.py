@@ -1,10 +1,10 @@
-"""What the probes answer. Pure: a snapshot in, a verdict out.
+"""Answers of the probes. Pure: a snapshot in, a verdict out.
 
 /livez is red only for what a restart cures. A halted or paused partition, lag, a rebalance, brokers that nobody can
 reach: a restart repairs none of them, costs the group a rebalance, and in an outage restarts every pod at once.
 
-/readyz asks for no assignment: a member beyond the number of partitions is as ready as one can be, and a rollout
-that waited for it would never end.
+/readyz asks for no assignment: a member beyond the number of partitions is as ready as one can be, and a rollout that
+waited for it would never end.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Green."""
+        """Whether it is green."""
         return not self.reasons
 
 
 def live(status: Status) -> Verdict:
-    """Whether going on makes sense, or a restart would help."""
+    """Verdict of /livez: red where a restart would help."""
     return Verdict((*_loop(status), *(reason for worker in status.workers for reason in _worker(worker))))
 
 
 def ready(status: Status) -> Verdict:
-    """Whether the member has found its place in the group and serves; with [assign], whether all is fetched."""
+    """Verdict of /readyz: green once the member is in the group and serves; with [assign], once every partition is
+    fetched.
+    """
     return Verdict(tuple(reason(status) for reason_holds, reason in _NOT_READY if reason_holds(status)))
 
 
@@ -61,7 +63,9 @@ _NOT_READY: tuple[tuple[Callable[[Status], bool], Callable[[Status], str]], ...]
 
 
 def _all_late(status: Status) -> str:
-    """Those that start, where there are no others; else nothing. Where they replace dead ones, each after a while."""
+    """Reason where every worker is still starting; empty otherwise. A replacement of a dead worker counts only once it
+    has been starting for `START_MAX`.
+    """
     living = [worker for worker in status.workers if worker.pid is not None]
     if not living:
         return ", ".join(f"worker {w.worker} cannot be started" for w in status.workers if w.state == "backing-off")
@@ -101,6 +105,8 @@ def _worker(worker: WorkerStatus) -> Iterator[str]:
 
 
 def _runner_is_stuck(worker: WorkerStatus) -> bool:
-    """Not so a long handler call, whose age is a metric, nor a worker that pauses until membership is certain."""
+    """Whether the worker's main loop has stopped. A long handler call does not count, whose age is a metric, nor a
+    worker that pauses until membership is certain.
+    """
     idle = worker.in_hand is None and not worker.paused_by_lease
     return idle and worker.partitions > 0 and worker.runner_age is not None and worker.runner_age > SILENCE_MAX

@@ -1,23 +1,17 @@
-"""The HTTP server for probes, scrapers and people, on the supervisor's event loop: read-only, but for a few actions.
-
-On that loop on purpose: `/livez` must not answer for a loop that does not run.
+"""The HTTP server for probes, scrapers, the status page and actions, on the supervisor's event loop. On that loop on
+purpose: `/livez` must not answer for a loop that does not run.
 
 1. Nothing here waits for a client: a page is complete before its first byte is sent.
 2. Connections are bounded. The one beyond the bound takes the place of the longest open one, so that idle or slow
    clients can neither use up descriptors that brokers and workers need nor shut out the kubelet.
-3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot; so is what `/events` sends.
-4. What acts asks for a token (`actions`), but on the socket of our own user (`kunicorn.observe.requests`); every other
-   page only reads.
-5. Pages that show records' places and settings are not shown under another's name.
-
-The status as a stream for the page: server-sent events (WHATWG HTML, 9.2), one snapshot for all who listen.
-
-The status page's own files, read once: it works without a network, so nothing of it comes from elsewhere.
-
-Under which names the pages are shown: not under those that somebody else may have pointed here.
-
-A page of evil.example whose name resolves, at the second look, to 127.0.0.1 or to a pod's address may read whatever
-answers there (DNS rebinding): its browser believes that it is evil.example's own. Only the Host header tells. Pure.
+3. Only `/metrics` takes time, so it is rendered in a thread from a frozen snapshot; so is what `/events` sends
+   (server-sent events, WHATWG HTML 9.2: one snapshot for all who listen).
+4. What acts asks for a token (`actions`), except on the socket of our own user (`kunicorn.observe.requests`); every
+   other page only reads.
+5. Pages that show records' places and settings answer only under names that are ours. A page of evil.example whose name
+   resolves, at the second look, to 127.0.0.1 or to a pod's address may read whatever answers there (DNS rebinding): its
+   browser believes that it is evil.example's own. Only the Host header tells.
+6. The status page works without a network: all its files are the package's own.
 """
 
 from __future__ import annotations
@@ -58,7 +52,9 @@ _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X
 
 
 class Events:
-    """Renders while somebody listens, and for nobody else. Caller: the HTTP server, on the loop."""
+    """Stream of snapshots for the status page. Renders only while somebody listens. Caller: the HTTP server, on the
+    loop.
+    """
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
@@ -86,12 +82,14 @@ class Events:
         return stream
 
     def stop(self) -> None:
-        """Nothing is rendered any more; the server closes the connections."""
+        """Stop rendering; the server closes the connections."""
         if self._rendering is not None:
             self._rendering.cancel()
 
     async def _send(self, stream: web.StreamResponse) -> None:
-        """Every event that it has time for: what it was too slow to read is left out, not kept for it."""
+        """Send each new event that the client has time for; what it was too slow to read is skipped, not kept for
+        it.
+        """
         seen = None
         while True:
             if self._latest and self._latest is not seen:
@@ -102,7 +100,7 @@ class Events:
                 await self._changed.wait()
 
     async def _render(self) -> None:
-        """While there are listeners."""
+        """Render one event after the other while there are listeners."""
         while self._listeners:
             status = self._status()
             self._latest = await asyncio.to_thread(_event, status)
@@ -129,7 +127,7 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file."""
+    """One static file of the status page."""
 
     body: bytes
     content_type: str
@@ -144,7 +142,7 @@ class Asset:
 
 
 def load() -> dict[str, Asset]:
-    """The files by path. Blocks on the disk; called before anything is served."""
+    """The static files by path. Blocks on the disk; called before anything is served."""
     return {path: _asset(name) for path, name in _PATHS.items()}
 
 
@@ -161,8 +159,9 @@ _NOBODYS = (".localhost", ".local", ".internal", ".svc", ".arpa", ".test")
 
 
 def is_ours(host: str | None, allowed: Collection[str] = ()) -> bool:
-    """Whether this is a name for us that no stranger can have made: an address, a name without a dot, one that only a
-    network's own resolver knows, this machine's name, or one of `allowed`; browsers always send a name."""
+    """Whether a Host header is a name for us that no stranger can have made: an address, a name without a dot, one that
+    only a network's own resolver knows, this machine's name, or one of `allowed`. Browsers always send a name.
+    """
     if host is None:
         return True
     name = host.strip().lower()
@@ -197,7 +196,7 @@ Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """The server; `status` is called on the event loop for every request and must be cheap."""
+    """The HTTP server; `status` is called on the event loop for every request and must be cheap."""
 
     def __init__(
         self,
@@ -207,7 +206,7 @@ class Server:
         actions: Actions | None = None,
         port: Port | None = None,
     ) -> None:
-        """`port`: one that was bound ahead."""
+        """`port`: one that was bound before."""
         self._port = port or Port(settings)
         self._settings = settings
         self._status = status
@@ -309,7 +308,9 @@ class Server:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Not what a port scanner or a TLS client sends: it would fill the log with tracebacks at their will."""
+    """Log filter without the noise of port scanners and TLS clients: it would fill the log with tracebacks at their
+    will.
+    """
     return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
 
 
@@ -322,7 +323,7 @@ web_response.SERVER_SOFTWARE = "kunicorn"  # type: ignore[attr-defined]
 
 
 class _Connections(web.Server):
-    """aiohttp's low-level server, whose open connections are bounded."""
+    """aiohttp's low-level server with a bound on open connections."""
 
     def __init__(self, answer: Page) -> None:
         super().__init__(
@@ -352,7 +353,7 @@ class _Connections(web.Server):
 
 
 class _OwnConnections(_Connections):
-    """Of our own user and of root; others are hung up on."""
+    """Server on the local socket: connections of our own user and of root; others are closed."""
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Caller: aiohttp, for every new connection."""

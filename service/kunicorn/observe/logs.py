@@ -1,19 +1,15 @@
 """Structured logs: an event in plain words and its fields, one line an event, as JSON or as text.
 
-Every process configures a writer of its own; what the libraries log by the standard library's
-`logging`, and Python's warnings, go the same way. logging's global settings, and those of structlog where the handler
-uses it, belong to the handler's author: our loggers depend on neither, so that nobody can silence the other. What a
-package for structured logs would do beyond this file costs every process 0.1 s of imports (tracebacks in colour).
-
-How a log event looks as a line. Pure, but for the clock and the pid.
+Every process configures a writer of its own; what the libraries log by the standard library's `logging`, and Python's
+warnings, go the same way. logging's global settings, and those of structlog where the handler uses it, belong to the
+handler's author: our loggers depend on neither, so that nobody can silence the other. What a package for structured
+logs would do beyond this file costs every process 0.1 s of imports (tracebacks in colour).
 
 A JSON event is always one line. A text event is one line unless its message or an exception has several: those that
 follow are indented, so that nothing a record contains can pass for an event of its own.
 
-The thread that writes a process's log lines, so that nobody else ever waits for whoever reads them.
-
-A pipe whose reader has stopped blocks its writers once it is full; a supervisor that blocks misses heartbeats and
-loses its partitions because of a log line.
+Lines are written by a thread. A pipe whose reader has stopped blocks its writers once it is full; a supervisor that
+blocks misses heartbeats and loses its partitions because of a log line.
 
 1. `put` never blocks and may be called from a signal handler: `SimpleQueue` is reentrant, `Queue` would deadlock.
 2. What does not fit is dropped and counted; the count is written as soon as something can be written again.
@@ -109,7 +105,7 @@ _LINES_A_WRITE = 256
 
 
 class LogWriter:
-    """One process's way out for log lines. `fd` may be in non-blocking mode; it stays open."""
+    """Queue and writer thread of one process's log lines. `fd` may be in non-blocking mode; it stays open."""
 
     def __init__(self, fd: int, lost: Callable[[int], str], capacity: int = _MOST_LINES) -> None:
         """Start the thread. `lost(n)` words the line that says that n lines were dropped."""
@@ -125,7 +121,7 @@ class LogWriter:
 
     @property
     def dropped(self) -> int:
-        """Lines that were not written, since the start."""
+        """Number of lines dropped since the start."""
         return self._dropped
 
     def put(self, line: str) -> None:
@@ -180,7 +176,7 @@ class LogWriter:
 
 
 def write_directly(fd: int, line: str) -> None:
-    """One line without a thread, for the moments before there is one. May block; says nothing of failure."""
+    """Write one line without a thread, before there is one. May block; ignores failures."""
     try:
         os.write(fd, f"{line}\n".encode(errors="backslashreplace"))
     except OSError:
@@ -194,13 +190,13 @@ _RENDERERS = {"json": as_json, "text": as_text}
 
 
 class _Output:
-    """Where this process's lines go. One a process; a fork begins with an empty one."""
+    """Destination of this process's lines. One a process; a fork begins with an empty one."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """As before `configure`: warnings and errors go to standard error, nothing else anywhere."""
+        """Go back to the state before `configure`: warnings and errors go to standard error, nothing else anywhere."""
         self.threshold = logging.WARNING
         self.process = "unconfigured"
         self.render = as_text
@@ -241,7 +237,7 @@ def configure(level: str, format: str, process: str, fd: int = _STDOUT) -> LogWr
 
 
 def adjust(level: str, format: str) -> None:
-    """Write other levels, or in another format, from now on; see `configure`."""
+    """Change level and format; see `configure`."""
     if format == "auto":
         format = "text" if os.isatty(_output.fd) else "json"
     _output.threshold = _LEVELS[level]
@@ -250,7 +246,7 @@ def adjust(level: str, format: str) -> None:
 
 
 def tell_place(place: Callable[[], Mapping[str, Any]]) -> None:
-    """Lines that come by `logging` get the fields that `place` gives from now on.
+    """Add the fields that `place` returns to lines that come by `logging`.
 
     Caller: the worker, once it knows what its handler has in hand. `place` is called by the thread, and in the task,
     that logs; it raises nothing.
@@ -259,32 +255,35 @@ def tell_place(place: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def close(timeout: float) -> None:
-    """Write what is queued, within so many seconds; later lines are dropped. Caller: who ends the process."""
+    """Write what is queued, within so many seconds; later lines are dropped. Caller: the function that ends the
+    process.
+    """
     if _output.writer is not None:
         _output.writer.close(timeout)
 
 
 @dataclass(frozen=True, slots=True)
 class Logger:
-    """Says events of one part of the service, each with its fields, which are its own. May be made before `configure`,
-    at import; any thread may call it."""
+    """Logger of one part of the service; fields are the event's own. May be made before `configure`, at import; any
+    thread may call it.
+    """
 
     name: str
 
     def debug(self, event: str, **fields: Any) -> None:
-        """For who looks for a fault in the service itself."""
+        """Event that matters only to whoever looks for a fault in the service itself."""
         self._say("debug", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Something happened as it should."""
+        """Event that was expected."""
         self._say("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Something did not, and the service goes on by itself."""
+        """Event that was not expected; the service goes on by itself."""
         self._say("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Somebody has to do something."""
+        """Event upon which somebody has to do something."""
         self._say("error", event, fields)
 
     def _say(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
@@ -296,7 +295,7 @@ get = Logger
 
 
 def dropped() -> int:
-    """Lines of this process that were not written, since `configure`."""
+    """Number of this process's lines dropped since `configure`."""
     return _output.writer.dropped if _output.writer is not None else 0
 
 
@@ -310,14 +309,14 @@ _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asct
 
 
 class _Standard(logging.Handler):
-    """Takes in what the libraries log by the standard library."""
+    """Handler that takes in what the libraries log by the standard library."""
 
     def createLock(self) -> None:  # noqa: N802
-        """None needed, as nothing here is shared; one held by another thread during a fork would stay held."""
+        """No lock, as nothing here is shared: one held by another thread during a fork would stay held."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As the base class does, which from Python 3.13 on breaks where there is no lock."""
+        """Emit without a lock. The base class breaks from Python 3.13 on where there is none."""
         passed = self.filter(record)
         if passed:
             # From Python 3.12 on a filter may put another record in its place.

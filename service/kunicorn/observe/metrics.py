@@ -1,35 +1,32 @@
-"""Everything at `/metrics`: what is counted, what is gauged, and what handlers count themselves.
+"""Everything at `/metrics`: counters and histograms, gauges made of a snapshot, and the handlers' own metrics.
 
-The metrics that are counted as things happen, and the rendering of everything at `/metrics`.
+One registry, in the supervisor. Workers send what changed, by its declared name, with every Pong. No files are shared
+between processes, so a dead worker leaves none behind and takes no count along. Rendering runs in a thread, off the
+event loop.
 
-One registry, in the supervisor; workers send what changed (`Deltas`) with every Pong. No files are shared between
-processes, so a dead worker leaves none behind and takes no count along.
-
-The gauges: one snapshot of the service as Prometheus series. Pure; runs in a thread, off the event loop.
-
-What workers report of their handlers' own metrics, added up: one series where each worker has one.
-
-A worker reports totals since its start. Those of the dead are kept, so that a counter never falls; a gauge is a
-statement about now, and ends with its worker. A worker that is killed takes along what it counted in its last seconds.
+The metrics that handlers keep themselves come as each worker's totals since its start, and are added up: one series
+where each worker has one. Those of the dead are kept, so that a counter never falls; a gauge is a statement about now,
+and ends with its worker. A worker that is killed takes along what it counted in its last seconds.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter as Counts
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Lock
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from kunicorn.group.states import PartitionState
-from kunicorn.ipc.messages import DURATION_BUCKETS, Deltas, Family, Pong, Sample
+from kunicorn.ipc.messages import Counted, Family, Observed, Pong, Sample
 from kunicorn.observe import catalogue as c
 from kunicorn.observe import health, logs
-from kunicorn.observe.catalogue import Declared, every
+from kunicorn.observe.catalogue import Declared, Kind, every
 from kunicorn.observe.status import GroupStatus, PartitionStatus, Status, WorkerStatus
 
 Value = float | int | None
@@ -79,14 +76,13 @@ _WORKER_SERIES: tuple[tuple[Declared, Callable[[WorkerStatus], Value]], ...] = (
 
 
 class Gauges:
-    """A snapshot as a Prometheus collector. A value that is not known is absent: 0 would be a statement."""
+    """Prometheus collector over a snapshot. A value that is not known is absent: 0 would be a statement."""
 
     def __init__(self, status: Status, partition_metrics_max: int) -> None:
         self._status = status
         self._partitions = status.partitions if len(status.partitions) <= partition_metrics_max else ()
 
     def collect(self) -> Iterator[Metric]:
-        """Caller: Prometheus's encoder."""
         status, group_id = self._status, self._status.group_id
         yield _family(c.BUILD_INFO, [((status.version,), 1)])
         yield _family(c.PARTITIONS, self._by_state())
@@ -127,8 +123,9 @@ class Gauges:
         return [((state,), counts[state]) for state in _WORKER_STATES]
 
     def partition_lines(self) -> Iterator[str]:
-        """The partitions' series as both text formats have them, written here: with a thousand partitions they are most
-        of a page, and Prometheus's own encoder sorts, checks and escapes the same labels for each of them anew.
+        """Lines of the partitions' series, as both text formats have them. Written here: with a thousand partitions
+        they are most of a page, and Prometheus's own encoder sorts, checks and escapes the same labels for each of them
+        anew.
         """
         group = _escaped(self._status.group_id)
         labels = [
@@ -164,7 +161,9 @@ _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Families:
-    """Caller: supervisor, from its event loop; `collect` runs in another thread meanwhile."""
+    """Sum of the metrics that handlers of all workers keep. Caller: supervisor, from its event loop; `collect` runs in
+    another thread meanwhile.
+    """
 
     def __init__(self, taken: Collection[str]) -> None:
         """`taken`: names that are ours and not a handler's to use."""
@@ -175,7 +174,7 @@ class Families:
         self._complaints: set[str] = set()
 
     def report(self, pid: int, families: list[Family]) -> None:
-        """This worker's metrics, all of them."""
+        """Take in all metrics of this worker."""
         for family in families:
             if family.name in self._taken:
                 self._complain(f"the handler's metric {family.name} is left out: the service has one of that name")
@@ -183,7 +182,7 @@ class Families:
             self._living[pid] = [family for family in families if family.name not in self._taken]
 
     def gone(self, pid: int) -> None:
-        """The worker is dead: what it has counted stays."""
+        """Take a dead worker's counts into the sum for good."""
         with self._lock:
             for family in self._living.pop(pid, ()):
                 if family.kind in _KEPT:
@@ -214,7 +213,7 @@ class Families:
 
 
 def _same(past: Family | None, now: Family) -> Iterable[Family]:
-    """What was counted before, unless a reload has made another metric of it."""
+    """The earlier sum, unless a reload has made another metric of it."""
     return [past] if past is not None and past.kind == now.kind else []
 
 
@@ -242,22 +241,20 @@ log = logs.get("kunicorn.metrics")
 _OPENMETRICS = "application/openmetrics-text"
 _EOF = b"# EOF\n"
 """The last line of OpenMetrics."""
-_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds: requests to a broker."""
-_SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
-"""Seconds: what waits for handlers and for other members."""
 
+_TOTALS: Mapping[str, str] = {
+    c.CONSUMED.name: "records",
+    c.FAILURES.name: "failures",
+    c.RETRIES.name: "retries",
+    c.SKIPPED.name: "skipped",
+    c.DEAD_LETTERS.name: "dead_letters",
+    c.RETRY_TOPICS.name: "retry_topics",
+    c.SENT.name: "sent",
+}
+"""What `/status` calls the sums of workers' counters over all labels."""
+_ABORTED = "aborted"
 
-_TOTALS = ("records", "failures", "retries", "skipped")
-
-_GROUPS_OWN = frozenset(
-    declared.name
-    for declared in (
-        *(c.HEARTBEATS, c.HEARTBEAT_SECONDS, c.REBALANCES, c.REBALANCE_SECONDS, c.PARTITIONS_LOST),
-        *(c.COMMITS, c.COMMIT_SECONDS),
-    )
-)
-"""Counted for members of a group only: elsewhere they would stand at 0 and look like a fault."""
+_OF_MEMBERS = frozenset(declared.name for declared in every() if declared.members_only)
 
 
 _OURS = frozenset(declared.name for declared in every())
@@ -267,7 +264,7 @@ _OF_THE_PROCESS = (
 
 
 class Metrics:
-    """Counters and histograms as attributes; what each means is in `kunicorn.observe.catalogue`.
+    """Every counter and histogram that `kunicorn.observe.catalogue` declares.
 
     Caller: supervisor, from its event loop; `render` runs in another thread meanwhile.
     """
@@ -277,86 +274,63 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
-        self.consumed = self._counter(c.CONSUMED)
-        self.failures = self._counter(c.FAILURES)
-        self.retries = self._counter(c.RETRIES)
-        self.handler_timeouts = self._counter(c.HANDLER_TIMEOUTS)
-        self.dead_letters = self._counter(c.DEAD_LETTERS)
-        self.skipped, self.retry_topics = self._counter(c.SKIPPED), self._counter(c.RETRY_TOPICS)
-        self.sent = self._counter(c.SENT)
-        self.transactions = self._counter(c.TRANSACTIONS)
-        self.transaction_seconds = self._histogram(c.TRANSACTION_SECONDS, _FAST)
-        self.process_seconds = HandlerDurations()
-        self._registry.register(self.process_seconds)
+        ours = [declared for declared in every() if not declared.counted_elsewhere]
+        self._counters = {
+            declared.name: Counter(declared.name, declared.meaning, declared.labels, registry=self._registry)
+            for declared in ours
+            if declared.kind is Kind.COUNTER
+        }
+        self._histograms = {declared.name: Buckets(declared) for declared in ours if declared.kind is Kind.HISTOGRAM}
+        for histogram in self._histograms.values():
+            self._registry.register(histogram)
         self.handlers = Families(_OURS | {f"process_{name}" for name in _OF_THE_PROCESS})
         """What the handler counts by itself."""
         self.clients = Families(())
         """What the workers' Kafka clients say of themselves."""
-        self.heartbeats = self._counter(c.HEARTBEATS)
-        self.heartbeat_seconds = self._histogram(c.HEARTBEAT_SECONDS, _FAST)
-        self.rebalances = self._counter(c.REBALANCES)
-        self.rebalance_seconds = self._histogram(c.REBALANCE_SECONDS, _SLOW)
-        self.partitions_lost = self._counter(c.PARTITIONS_LOST)
-        self.commits = self._counter(c.COMMITS)
-        self.commit_seconds = self._histogram(c.COMMIT_SECONDS, _FAST)
-        self.offset_resets = self._counter(c.OFFSET_RESETS)
-        self.drain_seconds = self._histogram(c.DRAIN_SECONDS, _SLOW)
-        self.worker_restarts = self._counter(c.WORKER_RESTARTS)
-        self.worker_recycles, self.partition_moves = map(self._counter, (c.WORKER_RECYCLES, c.PARTITION_MOVES))
-        self.reloads = self._counter(c.RELOADS)
-        self.template_restarts = self._counter(c.TEMPLATE_RESTARTS)
-        self.reports_refused = self._counter(c.REPORTS_REFUSED)
-        self.hook_failures = self._counter(c.HOOK_FAILURES)
-        self.http_actions = self._counter(c.HTTP_ACTIONS)
-        self.totals = dict.fromkeys((*_TOTALS, "dead_letters", "retry_topics", "sent", "aborted"), 0)
-        """The same over all topics, for `/status`."""
-        self.worker_lines_dropped = 0
-        """Log lines that workers dropped, as they told; the supervisor's own are `logs.dropped()`."""
+        self.totals = dict.fromkeys((*_TOTALS.values(), _ABORTED), 0)
+        """What workers have counted, over all labels, for `/status`."""
+        self._lines_dropped = 0
         self._rendering = Lock()
         self._said_too_many = False
 
+    def count(self, declared: Declared, amount: float = 1, **labels: str) -> None:
+        """Add `amount` to the counter."""
+        counter = self._counters[declared.name]
+        (counter.labels(**labels) if labels else counter).inc(amount)
+
+    def observe(self, declared: Declared, seconds: float, **labels: str) -> None:
+        """Add one duration to the histogram."""
+        self._histograms[declared.name].observe(seconds, [labels[name] for name in declared.labels])
+
     def hear(self, pid: int, pong: Pong) -> None:
         """Count what a worker reports."""
-        for deltas in pong.deltas:
-            self.add(deltas)
-        for hook, count in pong.hook_failures.items():
-            self.hook_failures.labels(hook=hook).inc(count)
-        for topic, count in pong.sent.items():
-            self.sent.labels(topic=topic).inc(count)
-            self.totals["sent"] += count
-        for seconds in pong.committed_seconds:
-            self.transactions.labels(result="committed").inc()
-            self.transaction_seconds.observe(seconds)
-        if pong.aborted:
-            self.transactions.labels(result="aborted").inc(pong.aborted)
-            self.totals["aborted"] += pong.aborted
+        for counted in pong.counted:
+            self._add(counted)
+        for observed in pong.observed:
+            if (histogram := self._histograms.get(observed.name)) is not None:
+                histogram.add(observed)
         if pong.families is not None:
             self.handlers.report(pid, pong.families)
         if pong.client_families is not None:
             self.clients.report(pid, pong.client_families)
 
+    def lines_dropped(self, count: int) -> None:
+        """Workers dropped so many log lines more; the supervisor's own are `logs.dropped()`."""
+        self._lines_dropped += count
+
     def worker_gone(self, pid: int) -> None:
-        """It is dead: what it has counted stays."""
+        """Note a worker's death: what it has counted stays."""
         self.handlers.gone(pid)
         self.clients.gone(pid)
 
-    def add(self, deltas: Deltas) -> None:
-        """Count what a worker reports of one topic."""
-        self.consumed.labels(topic=deltas.topic).inc(deltas.records)
-        self.failures.labels(topic=deltas.topic).inc(deltas.failures)
-        self.retries.labels(topic=deltas.topic).inc(deltas.retries)
-        for reason, count in deltas.dead_letters.items():
-            self.dead_letters.labels(topic=deltas.topic, reason=reason).inc(count)
-        for delay, count in deltas.retried_later.items():
-            self.retry_topics.labels(topic=deltas.topic, delay=delay).inc(count)
-        self.skipped.labels(topic=deltas.topic).inc(deltas.skipped)
-        if deltas.timed_out:
-            self.handler_timeouts.labels(topic=deltas.topic).inc(deltas.timed_out)
-        self.process_seconds.add(deltas)
-        for name in _TOTALS:
-            self.totals[name] += getattr(deltas, name)
-        self.totals["dead_letters"] += sum(deltas.dead_letters.values())
-        self.totals["retry_topics"] += sum(deltas.retried_later.values())
+    def _add(self, counted: Counted) -> None:
+        if (counter := self._counters.get(counted.name)) is None:
+            return  # After a reload a worker may be of newer code than the supervisor.
+        (counter.labels(*counted.labels) if counted.labels else counter).inc(counted.amount)
+        if (total := _TOTALS.get(counted.name)) is not None:
+            self.totals[total] += counted.amount
+        elif counted.name == c.TRANSACTIONS.name and counted.labels == [_ABORTED]:
+            self.totals[_ABORTED] += counted.amount
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.
@@ -365,8 +339,8 @@ class Metrics:
         """
         with self._rendering:
             self._mind_the_limit(len(status.partitions), partition_metrics_max)
-            dropped = logs.dropped() + self.worker_lines_dropped
-            left_out = _GROUPS_OWN if status.group is None else frozenset()
+            dropped = logs.dropped() + self._lines_dropped
+            left_out = _OF_MEMBERS if status.group is None else frozenset()
             gauges = Gauges(status, partition_metrics_max)
             page = _Page(self._registry, gauges, (self.clients, self.handlers), dropped, left_out)
             lines = "".join(f"{line}\n" for line in gauges.partition_lines()).encode()
@@ -383,43 +357,53 @@ class Metrics:
             )
         self._said_too_many = partitions > limit
 
-    def _counter(self, declared: Declared) -> Counter:
-        return Counter(declared.name, declared.meaning, declared.labels, registry=self._registry)
 
-    def _histogram(self, declared: Declared, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(declared.name, declared.meaning, declared.labels, registry=self._registry, buckets=buckets)
+class Buckets:
+    """Histogram that also takes whole buckets, which workers have observed already."""
 
-
-class HandlerDurations:
-    """A histogram by topic that takes whole buckets: the workers have observed each call already."""
-
-    def __init__(self) -> None:
+    def __init__(self, declared: Declared) -> None:
+        self._declared = declared
         self._lock = Lock()
-        self._counts: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._seconds: dict[tuple[str, ...], float] = {}
+        if not declared.labels:
+            self._of(())
 
-    def add(self, deltas: Deltas) -> None:
-        """Caller: supervisor. Buckets beyond those we know count as longest."""
+    def observe(self, seconds: float, labels: Sequence[str]) -> None:
+        """Add one observation. Caller: supervisor."""
         with self._lock:
-            counts = self._counts.setdefault(deltas.topic, [0] * (len(DURATION_BUCKETS) + 1))
-            for bucket, count in enumerate(deltas.buckets):
-                counts[min(bucket, len(DURATION_BUCKETS))] += count
-            self._seconds[deltas.topic] = self._seconds.get(deltas.topic, 0.0) + deltas.seconds
+            self._of(tuple(labels))[bisect_left(self._declared.buckets, seconds)] += 1
+            self._seconds[tuple(labels)] += seconds
+
+    def add(self, observed: Observed) -> None:
+        """Add many observations. Caller: supervisor. Buckets beyond those we know count as longest."""
+        labels = tuple(observed.labels)
+        with self._lock:
+            counts = self._of(labels)
+            for bucket, count in enumerate(observed.buckets):
+                counts[min(bucket, len(self._declared.buckets))] += count
+            self._seconds[labels] += observed.seconds
 
     def collect(self) -> Iterator[Metric]:
         """Caller: Prometheus's encoder, in another thread."""
         with self._lock:
-            topics = {topic: (list(counts), self._seconds[topic]) for topic, counts in self._counts.items()}
-        declared = c.PROCESS_SECONDS
+            series = {labels: (list(counts), self._seconds[labels]) for labels, counts in self._counts.items()}
+        declared = self._declared
         family = HistogramMetricFamily(declared.name, declared.meaning, labels=declared.labels)
-        bounds = [*(str(bound) for bound in DURATION_BUCKETS), "+Inf"]
-        for topic, (counts, seconds) in topics.items():
-            family.add_metric([topic], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+        bounds = [*(str(bound) for bound in declared.buckets), "+Inf"]
+        for labels, (counts, seconds) in series.items():
+            family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), seconds)
         yield family
+
+    def _of(self, labels: tuple[str, ...]) -> list[int]:
+        if (counts := self._counts.get(labels)) is None:
+            counts = self._counts[labels] = [0] * (len(self._declared.buckets) + 1)
+            self._seconds[labels] = 0.0
+        return counts
 
 
 class _Page:
-    """What was counted and what is so now, as one."""
+    """Collector of counters and gauges together."""
 
     def __init__(
         self,
@@ -436,7 +420,6 @@ class _Page:
         self._left_out = left_out
 
     def collect(self) -> Iterator[Metric]:
-        """Caller: Prometheus's encoder."""
         yield from (family for family in self._registry.collect() if family.name not in self._left_out)
         yield from self._gauges.collect()
         for families in self._workers:

@@ -1,6 +1,7 @@
-"""The port of [http]. It is bound before anything else happens, so that one that is taken ends the start with no group
-joined; the server that answers there (`observe.http`) takes as long to load as all of the rest, and need not be had
-before."""
+"""The port of [http], bound before anything else, so that one that is taken ends the start with no group joined. Small,
+for that start order: the server that answers there (`observe.http`) takes as long to load as all of the rest, and is
+loaded after JoinGroup is sent.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kunicorn.settings import HttpSettings
 
 
 class Port:
-    """One address; bound once, served once."""
+    """One listening address; bound once, served once."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self.host = settings.host
@@ -24,7 +25,7 @@ class Port:
         self._connection: Callable[[], asyncio.BaseProtocol] | None = None
 
     async def bind(self) -> None:
-        """Have it; clients are refused until `serve`. Nothing if it is bound. Raises `ConfigError`."""
+        """Bind the port; clients are refused until `serve`. Nothing if it is bound. Raises `ConfigError`."""
         if self._bound is not None:
             return
         loop = asyncio.get_running_loop()
@@ -35,7 +36,7 @@ class Port:
         self.number = self._bound.sockets[0].getsockname()[1]
 
     async def serve(self, connection: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Have each client served by a `connection` of its own. Raises `ConfigError`. Caller: after `bind`."""
+        """Accept clients, a `connection` for each. Raises `ConfigError`. Caller: after `bind`."""
         assert self._bound is not None
         self._connection = connection
         try:
@@ -44,7 +45,7 @@ class Port:
             raise ConfigError(_cannot_listen(self.host, self.number, error)) from error
 
     def close(self) -> None:
-        """Give it back; connections stay."""
+        """Close the port; connections stay."""
         if self._bound is not None:
             self._bound.close()
             self._bound = None

@@ -1,12 +1,10 @@
-"""How a service is asked to act: the request, the answer, the socket of its own machine. Light: loads no HTTP server.
+"""Requests to act, their answers, and the local socket they may come by. Small, as commands and the supervisor's start
+load it: loads no HTTP server.
 
-What an action is asked for and what comes of it: shared by the HTTP server and by who acts. Loads no server.
-
-The socket by which a service takes orders from its own machine, without a token.
-
-It has a name and no file (Linux' abstract namespace), so nothing is left behind and a read-only root does not matter;
-there is one per network namespace and port. Both ends ask the kernel who the other is: the service answers its own user
-and root, a command believes its own user and root. No browser can reach it, nor another machine.
+On its own machine the service takes orders from its own user without a token, over a socket with a name and no file
+(Linux' abstract namespace), so nothing is left behind and a read-only root does not matter; there is one per network
+namespace and port. Both ends ask the kernel who the other is: the service answers its own user and root, a command
+believes its own user and root. No browser can reach it, nor another machine.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where a seek is to go; exactly one is set."""
+    """Target of a seek; exactly one field is set."""
 
     edge: Literal["earliest", "latest"] | None = None
     offset: int | None = None
@@ -30,7 +28,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class SeekMove:
-    """What a seek means for one partition."""
+    """Effect of a seek on one partition."""
 
     topic: str
     partition: int
@@ -41,35 +39,35 @@ class SeekMove:
     log_start: int
     log_end: int
     problem: str
-    """Why it cannot be; empty if it can."""
+    """Why the seek is impossible; empty if it is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action did, or why it did nothing."""
+    """Result of an action: what it did, or why it did nothing."""
 
     ok: bool
     said: str
     moves: Sequence[SeekMove] | None = None
-    """Of a seek."""
+    """Effects of a seek."""
 
 
 _UCRED = struct.Struct("3i")
 
 
 def address(port: int) -> str:
-    """The socket's name, by the port of [http]."""
+    """Name of the socket, by the port of [http]."""
     return f"\0kunicorn-http-{port}"
 
 
 def may_deal_with_us(sock: socket.socket) -> bool:
-    """Whether the process at the other end is our own user's, or root's."""
+    """Whether the process at the other end runs as our own user, or as root."""
     _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return uid in {os.getuid(), 0}
 
 
 def listen(port: int) -> socket.socket:
-    """Raises `OSError` where the name is taken."""
+    """Listen on the local socket. Raises `OSError` where the name is taken."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.bind(address(port))
@@ -80,7 +78,7 @@ def listen(port: int) -> socket.socket:
 
 
 def connect(port: int, timeout: float) -> socket.socket:
-    """Raises `OSError` where nobody listens there, or somebody whom we do not believe."""
+    """Connect to the local socket. Raises `OSError` where nobody listens there, or a process of another user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(timeout)
     try:

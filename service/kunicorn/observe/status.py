@@ -1,7 +1,7 @@
-"""The snapshot that `/status`, the metrics, the probes and the demo's view are all drawn from.
+"""The snapshot of the service that `/status`, the metrics, the probes and the demo's view are made of.
 
-Frozen and plain, so that it can be rendered in another thread while the service goes on. No secret enters it.
-Durations and ages are seconds; offsets are the next offset to read.
+Frozen and plain, so that it can be rendered in another thread while the service goes on. No secret enters it. Durations
+and ages are seconds; offsets are the next offset to read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker's place in the pool and the process that holds it now."""
+    """One slot of the pool, and the worker process that has it now."""
 
     worker: int
     pid: int | None
@@ -68,7 +68,7 @@ class WorkerStatus:
     in_flight: int = 0
     """Records that calls of the handler have right now, one unless several may be in hand; `in_hand` is the oldest."""
     load: float = 0.0
-    """What its partitions take of its time: 1 is all it has; a lag counts as what it takes to catch up in ten
+    """Share of its time that its partitions take: 1 is all it has; a lag counts as what it takes to catch up in ten
     seconds."""
     starting: float | None = None
     """For how long its process has not been ready yet; None once it has been."""
@@ -88,7 +88,7 @@ class RebalanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """Our membership as we see it."""
+    """Membership of the group, as this member knows it."""
 
     group_id: str
     protocol: str
@@ -126,7 +126,7 @@ class AssignStatus:
 
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
-    """The committer."""
+    """State of the committer."""
 
     last_age: float | None
     """Since the last successful commit."""

@@ -1,7 +1,7 @@
-"""The same handler on Spark, over ranges of offsets: see docs/pipeline.md.
+"""The handler on Spark, over ranges of offsets (docs/pipeline.md): `kunicorn pipeline` runs jobs, `transform` fits
+`DataFrame.transform`, `KunicornDataSource` is the data source `kunicorn`.
 
-`transform` fits `DataFrame.transform`; `KunicornDataSource` is the data source `kunicorn`; `kunicorn pipeline` runs the
-jobs. Each name is loaded when it is asked for: the command line needs neither Arrow nor Spark for its help.
+Each name is loaded when it is asked for: the command line needs neither Arrow nor Spark for its help.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,7 @@
-"""`kunicorn pipeline backfill`: history handled again, beside a live group whose offsets it never touches."""
+"""`kunicorn pipeline backfill`: handles history again, beside a live group, whose offsets it never touches.
+
+Runs in the driver. Progress is in the run's manifest, so that a run that was cut off, stopped or halted can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,13 @@ JOB = "backfill"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to handle again: between two times (milliseconds since 1970), or offsets as JSON."""
+    """Bounds of a backfill: two times (milliseconds since 1970), or offsets as JSON."""
 
     since: int | None = None
     until: int | None = None
     offsets: str | None = None
     topics: Sequence[str] = ()
-    """Instead of all of group.topics."""
+    """Topics to handle in place of all of group.topics."""
     slack_ms: int | None = None
     """How far behind `until` records are looked for: to the first one so much younger. None: to the log's end."""
 
@@ -55,23 +58,23 @@ class Request:
 
     @property
     def text(self) -> str:
-        """For the manifest."""
+        """The request as text, for the manifest."""
         return json.dumps([self.since, self.until, self.offsets, list(self.topics), self.slack_ms])
 
     @property
     def window(self) -> Window | None:
-        """Which of the ranges' records are meant; None: all."""
+        """Filter of the ranges' records by time; None: all."""
         return None if self.since is None and self.until is None else Window(self.since, self.until)
 
 
 def _request_of(text: str) -> Request:
-    """The reverse of `Request.text`."""
+    """Request in the text of `Request.text`."""
     since, until, offsets, topics, slack_ms = json.loads(text)
     return Request(since, until, offsets, tuple(topics), slack_ms)
 
 
 def planned(settings: Settings, request: Request, log: Log) -> Plan:
-    """The ranges that are meant. Raises `ConfigError`. Blocks on the brokers."""
+    """Ranges of the request. Raises `ConfigError`. Blocks on the brokers."""
     strict = settings.pipeline.fail_on_data_loss
     if request.offsets is not None:
         starts, stops = pairs_in("--offsets", request.offsets)
@@ -89,7 +92,7 @@ def planned(settings: Settings, request: Request, log: Log) -> Plan:
 
 
 def dry_run(settings: Settings, request: Request) -> DryRun:
-    """What a run would do. Starts no Spark and handles nothing. Raises what would end the run before its start."""
+    """Plan of a run. Starts no Spark and handles nothing. Raises what would end the run before its start."""
     found = planned(settings, request, _log(settings))
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     notes = [gone_text(found.gone, found.edges)] if found.gone else []
@@ -109,7 +112,7 @@ def _where_to(request: Request) -> str:
 def backfill(
     settings: Settings, file: SettingsFile, request: Request, master: str, run: str | None, say: Say
 ) -> FinishedRun:
-    """Plan and run. Blocks. Raises what ends the run: `ServiceError`s."""
+    """Plan and run. Blocks. Raises a `ServiceError` where the run ends early."""
     check_installed()
     check_handlers(settings)
     found = planned(settings, request, _log(settings))
@@ -123,7 +126,7 @@ def backfill(
 
 
 def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: Say) -> FinishedRun:
-    """Go on with a run that was cut off, stopped or halted. Blocks."""
+    """Continue a run that was cut off, stopped or halted. Blocks."""
     check_installed()
     runs = Runs(settings.pipeline.directory)
     known = runs.read(run)

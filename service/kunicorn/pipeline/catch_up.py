@@ -1,7 +1,8 @@
-"""`kunicorn pipeline catch-up`: a live group that is far behind is taken over, brought to its end, and handed back.
+"""`kunicorn pipeline catch-up`: takes over the offsets of a live group that is far behind, handles up to its topics'
+ends, and hands the group back. Runs in the driver.
 
-1. The group is empty, or nothing is done. Its offsets are taken over by committing them under the run's name before the
-   first record is handled: that shows that the fence holds and that commits are allowed.
+1. The group must be empty. Its offsets are taken over by committing them under the run's name before the first record
+   is handled: that shows that the fence holds and that commits are allowed.
 2. After each round its offsets are committed, and only then the next is begun. Killed anywhere, what was not committed
    is handled again, by the next catch-up or the live service.
 """
@@ -29,20 +30,20 @@ JOB = "catch-up"
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Where the group stands, and where its topics end."""
+    """Committed offsets of the group, and the ends of its topics."""
 
     starts: Offsets
     ranges: Sequence[OffsetRange]
     topics: Mapping[str, str]
-    """Their ids."""
+    """Ids of the topics."""
 
 
 def starts_of(
     partitions: Sequence[TopicPartition], committed: Offsets, edges: Edges, reset: str, *, fail_on_data_loss: bool
 ) -> dict[TopicPartition, int]:
-    """Where each partition begins, by the live service's rules. Pure. Raises `ConfigError`.
+    """Start offset of each partition, by the live service's rules. Pure. Raises `ConfigError`.
 
-    Without a committed offset `auto_offset_reset` says; but a partition of a topic on which the group has committed
+    Without a committed offset `auto_offset_reset` decides; but a partition of a topic on which the group has committed
     before is a new one, and begins at its beginning.
     """
     known = {tp.topic for tp in committed}
@@ -71,7 +72,7 @@ def starts_of(
 
 
 def dry_run(settings: Settings) -> DryRun:
-    """What a run would do, whether or not the group is empty. Changes nothing."""
+    """Plan of a run, whether or not the group is empty. Changes nothing."""
     access = Access(settings)
     found = _standing(settings, GroupOffsets(access, settings.group.id), Log(access))
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
@@ -83,7 +84,7 @@ def dry_run(settings: Settings) -> DryRun:
 def catch_up(
     settings: Settings, file: SettingsFile, master: str, run: str | None, wait_seconds: float, say: Say
 ) -> FinishedRun:
-    """Take over, run, hand back. Blocks. Raises what ends the run: `ServiceError`s."""
+    """Take over, run, hand back. Blocks. Raises a `ServiceError` where the run ends early."""
     _check_settings(settings)
     check_installed()
     check_handlers(settings)
@@ -101,7 +102,7 @@ def catch_up(
 
 
 class Holding:
-    """The group's offsets while they are ours."""
+    """The group's offsets while the run has them."""
 
     def __init__(self, offsets: GroupOffsets, run: str, positions: dict[TopicPartition, int]) -> None:
         self._offsets = offsets
@@ -109,11 +110,11 @@ class Holding:
         self._positions = positions
 
     def take(self) -> None:
-        """Commit where the group stands, under our name. Raises `FatalGroupError`."""
+        """Commit the group's offsets under the run's name. Raises `FatalGroupError`."""
         self._offsets.commit(self._positions, self._metadata)
 
     def move(self, positions: Offsets) -> None:
-        """Commit what a round has handled. Raises `FatalGroupError` where the group is not ours any more."""
+        """Commit a round's end. Raises `FatalGroupError` where another client has committed, or a member has joined."""
         self._check_ours()
         moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
         self._offsets.commit(moved, self._metadata)

@@ -1,4 +1,4 @@
-"""`transform`: a handler over a DataFrame of records, for those who already have one. Needs Spark and Arrow,
+"""`transform`: a handler over a DataFrame of records. Small and a module of its own, as it needs Spark and Arrow,
 optional dependencies.
 
     from kunicorn.pipeline import transform
@@ -13,7 +13,6 @@ look at it.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from kunicorn.handler.call import calls_of
 from kunicorn.handler.load import Handler, load
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.pipeline.outcomes import SCHEMA, table
-from kunicorn.pipeline.task import RangeHandler
+from kunicorn.pipeline.task import RangeHandler, Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,17 +35,18 @@ OUTCOME_COLUMNS = (
     "value binary, headers array<struct<key:string,value:binary>>"
 )
 _NEEDED = ("topic", "partition", "offset", "value")
-_POLICY = RetryPolicy(attempts=3, backoff_ms=100, backoff_max_ms=10_000, on_failure=End.DEAD_LETTER)
+_POLICY = RetryPolicy(max_attempts=3, retry_backoff_ms=100, retry_backoff_max_ms=10_000, on_failure=End.DEAD_LETTER)
 _SPARK_SCHEMA = pa.schema(
     [field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field for field in SCHEMA]
 )
 
 
 def transform(handler: str | Callable[[Any], Any], policy: RetryPolicy = _POLICY) -> Callable[[DataFrame], DataFrame]:
-    """For `DataFrame.transform`. `handler` is an entry point, or a function that takes one record.
+    """Function for `DataFrame.transform`. `handler` is an entry point, or a function that takes one record.
 
-    `policy` says what becomes of a record that fails; by default three tries, then a row `dead_letter` with the
-    record in it. Raises `ValueError` for a frame that lacks a column; that an entry point cannot be loaded, tasks tell.
+    `policy` decides what happens to a record that fails; by default three tries, then a row `dead_letter` with the
+    record in it. Raises `ValueError` for a frame that lacks a column. An entry point that cannot be loaded fails in the
+    tasks.
     """
 
     def transformed(frame: DataFrame) -> DataFrame:
@@ -59,7 +59,7 @@ def transform(handler: str | Callable[[Any], Any], policy: RetryPolicy = _POLICY
 
 @dataclass(frozen=True, slots=True)
 class HandleRows:
-    """Handle the rows of a task. Called by Spark in an executor's Python process."""
+    """Task that handles the rows of its partition. Called by Spark in an executor's Python process."""
 
     handler: str | Callable[[Any], Any]
     policy: RetryPolicy
@@ -67,7 +67,7 @@ class HandleRows:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Outcome rows, batch by batch."""
         calls = calls_of(_loaded(self.handler), "record")
-        handle = RangeHandler(calls, Policies(self.policy), None, wait=time.sleep).each
+        handle = RangeHandler(calls, Rules(Policies(self.policy))).each
         for batch in batches:
             if outcomes := list(handle([_message(row) for row in batch.to_pylist()])):
                 yield table(outcomes).cast(_SPARK_SCHEMA)

@@ -1,10 +1,9 @@
-"""What every Python process of a job knows: the settings, read by itself, and the handler.
+"""A Spark Python process of a job: its settings, its reader and its handlers, and the check of every executor before
+the first record is handled.
 
 Spark's tasks are told the path of the settings' file and a fingerprint, nothing else: each process reads that file and
 its own environment, as the driver did, and refuses to work if the two have read different things. So no secret is ever
 in a closure, a partition, Spark's settings or its event log.
-
-What is looked at in every executor before the first record is handled.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kunicorn.clients.access import Access
-from kunicorn.clients.config import orders_of_jobs
+from kunicorn.clients.config import configs_of_jobs
 from kunicorn.clients.range_reader import RangeReader
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler import load
@@ -39,13 +38,13 @@ _SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_let
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """Where the settings are, and what the driver found there. This is what travels."""
+    """Path of the settings, and their fingerprint in the driver. Travels to the executors."""
 
     path: str
     fingerprint: str
 
     def settings(self) -> Settings:
-        """The settings as this process reads them; read once. Raises `ConfigError`, naming this machine."""
+        """Settings as this process reads them; read once. Raises `ConfigError`, naming this machine."""
         if (known := _read.get(self)) is None:
             known = _read[self] = self._load()
         return known
@@ -67,13 +66,14 @@ class SettingsFile:
         return settings
 
     def reader(self) -> RangeReader:
-        """This process's reader, with the password of now; its client is connected once, as tasks follow one another.
+        """This process's range reader, with the current password; its client connects once, as tasks follow one
+        another.
 
         Raises `ConfigError`.
         """
         access = Access(self.settings())
         if (known := _readers.get(self)) is None:
-            load.settle()
+            load.tune_gc()
             known = _readers[self] = RangeReader(access.consumer())
         access.log_in(known.consumer)
         return known
@@ -84,40 +84,41 @@ _readers: dict[SettingsFile, RangeReader] = {}
 
 
 def settings_file(path: Path, settings: Settings) -> SettingsFile:
-    """What the driver hands on."""
+    """`SettingsFile` of the driver."""
     return SettingsFile(str(path.absolute()), fingerprint(settings))
 
 
 def fingerprint(settings: Settings) -> str:
-    """Equal for equal settings, as far as jobs go by them. Secrets have no part in it."""
+    """Hash of the settings that jobs go by, the same in driver and executors. Secrets have no part in it."""
     told = shown(settings)
     text = json.dumps({section: told[section] for section in _SHARED if section in told}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def set_up(settings: Settings) -> Handlings[Calls]:
-    """Load the handlers and call their `setup`: a task is to them what a worker is.
+    """Load the handlers and call their `setup`, as a worker does.
 
     Raises `HandlerLoadError`, `ConfigError`.
     """
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return Handlings.set_up(orders_of_jobs(settings), worker, calls_for)
+    return Handlings.set_up(configs_of_jobs(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
-    """Whether a job can run the handlers; the driver asks before it starts anything. Raises `HandlerLoadError`, and
-    `ConfigError` for settings that no job can go by."""
+    """Raise `HandlerLoadError` for handlers that no job can run, and `ConfigError` for settings that no job can go by.
+    Caller: the driver, before it starts anything.
+    """
     _refuse_outputs(settings)
-    for order in orders_of_jobs(settings):
-        handler = handler_of(order.entrypoint, find(order.entrypoint))
+    for config in configs_of_jobs(settings):
+        handler = handler_of(config.entrypoint, find(config.entrypoint))
         if handler.keeps_offsets:
             raise ConfigError(
-                f"{order.entrypoint} keeps its offsets itself (load_offsets), but a job on Spark begins where its own "
+                f"{config.entrypoint} keeps its offsets itself (load_offsets), but a job on Spark begins where its own "
                 f"options say: what it handles would be applied again, or refused as a gap. Give the job a handler "
                 f"without load_offsets, whose effects may come twice"
             )
-        arguments_of(handler, order.mode, order.decoding, order.tracing)
-        check_options(order)
+        arguments_of(handler, config.mode, config.decoding, config.tracing)
+        check_options(config)
 
 
 def _refuse_outputs(settings: Settings) -> None:
@@ -130,7 +131,9 @@ def _refuse_outputs(settings: Settings) -> None:
 
 
 def tear_down(handlings: Handlings[Calls]) -> None:
-    """Before a task ends well, so that what a handler holds back is written before its offsets count."""
+    """Call the handlers' `teardown`, before a task ends well: what a handler holds back is written before its offsets
+    count.
+    """
     for handling in handlings.every:
         handling.tear_down()
 
@@ -141,14 +144,14 @@ _SCHEMA = pa.schema([("problem", pa.string()), ("handler", pa.bool_())])
 
 @dataclass(frozen=True, slots=True)
 class CheckExecutor:
-    """A task that gives back a row for a problem, none for none."""
+    """Task that checks its executor: a row for each problem."""
 
     file: SettingsFile
     directory: Directory
     probe: str
     """A file that the driver has put there."""
     handler: bool
-    """Whether the handler is needed."""
+    """Whether the handler is checked, too."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark in an executor's Python process."""

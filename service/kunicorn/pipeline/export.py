@@ -1,28 +1,19 @@
-"""`kunicorn pipeline export`: topics into a lake, each record once.
+"""`kunicorn pipeline export`: topics into a lake (Parquet files, or a Delta table), each record once.
 
 1. A range becomes files whose names are its own; written again they are replaced. The ranges of the round underway are
    in the target's manifest before the round, so that one that was cut off is repeated under the same names.
 2. The manifest belongs to the target, not to a run: each export brings the target up to now, from where the last one
    ended. Of two exports at once the one that moves it on second ends.
-
-The columns of a lake: as Spark's own Kafka source has them, but for values and keys, which decoders make.
-
-A column's type follows from its decoder's name alone, never from the records: schemas change from one record to the
-next, and a table whose columns follow them cannot be appended to. So what is no text is kept as JSON, which every
-engine can look into.
-
-1. `bytes`: binary, as in the topic.
-2. `text`: string.
-3. `json`: string, the record's own characters once they have been found to be JSON: parsed and written again, numbers
-   would lose digits.
-4. Any other (`avro`, `jsonschema`, `protobuf:…`, a function): string, what it makes of the record, as JSON.
-
-A Delta table as the target of an export: tasks write files, the driver commits a round of them in one transaction.
-
-1. A file counts once the table's log names it. Each attempt of a task has names of its own, so that a late one never
-   replaces what is committed; what no transaction names is rubbish for VACUUM.
-2. The transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is accepted
-   by the format, so the number is looked up before: a round whose commit went through before a crash is not repeated.
+3. Columns are those of Spark's own Kafka source. The type of value and key follows from their decoder's name alone,
+   never from the records: schemas change from one record to the next, and a table whose columns follow them cannot be
+   appended to. `bytes` is binary, `text` is string. `json` is string, the record's own characters once they have been
+   found to be JSON: parsed and written again, numbers would lose digits. Any other decoder's result is kept as JSON in
+   a string, which every engine can look into.
+4. In a Delta table a file counts once the table's log names it. Each attempt of a task has names of its own, so that a
+   late one never replaces what is committed; files that no transaction names are rubbish for VACUUM.
+5. The Delta transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is
+   accepted by the format, so the number is looked up before: a round whose commit went through before a crash is not
+   repeated.
 """
 
 from __future__ import annotations
@@ -80,7 +71,7 @@ class NotExportable(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the lake has its records; travels to the tasks, and stands in the lake's manifest."""
+    """Columns of the lake; travels to the tasks, and is kept in the lake's manifest."""
 
     delta: bool = False
     value: str = BYTES
@@ -89,7 +80,7 @@ class Form:
 
     @property
     def schema(self) -> pa.Schema:
-        """The files' columns."""
+        """Schema of the files."""
         schema = SCHEMA
         for part in self.decoded:
             at = schema.get_field_index(part.value)
@@ -97,13 +88,13 @@ class Form:
         return schema
 
     def columns(self, decoding: Decoding) -> LakeColumns:
-        """What makes them, in the process that calls this. Raises `HandlerLoadError`."""
+        """Maker of the columns, in the calling process. Raises `HandlerLoadError`."""
         decoders = (decoder_of(self.value, Part.VALUE, decoding), decoder_of(self.key, Part.KEY, decoding))
         return LakeColumns(self.schema, *decoders, self.decoded)
 
     @property
     def decoded(self) -> Mapping[Part, str]:
-        """The columns that are not bytes, with their decoders' names."""
+        """Columns that are not bytes, with their decoders' names."""
         return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
 
 
@@ -113,7 +104,7 @@ _NAMED = ("bytes", "text", "json")
 
 
 def form_asked(settings: Settings, to: str, value: str | None, key: str | None) -> Form:
-    """The form that the command line wants, its gaps filled from the settings. Pure. Raises `ConfigError`."""
+    """Form that the command line asks for, completed from the settings. Pure. Raises `ConfigError`."""
     if to not in LAKES:
         raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
     return Form(to == "delta", _decoder(settings, Part.VALUE, value), _decoder(settings, Part.KEY, key))
@@ -136,7 +127,7 @@ def _decoder(settings: Settings, part: Part, asked: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LakeColumns:
-    """Makes columns of records."""
+    """Makes columns of messages."""
 
     schema: pa.Schema
     value: Decoder
@@ -147,7 +138,7 @@ class LakeColumns:
     """Seconds to wait for a schema registry that does not answer."""
 
     def batch(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """The messages as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
+        """Messages as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
         plain = records_batch(messages)
         if not self.decoded:
             return plain
@@ -162,7 +153,9 @@ class LakeColumns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _decoded(self, messages: Sequence[Message]) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
-        """As `decoded_columns`. Without waiting, Spark's four tries of a task would be over within a second."""
+        """As `decoded_columns`, waiting while the schema registry is away: otherwise Spark's four tries of a task would
+        be over within a second.
+        """
         deadline = time.monotonic() + self.patience
         while True:
             try:
@@ -177,7 +170,7 @@ class LakeColumns:
 
 
 def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:
-    """From a message and what its part was decoded to."""
+    """Function from a message and its decoded part to the column's text."""
     if name == "text":
         return lambda message, text: text
     if name == "json":
@@ -194,7 +187,7 @@ def _json(message: Message, part: Part, decoded: Any) -> str:
 
 
 def _plain(found: Any) -> Any:
-    """What JSON has no word for: bytes as base64 and decimals as text, as Protobuf's JSON has them."""
+    """JSON value for types that JSON lacks: bytes as base64 and decimals as text, as Protobuf's JSON has them."""
     if isinstance(found, bytes | bytearray | memoryview):
         return base64.b64encode(found).decode()
     if isinstance(found, Decimal):
@@ -211,7 +204,7 @@ NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class LakeFile(NamedTuple):
-    """A file that a task has written, below the target."""
+    """File that a task has written, below the target."""
 
     path: str
     size: int
@@ -219,7 +212,7 @@ class LakeFile(NamedTuple):
 
 
 class DeltaLake:
-    """One table. Every method blocks. Raises `ConfigError` where it is none, or deltalake is not installed."""
+    """One Delta table. Every method blocks. Raises `ConfigError` where it is none, or deltalake is not installed."""
 
     def __init__(self, target: Directory, schema: pa.Schema) -> None:
         """`schema`: of the files; the table has `date` besides."""
@@ -247,12 +240,12 @@ class DeltaLake:
             raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
 
     def rounds(self) -> int:
-        """The last round that is committed; 0 before the first."""
+        """Number of the last round that is committed; 0 before the first."""
         self._table.update_incremental()
         return int(self._table.transaction_version(APP_ID) or 0)
 
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
-        """Add a round's files, unless that has happened already."""
+        """Add a round's files in one transaction, unless that has happened already."""
         if self.rounds() >= number:
             return
         transaction = self._deltalake.transaction
@@ -289,7 +282,7 @@ _ROW_GROUP = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ExportRanges:
-    """Write the records of the ranges to Parquet. Runs in an executor's Python process."""
+    """Task that writes the records of ranges to Parquet. Runs in an executor's Python process."""
 
     file: SettingsFile
     target: Directory
@@ -298,7 +291,7 @@ class ExportRanges:
     """Ids of the topics, as far as they are known."""
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
-        """One summary a range, its files in it. Raises what makes Spark try again."""
+        """One summary a range, with its files. An exception makes Spark try the task again."""
         settings = self.file.settings()
         for whole in ranges:
             began = time.monotonic()
@@ -324,7 +317,7 @@ class ExportRanges:
 
 
 def _noted(fetched: Iterator[list[Message]], cells: memoryview) -> Iterator[list[Message]]:
-    """What was fetched, with a note for the driver of how much of it is through."""
+    """The fetched messages, with their progress noted for the driver."""
     for messages in fetched:
         yield messages
         cells[NEXT] = following_offsets(messages[-1:])[0]
@@ -340,14 +333,14 @@ class _Day:
         self._rows = self._records = 0
 
     def add(self, messages: list[Message]) -> None:
-        """Some more, in order."""
+        """Append messages, in order."""
         self._held.append(self._columns.batch(messages))
         self._rows += len(messages)
         if self._rows >= _ROW_GROUP:
             self._flush()
 
     def close(self) -> LakeFile:
-        """Nothing more comes; what the file is then."""
+        """Finish the file."""
         self._flush()
         self._writer.close()
         return LakeFile(self._path, self._stream.tell(), self._records)
@@ -360,7 +353,7 @@ class _Day:
 
 
 def day_of(message: Message) -> str:
-    """The record's day in UTC, as directories of a lake are named."""
+    """Day of the record in UTC, as directories of a lake are named."""
     milliseconds = milliseconds_of(message)
     return NO_DATE if milliseconds is None else _day(milliseconds // _DAY_MS)
 
@@ -375,7 +368,9 @@ def _day(number: int) -> str:
 
 
 def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
-    """Of a range's files, in the directory of each day. With the topic's id: one that is created anew replaces none."""
+    """Name of a range's files, in the directory of each day. With the topic's id: a topic created anew replaces no
+    files of its predecessor.
+    """
     # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
     named = "" if not topic_id else "-" + topic_id.replace("/", "_").replace("+", "-")
     place = f"{whole.topic}-{whole.partition}{named}"
@@ -383,13 +378,13 @@ def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> st
 
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
-    """What an export would do. Starts no Spark and writes nothing. Raises `ConfigError`."""
+    """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
     state, lost = _continued(settings, _Known(target, form), Log(Access(settings)))
     return DryRun(state.left, state.rate, lost)
 
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
-    """Bring the target up to now. Blocks. Raises what ends it: `ServiceError`s."""
+    """Bring the target up to now. Blocks. Raises a `ServiceError` where it ends early."""
     for handler in settings.every_handler:
         form.columns(decoding_of(settings, handler))  # That its decoders can be had is found out here, not by tasks.
     known, log = _Known(target, form), Log(Access(settings))
@@ -431,7 +426,9 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
 
 
 def _settled(lake: DeltaLake, state: RunState) -> RunState:
-    """With the round underway through, if the table has it: a run was killed before it wrote that into its manifest."""
+    """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
+    manifest.
+    """
     lake.open()
     if (committed := lake.rounds()) <= state.rounds:
         return state
@@ -448,7 +445,7 @@ def _default_round(state: RunState) -> int:
 
 
 def _continued(settings: Settings, target: _Known, log: Log) -> tuple[RunState, list[str]]:
-    """What the target has, and all that is in the topics now; and what is lost in between. Raises `ConfigError`."""
+    """The target's state with all that is in the topics now, and what is lost in between. Raises `ConfigError`."""
     before = target.read()
     topics = settings.group.topics or settings.assign.wanted.topics
     strict = settings.pipeline.fail_on_data_loss
@@ -469,22 +466,22 @@ def _continued(settings: Settings, target: _Known, log: Log) -> tuple[RunState, 
 
 
 class _Known:
-    """What the target knows of itself: in which form it is, and how far. Methods raise `ConfigError`."""
+    """Manifest of the target: its form and its progress. Methods raise `ConfigError`."""
 
     def __init__(self, target: Directory, form: Form) -> None:
         self._target, self._form = target, form
         self._manifest = Manifest(target / OWN)
 
     def save(self, state: RunState) -> None:
-        """Raises `Overtaken` where another export goes on."""
+        """Write the state. Raises `Overtaken` where another export has moved it on."""
         self._manifest.write({**asdict(self._form), **state.as_json()})
 
     def check(self) -> None:
-        """Raises `Overtaken` where another export goes on."""
+        """Raise `Overtaken` where another export has moved it on."""
         self._manifest.check()
 
     def read(self) -> RunState:
-        """How far it is; a new one is nowhere."""
+        """State of the target; that of a new one has nothing done."""
         told, form = self._manifest.read(), self._form
         if told is None:
             if self._target.names(".parquet"):

@@ -1,18 +1,14 @@
-"""What the handler of a task has in hand, kept beyond its process, and which records killed one.
-
-What the handler has in hand, in a file that outlives its process: one for each try of a range.
+"""Records in hand of a task's handler, kept in a file beyond its process, and the poison records found by it.
 
 1. A task that is tried again finds the files of the tries before it. One whose process is gone while records were in
    hand tells of a death, if it died by itself: the daemon that forks Spark's Python processes lives on, or is on
    another machine. Where the daemon went along, the driver or the executor was killed, and no record is to blame.
 2. The file is mapped memory: noting a record costs what it costs a worker, and what is noted survives SIGKILL. So it is
    on a file system: below the outcomes, or where these are in an object store in this machine's temporary directory.
-
-Which records killed the processes that had them in hand. Pure.
-
-1. A record that was in hand alone, and in hand at `max_crashes` deaths in all, is kept from the handler, as live.
-2. Of a batch nobody knows which one it was: once it has died `max_crashes` times its records are handled one at a time,
-   and the next death names one.
+3. A record that was in hand alone, and in hand at `max_crashes` deaths in all, is kept from the handler, as in the live
+   service.
+4. Of a batch nobody knows which record it was: once it has died `max_crashes` times its records are handled one at a
+   time, and the next death names one.
 """
 
 from __future__ import annotations
@@ -38,10 +34,10 @@ from kunicorn.positions import OffsetRange
 
 
 class Hand(NamedTuple):
-    """The records that a process died with: the first at or behind `start`, and others up to `stop`, not included.
+    """Records that a process died with: the first at or behind `start`, and others up to `stop`, not included.
 
-    Offsets have gaps, and who handles one record at a time notes where the last one ended: so the first record counts
-    even if it is behind `stop`.
+    Offsets have gaps, and a handler of single records notes where the last one ended: so the first record counts even
+    if it is behind `stop`.
     """
 
     start: int
@@ -49,7 +45,7 @@ class Hand(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Records for one call; or, with `deaths`, one that no handler shall have."""
+    """Records for one call; or, with `deaths`, a poison record, which no handler gets."""
 
     messages: Sequence[Message]
     deaths: int = 0
@@ -57,13 +53,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """What earlier tries of a range died with."""
+    """Records that earlier tries of a range died with."""
 
     hands: Sequence[Hand] = ()
     max_crashes: int = 2
 
     def pieces(self, messages: Sequence[Message], begin: int, most: int | None) -> Iterator[Piece]:
-        """Cut into calls of at most `most` records (None: no limit), suspects apart.
+        """The messages cut into calls of at most `most` records (None: no limit), suspects apart.
 
         `begin`: where the records before these ended, so that a hand in a gap is not seen twice.
         """
@@ -82,7 +78,7 @@ class Suspects:
         yield from _cut(plain, most)
 
     def _deaths(self, messages: Sequence[Message], begin: int) -> tuple[Counter[int], set[int]]:
-        """Deaths by place in `messages`, and which of these were in hand alone."""
+        """Number of deaths by index in `messages`, and the indices that were in hand alone."""
         offsets = [-1 if offset is None else offset for offset in map(Message.offset, messages)]
         deaths, alone = Counter[int](), set[int]()
         for hand in self.hands:
@@ -116,17 +112,17 @@ _PREFIX, _SUFFIX = "_hand-", ".cells"
 
 @dataclass(slots=True)
 class InHand:
-    """One try of a range. Caller: the task's main thread."""
+    """File of one try of a range. Caller: the task's main thread."""
 
     cells: memoryview
     died_with: list[Hand]
-    """What earlier tries died with."""
+    """Records in hand when earlier tries died."""
     _files: Path
-    """The directory of all tries of this range."""
+    """Directory with the files of all tries of this range."""
     _range: OffsetRange
 
     def over(self) -> None:
-        """The range is through: nothing of its tries is of interest any more."""
+        """Remove the files of all tries: the range is done."""
         self.cells.release()
         for path in _tries(self._files, self._range):
             path.unlink(missing_ok=True)
@@ -148,7 +144,7 @@ def take_up(whole: OffsetRange, outcomes: Directory) -> InHand:
 
 
 def died_in_hand(outcomes: Directory) -> list[str]:
-    """Which records processes have died with, as `topic-partition@offset`. Caller: the driver, after a failed round."""
+    """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after a failed round."""
     found = set()
     for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
         with _opened(path) as cells:
@@ -158,7 +154,8 @@ def died_in_hand(outcomes: Directory) -> list[str]:
 
 
 def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
-    """How many offsets of these ranges their tries have behind them, where this machine sees their files. Reads files.
+    """Number of offsets of these ranges that their tries have handled, where this machine sees their files. Reads
+    files.
 
     Caller: the driver, while tasks run.
     """
@@ -173,7 +170,7 @@ def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
 
 
 def _judged(path: Path) -> Hand | None:
-    """What the try of this file died with, if it did; the file of one that cannot tell is removed."""
+    """Records that the try of this file died with, if it died; the file of a try that cannot tell is removed."""
     with _opened(path) as cells:
         if cells[STATE] == IN_HAND and not _lives(cells, _PID) and _lives(cells, _DAEMON):
             # From now on it does not matter what becomes of the daemon.
@@ -186,14 +183,14 @@ def _judged(path: Path) -> Hand | None:
 
 
 def _lives(cells: memoryview, who: int) -> bool:
-    """Whether this process of the try is there. Of another machine's: the daemon is, the process is not."""
+    """Whether this process of the try is alive. Of another machine: its daemon counts as alive, the process as dead."""
     if cells[_HOST] != _host():
         return who == _DAEMON
     return cells[who] != 0 and _born(cells[who]) == cells[who + 1]
 
 
 def _born(pid: int) -> int:
-    """When the process began, in clock ticks since the machine did (proc(5), `starttime`); −1 if it is gone."""
+    """Start time of the process, in clock ticks since the machine's (proc(5), `starttime`); −1 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -202,7 +199,7 @@ def _born(pid: int) -> int:
 
 
 def _host() -> int:
-    """This machine, since it was started; a container counts as one."""
+    """Number for this machine since its start; a container counts as one."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     return int.from_bytes(hashlib.sha256((socket.gethostname() + boot).encode()).digest()[:7])
 
@@ -229,7 +226,7 @@ def _mapped(path: Path) -> memoryview:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[memoryview]:
-    """The file's cells; all zero for one that another task has removed, or is about to fill, meanwhile."""
+    """Cells of the file; all zero for one that another task has removed, or is about to fill, meanwhile."""
     try:
         cells = _mapped(path)
     except (OSError, ValueError):

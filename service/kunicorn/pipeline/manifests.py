@@ -1,4 +1,4 @@
-"""`kunicorn pipeline manifest`: the same job as a spark-submit line, a plain Job, or a SparkApplication. Pure.
+"""`kunicorn pipeline manifest`: a job as a spark-submit line, a plain Kubernetes Job, or a SparkApplication. Pure.
 
 One image for all of them: the worker's with a Java and `kunicorn[pipeline]`. The settings file is a ConfigMap mounted
 under one path in driver and executors; secrets are one Secret, in the environment of both, never in an argument.
@@ -21,7 +21,7 @@ _ENTRY = "local:///usr/local/lib/python3.11/site-packages/kunicorn/__main__.py"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where and as what the job runs; names of objects that exist."""
+    """Namespace, image and other objects that the job runs with; they exist already."""
 
     name: str
     namespace: str
@@ -38,7 +38,7 @@ Yaml = dict[str, Any]
 
 
 def spark_submit(cluster: Cluster) -> str:
-    """The command line; its driver runs in the cluster, too."""
+    """The spark-submit line; its driver runs in the cluster, too."""
     conf = {
         "spark.kubernetes.namespace": cluster.namespace,
         "spark.kubernetes.container.image": cluster.image,
@@ -151,7 +151,7 @@ KINDS = ("submit", *_KINDS)
 
 
 def rendered(kind: str, cluster: Cluster) -> str:
-    """The text to apply or to run. Raises `ConfigError`."""
+    """Text to apply or to run. Raises `ConfigError`."""
     if kind == "submit":
         return spark_submit(cluster)
     if kind not in _KINDS:
@@ -160,7 +160,7 @@ def rendered(kind: str, cluster: Cluster) -> str:
 
 
 def arguments_of(command: Sequence[str], kind: str) -> list[str]:
-    """`kunicorn`'s arguments: the job's own, the mounted settings and the master. Raises `ConfigError`."""
+    """Arguments of `kunicorn`: the job's own, the mounted settings and the master. Raises `ConfigError`."""
     if not command or command[0] not in {"backfill", "catch-up", "stream", "export"}:
         raise ConfigError("name the job behind --, such as: kunicorn pipeline manifest --image … -- backfill --from 7d")
     if taken := [each for each in command if each.partition("=")[0] in {"--config", "-c", "--master"}]:
@@ -171,7 +171,7 @@ def arguments_of(command: Sequence[str], kind: str) -> list[str]:
 
 
 def _yaml(value: Any, indent: str = "") -> Iterator[str]:
-    """Block style; texts as in JSON, which YAML reads."""
+    """Lines in block style; strings as in JSON, which YAML reads."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _entry(f"{indent}{_key(key)}:", item, indent + "  ")

@@ -1,4 +1,4 @@
-"""The outcome table: what became of every offset of a range. Pure.
+"""The outcome table: the outcome of every offset of a range, made by tasks and kept as Parquet. Pure.
 
 A row covers the offsets from `offset` up to, not including, `until`. Records that the handler took without a word share
 a row; each that failed has its own, with the record itself where it is a dead letter. The rows of a range tile it: no
@@ -56,11 +56,13 @@ class Tiling:
         """Handled records of the row that is not closed."""
 
     def handled(self, records: int) -> None:
-        """The handler took so many more."""
+        """Note that the handler took so many more records."""
         self._records += records
 
     def failed(self, message: Message, end: End, cause: Cause, now_ms: int) -> Iterator[Row]:
-        """The next record ends so, at `now_ms` (milliseconds since 1970). Nothing may follow a `halt`."""
+        """Row of the next record, which ends as `end` at `now_ms` (milliseconds since 1970). Nothing may follow a
+        `halt`.
+        """
         record = Record.of(message)
         yield from self._close(record.offset)
         self._begin = record.offset if end is End.HALT else record.offset + 1
@@ -78,7 +80,7 @@ class Tiling:
         yield row
 
     def rest(self) -> Iterator[Row]:
-        """All records are through: what covers the range's end."""
+        """Last row, up to the range's end. Caller: when all records are handled."""
         yield from self._close(self._whole.stop)
 
     def _close(self, until: int) -> Iterator[Row]:
@@ -98,5 +100,5 @@ class Tiling:
 
 
 def table(rows: Sequence[Row]) -> pa.RecordBatch:
-    """The rows as Arrow has them."""
+    """Rows as an Arrow batch."""
     return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)

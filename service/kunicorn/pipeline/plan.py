@@ -1,8 +1,5 @@
-"""The plan of a job: from the options' bounds to ranges of offsets.
-
-From bounds to ranges: everything that can be wrong about them is told before a task starts.
-
-Where to begin and where to end, as the options of Spark's own Kafka source say it. Pure.
+"""Plan of a job: from the bounds in its options to ranges of offsets. Everything that can be wrong with them is
+reported before a task starts. Pure, but for the questions to the brokers (`Asked`).
 
 Names, precedence and JSON are those of spark-sql-kafka: `startingTimestamp` goes before `startingOffsetsByTimestamp`,
 that before `startingOffsets`; the same for the end. In JSON -2 is the earliest offset and -1 the latest.
@@ -17,29 +14,27 @@ from typing import Any, NamedTuple, Protocol
 
 from kunicorn.clients.questions import Edges
 from kunicorn.errors import ConfigError
+from kunicorn.group.protocol import EARLIEST, LATEST
 from kunicorn.positions import NO_OFFSET, OffsetRange, Offsets, TopicPartition, between
-
-EARLIEST, LATEST = -2, -1
-"""As in Spark's JSON, and ListOffsets' special timestamps (`ListOffsetsRequest.java`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """The same place in every partition: `EARLIEST` or `LATEST`."""
+    """Bound: the same in every partition, `EARLIEST` or `LATEST`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class ByOffset:
-    """An offset of each partition, or `EARLIEST` or `LATEST`."""
+    """Bound: an offset of each partition, or `EARLIEST` or `LATEST`."""
 
     offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """The first record at or after a time, milliseconds since 1970; for every partition, or for each its own."""
+    """Bound: the first record at or after a time, milliseconds since 1970; for every partition, or for each its own."""
 
     default: int | None
     times: Offsets
@@ -53,7 +48,7 @@ _EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Start and end of what is to be read, and what happens where no record is as young as a start's time."""
+    """Start and end of a job, and what happens where no record is as young as a start's time."""
 
     start: Bound
     stop: Bound
@@ -63,7 +58,7 @@ class Bounds:
 
 
 def bounds_of(options: Mapping[str, str], *, batch: bool) -> Bounds:
-    """The bounds that a source's options name. Raises `ConfigError`.
+    """Bounds in a source's options. Raises `ConfigError`.
 
     Options are looked up as they are spelled here: the caller passes a mapping that ignores case, as Spark's does.
     """
@@ -106,7 +101,9 @@ def _number(name: str, text: str) -> int:
 
 
 def offsets_in(name: str, text: str, *, least: int = 0) -> dict[TopicPartition, int]:
-    """Offsets (or times) by partition, in Spark's JSON; the option or argument `name` is told. Raises `ConfigError`."""
+    """Offsets (or times) by partition, in Spark's JSON; `name` is the option or argument, for messages. Raises
+    `ConfigError`.
+    """
     try:
         topics = json.loads(text)
     except json.JSONDecodeError as error:
@@ -156,7 +153,7 @@ def _offset(name: str, topic: str, number: str, offset: Any, least: int) -> int:
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """The offsets in the shape of Spark's JSON, which checkpoints hold, too."""
+    """Offsets in the shape of Spark's JSON, which checkpoints hold, too."""
     found: dict[str, dict[str, int]] = {}
     for tp, offset in sorted(offsets.items()):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offset
@@ -164,7 +161,7 @@ def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(shape: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The reverse of `as_json`."""
+    """Offsets in the shape of `as_json`."""
     return {TopicPartition(topic, int(n)): at for topic, numbers in shape.items() for n, at in numbers.items()}
 
 
@@ -172,7 +169,7 @@ _SHOWN = 5
 
 
 class Asked(Protocol):
-    """What planning asks the brokers; see `Log`."""
+    """Brokers' answers that planning needs; see `clients.questions.Log`."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]: ...
     def edges(self, partitions: Iterable[TopicPartition]) -> Edges: ...
@@ -181,18 +178,18 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read, and what cannot be any more."""
+    """Ranges to read, and ranges that are lost."""
 
     ranges: Sequence[OffsetRange]
     edges: Edges
     gone: Sequence[OffsetRange] = ()
-    """Asked for, but deleted by retention (or by DeleteRecords) before."""
+    """Ranges asked for that retention (or DeleteRecords) has deleted."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Ids of the topics that the offsets are of; see `Log.topic_ids`."""
 
 
 def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fail_on_data_loss: bool) -> Plan:
-    """Resolve the bounds of these partitions, those that exist. Blocks on the brokers.
+    """Ranges of these partitions between the bounds. Blocks on the brokers.
 
     Raises `ConfigError` for partitions that are not there or are left out, ends before starts, ends behind the log's,
     and, with `fail_on_data_loss`, for offsets that are gone.
@@ -210,7 +207,7 @@ def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fa
 
 
 def _within(starts: Offsets, stops: Offsets, edges: Edges, *, fail_on_data_loss: bool) -> Plan:
-    """The ranges, as far as the log has them."""
+    """Ranges, as far as the log still has them."""
     beyond = {tp: stop for tp, stop in stops.items() if stop > edges.end[tp]}
     if beyond:
         told = (f"{tp} ends at {edges.end[tp]}, not at {stop}" for tp, stop in beyond.items())
@@ -227,7 +224,7 @@ def created_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset
 
 
 def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raises `ConfigError` if a topic was created anew, for a run that has no business with the new one."""
+    """Raise `ConfigError` if a topic was created anew, for a run that must not read the new one."""
     if anew := created_anew(before, now):
         raise ConfigError(
             f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
@@ -236,14 +233,14 @@ def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
 
 
 class Resumed(NamedTuple):
-    """Where to go on, and what is lost before that, for people."""
+    """Positions to go on from, and what is lost before them, for people."""
 
     positions: dict[TopicPartition, int]
     lost: list[str]
 
 
 def resumed(positions: Offsets, edges: Edges, anew: Collection[str], *, fail_on_data_loss: bool) -> Resumed:
-    """Known positions in the log of now, which has these partitions. Pure.
+    """Positions of an earlier run, moved into the log as it is now. Pure.
 
     A topic of `anew` begins at its beginning. Raises `ConfigError`, with `fail_on_data_loss`, for what is lost.
     """
@@ -265,13 +262,13 @@ def resumed(positions: Offsets, edges: Edges, anew: Collection[str], *, fail_on_
 
 
 def gone_text(gone: Sequence[OffsetRange], edges: Edges) -> str:
-    """What is lost, for people."""
+    """Lost ranges, for people."""
     told = (f"{each.tp} from {each.start} to {each.stop}, it begins at {edges.first[each.tp]} now" for each in gone)
     return f"records that were to be read are deleted already: {_listed(told)}"
 
 
 def _chosen(partitions: Sequence[TopicPartition], bounds: Bounds) -> list[TopicPartition]:
-    """The partitions that the bounds are about. Offsets in JSON name them all: of the same topics, none is left out."""
+    """Partitions of the bounds. Offsets in JSON must name all partitions of their topics."""
     named = [_named(bound) for bound in (bounds.start, bounds.stop)]
     known = set(partitions)
     for given in filter(None, named):
@@ -303,7 +300,7 @@ def _named(bound: Bound) -> set[TopicPartition]:
 def _resolved(
     partitions: Sequence[TopicPartition], bound: Bound, edges: Edges, log: Asked
 ) -> dict[TopicPartition, int]:
-    """An offset of each partition; `NO_OFFSET` where no record is so young."""
+    """Offset of the bound in each partition; `NO_OFFSET` where no record is so young."""
     match bound:
         case ByTime(default, times):
             return log.at({tp: times[tp] if default is None else default for tp in partitions})

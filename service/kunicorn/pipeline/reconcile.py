@@ -1,7 +1,7 @@
-"""`kunicorn pipeline reconcile`: was everything handled, and how often? A table of outcomes against the topic.
+"""`kunicorn pipeline reconcile`: compares a table of outcomes with the topics: was every record handled, and how often?
 
-The table is a run's, or anybody's that has the columns `topic`, `partition` and `offset`, such as one that a live
-handler fills: a row is then one record. With `until` it covers the offsets up to that.
+The table is a run's, or any with the columns `topic`, `partition` and `offset`, such as one that a live handler fills:
+a row is then one record. With `until` a row covers the offsets up to that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a table says of the topics' offsets."""
+    """Ranges of offsets that the table lacks, and those that it has more than once."""
 
     covered: int
     missing: Sequence[OffsetRange]
@@ -37,7 +37,7 @@ class Difference:
     """Offsets that more than one row covers."""
 
     def tell(self, say: Say, *, as_json: bool) -> None:
-        """For a person, the first ranges; for a program, all of them."""
+        """Print the first ranges for a person; all of them for a program."""
         if as_json:
             say(
                 json.dumps(
@@ -59,7 +59,7 @@ def _plain(ranges: Sequence[OffsetRange]) -> list[dict[str, str | int]]:
 
 
 def difference(wanted: Iterable[OffsetRange], rows: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> Difference:
-    """Compare. `rows`: by partition, ranges of offsets in any order. Pure."""
+    """Compare the wanted ranges with the table's. `rows`: by partition, ranges of offsets in any order. Pure."""
     covered, missing, repeated = 0, list[OffsetRange](), list[OffsetRange]()
     for whole in wanted:
         found = [part for part in _within(whole, sorted(rows.get(whole.tp, ()))) if part.size > 0]
@@ -83,7 +83,7 @@ def _within(whole: OffsetRange, parts: Iterable[tuple[int, int]]) -> Iterator[Of
 
 
 def _joined(parts: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Neighbours and overlapping ones as one."""
+    """Ranges with neighbours and overlapping ones joined."""
     joined: list[OffsetRange] = []
     for part in sorted(parts):
         if joined and part.start <= joined[-1].stop:
@@ -94,7 +94,7 @@ def _joined(parts: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def rows_of(table: Directory) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """The table's rows as ranges. Raises `ConfigError` where it is none."""
+    """Rows of the table as ranges. Raises `ConfigError` where it is none."""
     found: dict[TopicPartition, list[tuple[int, int]]] = {}
     names = table.names(".parquet")
     if not names:
@@ -117,7 +117,7 @@ def _ranges(part: pa.Table) -> Iterator[tuple[str, int, int, int]]:
 
 
 def reconcile(settings: Settings, table: Directory, say: Say, *, as_json: bool) -> ExitCode:
-    """Compare the table with what the topics hold between its first row and now. Blocks. Raises `ConfigError`."""
+    """Compare the table with the topics between its first row and now. Blocks. Raises `ConfigError`."""
     rows = rows_of(table)
     log = Log(Access(settings))
     partitions = log.partitions(sorted({tp.topic for tp in rows}))

@@ -1,14 +1,7 @@
-"""What is told of a job: before it, while it runs, and when it has ended.
+"""Reports of a job, by its driver: the plan of a `--dry-run`, progress and metrics while it runs, its result. For
+people, or with `--json` for programs.
 
-What came of a job, for people or with `--json` for programs. Pure.
-
-What a person sees of a job underway. Pure but for `Bar`.
-
-What the driver tells Prometheus of its job, at `/metrics` of `[http]`; Spark's own metrics are at its UI's port.
-
-What a job would do, for `--dry-run`: for people, or with `--json` for programs. Pure.
-
-How far a round is while Spark works on it: its tasks, asked of Spark by a thread of the driver.
+Metrics are at `/metrics` of `[http]`; Spark's own are at its UI's port.
 """
 
 from __future__ import annotations
@@ -45,7 +38,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Tasks of the round underway, by what became of them so far."""
+    """Spark's tasks of the round underway, counted by their state."""
 
     all: int = 0
     done: int = 0
@@ -57,7 +50,7 @@ class Tasks:
 
 
 def tasks_of(spark: SparkSession) -> Tasks:
-    """Those that Spark has at work now. Asks the JVM. Raises what py4j does when that goes."""
+    """Spark's tasks underway. Asks the JVM. Raises what py4j does when that goes."""
     tracker = spark.sparkContext.statusTracker()
     stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
     return Tasks(
@@ -71,7 +64,8 @@ def tasks_of(spark: SparkSession) -> Tasks:
 @contextmanager
 def watched(ask: Callable[[], Tasks], show: Callable[[Tasks], None], every: float = _LOOK_SECONDS) -> Iterator[None]:
     """Show the tasks every so many seconds while the block runs, and none behind it. A failure to ask ends the watch:
-    the round itself tells what is wrong."""
+    the round itself reports what is wrong.
+    """
     over = threading.Event()
 
     def look() -> None:
@@ -100,7 +94,7 @@ _SELDOM = 30.0
 
 
 def round_line(before: RunState, after: RunState, all_offsets: int) -> str:
-    """One round, for a log."""
+    """One round, as a line of a log."""
     line = f"round {after.rounds}: {after.last_offsets:,} offsets in {after.last_seconds:.1f} s"
     left = all_offsets - after.done
     rate = after.last_offsets / max(after.last_seconds, 0.001)
@@ -110,7 +104,7 @@ def round_line(before: RunState, after: RunState, all_offsets: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For people: 0.4 s, 34 s, 12 min, 3 h 20 min."""
+    """Duration for people: 0.4 s, 34 s, 12 min, 3 h 20 min."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 2 * _MINUTE:
@@ -121,7 +115,7 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """A bar on a terminal; elsewhere a line a round."""
+    """Progress bar on a terminal; elsewhere a line a round."""
 
     def __init__(self, state: RunState, say: Say) -> None:
         self._say = say
@@ -150,7 +144,7 @@ class Bar:
             self._bar.stop()
 
     def underway(self, tasks: Tasks) -> None:
-        """How far the round is. Caller: the thread that watches it."""
+        """Show the round's progress. Caller: the thread that watches it."""
         if not tasks.all:
             return
         told = f"{tasks.done} of {tasks.all} tasks done" + (f", {tasks.failed} failed tries" if tasks.failed else "")
@@ -165,7 +159,7 @@ class Bar:
             self._say(f"round {self._state.rounds + 1} underway: {tasks.offsets:,} offsets, {told}")
 
     def moved(self, state: RunState) -> None:
-        """A round has ended."""
+        """Show that a round has ended."""
         if self._bar is None:
             self._say(round_line(self._state, state, self._whole))
         else:
@@ -177,45 +171,43 @@ class Bar:
 
 
 class Finished(Protocol):
-    """A job that has ended without an error; something may be left of it."""
+    """Result of a job that has ended without an error; something may be left to handle."""
 
     @property
     def code(self) -> ExitCode:
-        """What the command exits with."""
+        """Exit code of the command."""
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The result for people."""
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
+        """The result for programs."""
 
 
 def tell(finished: Finished, say: Say, *, for_program: bool) -> None:
-    """All of it; for a program as one JSON object on one line, like the plan of a `--dry-run`."""
+    """Print the result; for a program as one JSON object on one line, like the plan of a `--dry-run`."""
     for line in [json.dumps(finished.as_json())] if for_program else finished.lines():
         say(line)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """Of a job over ranges. Counts are the whole run's, over all the times it was gone on with."""
+    """Result of a job over ranges. Counts are the whole run's, over all the times it was resumed."""
 
     job: str
     run: str | None
     """Its id; None where none was begun, and for an export, which belongs to its target."""
     state: RunState
     go_on: str = ""
-    """How to, where something is left: a command, or words."""
+    """How to handle what is left: a command, or words."""
     notes: Sequence[str] = ()
     """What else there is to know, in sentences."""
 
     @property
     def code(self) -> ExitCode:
-        """See `Finished`."""
         return ExitCode.CLEAN if self.state.finished else ExitCode.NOT_ALL_COMMITTED
 
     def lines(self) -> Iterator[str]:
-        """See `Finished`."""
         state = self.state
         if state.rounds:
             yield from _counted(state)
@@ -230,7 +222,6 @@ class FinishedRun:
         yield from self.notes
 
     def as_json(self) -> dict[str, object]:
-        """See `Finished`."""
         state = self.state
         return {
             "job": self.job,
@@ -260,7 +251,7 @@ def _counted(state: RunState) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FinishedStream:
-    """Of a stream, since it was last started: its checkpoint has no counts."""
+    """Result of a stream since its last start: its checkpoint has no counts."""
 
     run: str
     counts: Counts
@@ -269,16 +260,14 @@ class FinishedStream:
 
     @property
     def code(self) -> ExitCode:
-        """See `Finished`. What halts or kills a stream is an error and never comes here."""
+        """Exit code. A stream that is halted or killed raises and never comes here."""
         return ExitCode.CLEAN
 
     def lines(self) -> Iterator[str]:
-        """See `Finished`."""
         letters, skipped = self.counts.dead_letters, self.counts.skipped
         yield f"handled       {self.counts.records:,} records, {letters:,} dead letters, {skipped:,} skipped"
 
     def as_json(self) -> dict[str, object]:
-        """See `Finished`."""
         told = {"job": "stream", "run": self.run, "exit_code": self.code.value}
         return {**told, **asdict(self.counts), "micro_batches": self.batches}
 
@@ -287,7 +276,7 @@ _STATUS = ("records", "skipped", "dead_letters")
 
 
 class Exposed:
-    """A job's counters, served while the block runs. A port that is taken costs the metrics, never the job."""
+    """Metrics of a job, served while the block runs. A port that is taken costs the metrics, never the job."""
 
     def __init__(self, http: HttpSettings, job: str, say: Say) -> None:
         self._http, self._say = http, say
@@ -324,7 +313,7 @@ class Exposed:
         self._close()
 
     def moved(self, counts: Counts, rounds: int, left: int | None) -> None:
-        """A round is through; `left` is None where nobody knows an end."""
+        """Count a round that has ended; `left` is None where the job has no end."""
         for name in _STATUS:
             self._records.labels(self._job, name).set(getattr(counts, name))
         self._rounds.labels(self._job).set(rounds)
@@ -333,7 +322,7 @@ class Exposed:
             self._left.labels(self._job).set(left)
 
     def underway(self, tasks: Tasks) -> None:
-        """The round underway, or with no tasks that there is none. Caller: the thread that watches it."""
+        """Show the tasks of the round underway; none between rounds. Caller: the thread that watches it."""
         for state in ("done", "running", "failed"):
             self._tasks.labels(self._job, state).set(getattr(tasks, state))
         if self._left_behind is not None and tasks.offsets:
@@ -345,7 +334,7 @@ _SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What is known before a job begins. Every job has one."""
+    """Plan of a job, for `--dry-run`."""
 
     ranges: Sequence[OffsetRange]
     pace: float | None
@@ -355,11 +344,11 @@ class DryRun:
 
     @property
     def seconds(self) -> float | None:
-        """How long it will take, by the pace."""
+        """Estimated duration, at the pace of earlier runs."""
         return None if self.pace is None else total(self.ranges) / self.pace
 
     def tell(self, say: Say, *, as_json: bool) -> None:
-        """All of it; as JSON on one line, so that a log's other lines are easily told from it."""
+        """Print the plan; as JSON on one line, so that a log's other lines are easily told from it."""
         if as_json:
             say(json.dumps(self.as_json()))
             return
@@ -367,7 +356,7 @@ class DryRun:
             say(line)
 
     def as_json(self) -> dict[str, object]:
-        """Every range, however many; offsets, as how many records they hold only reading would tell."""
+        """Every range, however many. In offsets: how many records they hold only reading would tell."""
         return {
             "ranges": [{**each._asdict(), "offsets": each.size} for each in self.ranges],
             "offsets": total(self.ranges),
@@ -377,7 +366,7 @@ class DryRun:
         }
 
     def lines(self) -> Iterator[str]:
-        """The first ranges, and what they come to."""
+        """The first ranges, and sums."""
         ranges = self.ranges
         width = max([len(str(each.tp)) for each in ranges[:_SHOWN]], default=0)
         for each in ranges[:_SHOWN]:

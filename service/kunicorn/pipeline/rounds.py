@@ -1,15 +1,12 @@
-"""The loop of every job over ranges: a round, its letters, what makes it count, and on to the next.
+"""The loop of every job over ranges, in the driver: run a round, send its dead letters, let it count, and so on.
 
-1. A round counts only once its dead letters are acknowledged; then comes what the job does about it (write a manifest,
-   commit offsets), and only then the next.
+1. A round counts only once its dead letters are acknowledged; then comes the job's own step (write a manifest, commit
+   offsets), and only then the next round.
 2. Whatever is killed in between repeats that round and nothing else.
-
-Outcome rows become dead letters: the driver sends them once their round has ended, before its offsets count.
-
-In the live service's form, so that `kunicorn dlq` reads them. Tasks that Spark tries again send nothing twice; a run
-that is killed between the topic's acknowledgement and its own manifest (or commit) sends that round's letters again.
-
-SIGINT and SIGTERM: the first ends a job after the round it is in, the second at once.
+3. Dead letters are made of the outcome rows, in the live service's form, so that `kunicorn dlq` reads them. Tasks that
+   Spark tries again send nothing twice; a run that is killed between the topic's acknowledgement and its own manifest
+   (or commit) sends that round's letters again.
+4. SIGINT and SIGTERM: the first ends a job after the round it is in, the second at once.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from kunicorn.clients.access import Access
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
 from kunicorn.handler.retry import End
+from kunicorn.librdkafka.errors import fault_of
 from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
@@ -43,10 +41,10 @@ class LettersRefused(ServiceError):
 
 
 def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Summary]) -> int:
-    """Send a letter for each record of these ranges that is to have one, and wait until all are acknowledged.
+    """Send the dead letters of these ranges, and wait until all are acknowledged; their number.
 
-    How many. Blocks as long as the topic does not answer, up to `dead_letters.delivery_timeout_ms` each. Raises
-    `LettersRefused`, `ConfigError`.
+    Blocks as long as the topic does not answer, up to `dead_letters.delivery_timeout_ms` each. Raises `LettersRefused`,
+    `ConfigError`.
     """
     files = [each.file for each in summaries if each.dead_letters]
     topic = settings.dead_letter_topic
@@ -62,7 +60,7 @@ def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Su
 
 
 def letters_in(outcomes: Directory, file: str, group: str) -> Iterator[Letter]:
-    """The dead letters of one file of outcome rows."""
+    """Dead letters of one file of outcome rows."""
     for row in outcomes.table(file).to_pylist():
         if row["status"] == End.DEAD_LETTER:
             cause = Cause(row["error_type"], row["error_message"], row["error_stack"], row["attempts"])
@@ -80,7 +78,7 @@ def _milliseconds(time: Any) -> int | None:
 
 
 class _Post:
-    """Letters on their way; the first that is refused ends it."""
+    """Dead letters on their way to the topic; the first that is refused ends it."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
@@ -119,27 +117,27 @@ class _Post:
             raise self._refused(self._error)
 
     def _refused(self, error: KafkaError) -> LettersRefused:
+        remedy = fault_of(error.code()).remedy(rights="WRITE", setting="dead_letters.topic")
         return LettersRefused(
-            f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}. The round does not count "
-            f"and its records are handled again: see that the topic exists, that its max.message.bytes fits the "
-            f"largest records and that this user may write to it, then resume the run"
+            f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}: {remedy}, then resume the "
+            f"run. The round does not count, and its records are handled again"
         )
 
 
 class StoppedAtOnce(ServiceError):
-    """The second signal: the round underway does not count."""
+    """Second signal: the round underway does not count."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
 class Stop:
-    """Whether somebody asked for it."""
+    """Request to stop, by a signal."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """The signals' handler."""
+        """Handler of the signals."""
         if self.asked:
             raise StoppedAtOnce("stopped at once: the round underway does not count, its records are handled again")
         self.asked = True
@@ -147,7 +145,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Signals ask for a stop while the block runs. Caller: the driver's main thread."""
+    """Take signals as requests to stop while the block runs. Caller: the driver's main thread."""
     stop = Stop()
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -159,29 +157,29 @@ def stopping() -> Iterator[Stop]:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What differs from job to job. All block, and raise what ends the job."""
+    """Steps that differ from job to job. All block, and raise to end the job."""
 
     run: Callable[[Sequence[OffsetRange]], list[Summary]]
-    """Has the ranges handled."""
+    """Handles the ranges of a round."""
     begun: Callable[[RunState], None]
-    """A round is planned: what has to be known after a crash."""
+    """Saves what has to be known after a crash, once a round is planned."""
     ended: Callable[[RunState, Sequence[Summary]], None]
-    """A round is through: makes it count."""
+    """Makes a round count that has ended."""
     size: Callable[[RunState], int]
     """Offsets of the next round."""
     tasks: Callable[[], Tasks]
-    """How far the round underway is; called in a thread."""
+    """Progress of the round underway; called in a thread."""
     pieces: int | None = None
     """Cut a round into so many tasks; None: a partition is one."""
 
 
 def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
-    """Rounds that take as long as the settings say."""
+    """Size of rounds that take as long as the settings say."""
     return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
 
 
 def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say: Say) -> RunState:
-    """Round after round until nothing is left or somebody stops it; the state then. Blocks."""
+    """Run round after round until nothing is left or a signal stops it; the final state. Blocks."""
     with exposed, Bar(state, say) as bar:
 
         def show(tasks: Tasks) -> None:

@@ -1,13 +1,11 @@
-"""The data source `kunicorn`: Kafka's records as rows, or the ranges that a job's tasks fetch and handle themselves.
+"""The Spark data source `kunicorn`: Kafka's records as rows, or ranges that a job's tasks fetch and handle themselves.
 
     spark.dataSource.register(KunicornDataSource)
     spark.read.format("kunicorn").option("config", "config.toml").option("startingOffsets", "earliest").load()
 
-Options carry the names of Spark's own Kafka source. Every method but `read` runs in a Python process that Spark starts
-beside the driver; `read` runs in the executors. Objects travel between them by Spark's own pickle: none holds a secret,
-as each process reads the settings itself.
-
-The source's options, named as those of Spark's own Kafka source where it has them.
+Options carry the names of Spark's own Kafka source where it has them. Every method but `read` runs in a Python process
+that Spark starts beside the driver; `read` runs in the executors. Objects travel between them by Spark's own pickle:
+none holds a secret, as each process reads the settings itself.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ _REFUSED = "security and all else about the cluster is in the settings' file, ou
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Validated; travels to the executors."""
+    """Validated options of the source; travel to the executors."""
 
     file: SettingsFile
     rows: str
@@ -65,7 +63,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From a mapping that ignores the case of names, as Spark's does. Raises `ConfigError`."""
+        """Options in a mapping that ignores the case of names, as Spark's does. Raises `ConfigError`."""
         _check_names(options)
         if (path := options.get("config")) is None:
             raise ConfigError("the option config is missing: name the settings' file, the same path on every executor")
@@ -84,7 +82,7 @@ class SourceOptions:
         )
 
     def settings(self) -> Settings:
-        """As this process reads them."""
+        """Settings as this process reads them."""
         return self.file.settings()
 
 
@@ -131,7 +129,7 @@ _RANGE_SCHEMA = pa.schema(
 
 
 class KunicornDataSource(DataSource):
-    """See the module."""
+    """The data source `kunicorn`, as PySpark's Python data source API wants it."""
 
     @classmethod
     def name(cls) -> str:
@@ -159,7 +157,7 @@ class RangePartition(InputPartition):
 
 
 class _Rows:
-    """Reading, the same for batch and stream. Caller: an executor's Python process."""
+    """Reading of ranges, for batch and stream alike. Caller: an executor's Python process."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -183,7 +181,7 @@ def _tasks(ranges: Sequence[OffsetRange], pieces: int | None) -> list[RangeParti
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a stream is, as Spark's checkpoint has it."""
+    """Position of a stream, as Spark's checkpoint has it."""
 
     offsets: Offsets
     topics: Mapping[str, str]
@@ -202,7 +200,7 @@ class _Place:
 
 
 class KunicornReader(_Rows, DataSourceReader):
-    """A batch: from one bound to another."""
+    """Reader of a batch: from one bound to another."""
 
     def __init__(self, options: SourceOptions, bounds: Bounds) -> None:
         super().__init__(options)
@@ -217,8 +215,8 @@ class KunicornReader(_Rows, DataSourceReader):
 
 
 class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: offsets by topic and partition, kept in Spark's checkpoint in the shape of its own Kafka source; and
-    beside them the topics' ids, so that one that is created anew is noticed.
+    """Reader of a stream: offsets by topic and partition, kept in Spark's checkpoint in the shape of its own Kafka
+    source, and beside them the topics' ids, so that a topic created anew is noticed.
 
     `commit` and `stop` do nothing: Spark calls the one late and never for the last batch, the other not at all.
     """
@@ -231,7 +229,7 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
         self._open: Log | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins; one with a checkpoint goes on from there. Raises `ConfigError`."""
+        """Start of a new query; one with a checkpoint goes on from there. Raises `ConfigError`."""
         log = self._known()
         partitions = log.partitions(self._options.topics)
         bounds = Bounds(self._bounds.start, Everywhere(-1), self._bounds.unmatched_is_latest)
@@ -240,7 +238,7 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
         return _Place(starts, found.topics, self._options.min_partitions).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends: the logs' ends, or so many offsets in proportion.
+        """End of the next micro-batch: the logs' ends, or so many offsets in proportion.
 
         Raises `ConfigError` where records are lost, as when a topic was created anew.
         """
@@ -263,20 +261,20 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
         return _Place(stops, topics, self._options.min_partitions).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxOffsetsPerTrigger`."""
+        """Limit by `maxOffsetsPerTrigger`."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The logs' ends, so that the query's progress tells its lag."""
+        """The logs' ends, so that the query's progress shows its lag."""
         return as_json(self._ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Records that arrive from now on are for the next run."""
+        """Fix the end at the logs' ends of now: records that arrive later are for the next run."""
         self._target = self._ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The micro-batch's ranges. Raises `ConfigError` where some of it is gone."""
+        """Ranges of the micro-batch. Raises `ConfigError` where some of it is gone."""
         begun, planned = _Place.of(start), _Place.of(end)
         stops, log = planned.offsets, self._known()
         # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
@@ -293,10 +291,10 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
         return _tasks(between({**begin, **lost}, stops), planned.pieces)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: see the class."""
+        """Does nothing: see the class."""
 
     def stop(self) -> None:
-        """Nothing: see the class."""
+        """Does nothing: see the class."""
 
     def _known(self) -> Log:
         if self._open is None:

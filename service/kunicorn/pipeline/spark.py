@@ -1,14 +1,8 @@
-"""Spark as a job uses it: its session, what is asked of it, and how far a round is.
+"""Spark as a job's driver uses it: its session with the handler's tasks in it, and the progress of a round.
 
-A Spark session for a job: what has to be there, and the settings that its promises rest on.
-
-A session with the handler's tasks in it: what a job asks of Spark. Everything here is the driver's, and blocks.
-
-How many offsets of a round are handled while its tasks still run.
-
-1. A range that is through is told of by an accumulator, when its task ends, wherever that ran.
+1. A range that is done is counted by an accumulator, when its task ends, wherever that ran.
 2. A range underway is noted in its task's mapped file (`kunicorn.pipeline.in_hand_file`), which the driver reads where
-   it can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that are through count.
+   it can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that are done count.
 """
 
 from __future__ import annotations
@@ -42,7 +36,7 @@ if TYPE_CHECKING:
 SUBMITTED = "submitted"
 """`--master` of a driver that spark-submit or an operator has started: the master is settled."""
 _JAVA = 17
-"""The oldest that Spark 4 runs on."""
+"""Oldest version of Java that Spark 4 runs on."""
 _JAVA_REMEDY = (
     f"install Java {_JAVA} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 )
@@ -75,7 +69,7 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
 
 
 def check_installed() -> None:
-    """Whether PySpark and a Java are here. Raises `ConfigError` with what to install. Runs `java -version`."""
+    """Raise `ConfigError` with what to install where PySpark or a Java is missing. Runs `java -version`."""
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
@@ -96,7 +90,7 @@ def check_installed() -> None:
 
 
 def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[str, str]:
-    """All that a session is made with. `master` as Spark knows it. Pure."""
+    """Spark's settings for a session. `master` as Spark knows it. Pure."""
     return {
         **_SETTINGS,
         **(_LOCAL_SETTINGS if master.startswith("local[") or master == "local" else {}),
@@ -108,7 +102,7 @@ def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[s
 
 
 def patient(master: str) -> str:
-    """A local master whose tasks are tried again, as a cluster's are. Pure."""
+    """The master, a local one with as many tries of a task as a cluster has. Pure."""
     if master == "local":
         return f"local[1,{_ATTEMPTS}]"
     return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{_ATTEMPTS}]", master)
@@ -143,9 +137,9 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
 
 
 def _share_python() -> None:
-    """Spark's Python processes on this machine are this Python, and find the modules that this process finds.
+    """Make Spark's Python processes on this machine use this Python and this process's search path.
 
-    Left alone, they take the first `python3` in PATH, and know nothing of this process's search path.
+    By default they take the first `python3` in PATH, and know nothing of this process's search path.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     entries = [os.getcwd(), *filter(None, sys.path)]
@@ -153,16 +147,16 @@ def _share_python() -> None:
 
 
 class Observed:
-    """One round. Made by the driver's main thread, asked by the one that watches."""
+    """Progress of one round. Made by the driver's main thread, read by the one that watches."""
 
     def __init__(self, through: Accumulator[int], hands: Directory, ranges: Sequence[OffsetRange]) -> None:
-        """`through` is what tasks add to; `hands` is where they note what is in hand."""
+        """`through` is the accumulator that tasks add to; `hands` is where they note their records in hand."""
         self._through, self._hands, self._ranges = through, hands, frozenset(ranges)
         self._all = total(ranges)
         self._most = 0
 
     def offsets(self) -> int:
-        """So many are handled. Reads files.
+        """Number of offsets handled. Reads files.
 
         Never falls: between the end of a range and that of its task neither file nor accumulator knows of it, and a
         task that is tried again begins anew. Nor is it more than there are: Spark may run a task twice.
@@ -184,7 +178,7 @@ class JobFailed(ServiceError):
 
 @dataclass(slots=True)
 class Job:
-    """Runs ranges through a task, on every executor there is."""
+    """Spark session that runs ranges through a task, on every executor there is."""
 
     spark: SparkSession
     file: SettingsFile
@@ -192,9 +186,9 @@ class Job:
     """The round underway, or the last one."""
 
     def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
-        """See that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
+        """Check that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
 
-        A task each is all that can be asked for: Spark decides who runs it.
+        One task for each is all that can be asked for: Spark decides which executor runs it.
         """
         directory.write(_PROBE, b"")
         tasks = min(_MOST_CHECKS, self._parallelism())
@@ -204,14 +198,16 @@ class Job:
             raise (HandlerLoadError if row["handler"] else ConfigError)(row["problem"])
 
     def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory, window: Window | None = None) -> list[Summary]:
-        """Have the records handled, those of the window, one task a range. Raises `JobFailed`."""
+        """Have the ranges' records handled, those of the window, one task a range. Raises `JobFailed`."""
         try:
             return self.run(ranges, HandleRanges(self.file, outcomes, window), outcomes)
         except JobFailed as error:
             raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
 
     def run(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory) -> list[Summary]:
-        """Any task over the ranges; a summary each. `hands`: where it notes what is in hand. Raises `JobFailed`."""
+        """Run any task over the ranges; a summary each. `hands`: where it notes its records in hand. Raises
+        `JobFailed`.
+        """
         planned = largest_first(ranges)
         through = self.spark.sparkContext.accumulator(0)
         self._observed = Observed(through, hands, planned)
@@ -219,7 +215,7 @@ class Job:
         return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task, through), SUMMARY)))
 
     def tasks(self) -> Tasks:
-        """Those of the round underway. Caller: a thread that watches; see `kunicorn.pipeline.report`."""
+        """Tasks of the round underway. Caller: a thread that watches; see `kunicorn.pipeline.report`."""
         found = tasks_of(self.spark)
         return found if self._observed is None else replace(found, offsets=self._observed.offsets())
 
@@ -236,7 +232,7 @@ class Job:
 
 
 def in_hand_text(outcomes: Directory) -> str:
-    """What processes died with, for the end of a message; empty if none did. Reads files."""
+    """Records that processes died with, for the end of a message; empty if none did. Reads files."""
     if not (found := died_in_hand(outcomes)):
         return ""
     return (
@@ -246,7 +242,7 @@ def in_hand_text(outcomes: Directory) -> str:
 
 
 def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
-    """The rows. Raises `JobFailed` with what a task said, without Spark's stack around it."""
+    """Rows of a query. Raises `JobFailed` with the message of a failed task, without Spark's stack around it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -260,7 +256,7 @@ _OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)
 
 
 def said_by_task(text: str) -> str:
-    """The message of an exception of ours in Spark's account of a failed task; else its first line. Pure."""
+    """Message of an exception of ours in Spark's account of a failed task; else its first line. Pure."""
     if found := _OURS.findall(text):
         return str(found[-1]).strip()
     if "Python worker exited unexpectedly" in text:

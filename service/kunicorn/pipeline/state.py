@@ -1,11 +1,7 @@
-"""A run's state, and the place where it is kept.
-
-How far a run is: what it covers, what is handled, which round is underway. Pure; kept in the run's manifest.
-
-A run's place: `<pipeline.directory>/<run id>/`, with its manifest and its outcomes.
+"""State of a run, and its directory `<pipeline.directory>/<run id>/` with manifest and outcomes.
 
 The manifest has a new version before each round and after it: a run that was killed goes on with the round it was in,
-under the same ranges, and of two processes that go on with it one does.
+under the same ranges, and of two processes that go on with it one is refused (`Overtaken`).
 """
 
 from __future__ import annotations
@@ -28,29 +24,31 @@ from kunicorn.positions import OffsetRange, Offsets, TopicPartition, cut, first_
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Records by what became of them."""
+    """Numbers of records by their outcome."""
 
     records: int = 0
-    """Taken by the handler."""
+    """Records that the handler took."""
     skipped: int = 0
     dead_letters: int = 0
 
     def plus(self, summaries: Iterable[Summary]) -> Counts:
-        """With those of a round."""
+        """Sum with a round's summaries."""
         every = list(summaries)
         return Counts(*(getattr(self, f.name) + sum(getattr(each, f.name) for each in every) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run. Every method returns another state."""
+    """Progress of a run: its ranges, what is handled, and the round underway. Pure; every method returns another
+    state.
+    """
 
     ranges: Sequence[OffsetRange]
     """All that the run covers."""
     positions: Offsets = field(default_factory=dict)
     """The next offset to handle, for partitions that have moved."""
     halted: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Why partitions halt."""
+    """Reasons of the partitions that halt."""
     underway: Sequence[OffsetRange] = ()
     """The tasks of the round that was begun. After a crash the same ones run again, whatever the settings say then, so
     that files are replaced."""
@@ -60,7 +58,7 @@ class RunState:
     """Time that rounds took."""
     last_offsets: int = 0
     last_seconds: float = 0.0
-    """Of the last round."""
+    """Duration of the last round."""
     last_busy: float = 0.0
     """Seconds of it that tasks were at work, for the size of the next: not Spark's start."""
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -68,18 +66,18 @@ class RunState:
 
     @property
     def left(self) -> list[OffsetRange]:
-        """What is still to be handled; nothing of partitions that halt."""
+        """Ranges still to be handled, without those of partitions that halt."""
         rest = (each._replace(start=self.positions.get(each.tp, each.start)) for each in self.ranges)
         return [each for each in rest if each.size > 0 and each.tp not in self.halted]
 
     @property
     def finished(self) -> bool:
-        """Everything is handled."""
+        """Whether everything is handled."""
         return not self.left and not self.halted
 
     @property
     def done(self) -> int:
-        """Offsets that are handled."""
+        """Number of offsets handled."""
         return sum(self.positions.get(each.tp, each.start) - each.start for each in self.ranges)
 
     @property
@@ -88,15 +86,17 @@ class RunState:
         return self.done / self.seconds if self.done and self.seconds else None
 
     def next_size(self, wanted_seconds: float, limit: int | None) -> int:
-        """Offsets of a round that takes so long at the rate of the last one."""
+        """Number of offsets of a round that takes so long at the rate of the last one."""
         return next_round(len(self.left), self.last_offsets, self.last_busy, wanted_seconds, limit)
 
     def begin(self, size: int, pieces: int | None = None) -> RunState:
-        """With the next round underway, cut into tasks; the one that a crash has cut off, if there is one."""
+        """State with the next round underway, cut into tasks; with the round that a crash has cut off, if there is
+        one.
+        """
         return self if self.underway else replace(self, underway=tuple(cut(first_of_each(self.left, size), pieces)))
 
     def end(self, summaries: Sequence[Summary], seconds: float) -> RunState:
-        """With the round underway done, which took so long."""
+        """State with the round underway ended, which took so long."""
         positions, halted = dict(self.positions), dict(self.halted)
         for each in sorted(summaries, key=lambda summary: summary.range):
             # Of a partition that was cut, pieces behind one that halts do not count: they are handled again.
@@ -118,11 +118,11 @@ class RunState:
         )
 
     def released(self) -> RunState:
-        """For another try: the partitions that halt begin with the record they halt at."""
+        """State for another try: the partitions that halt begin with the record they halt at."""
         return replace(self, halted={})
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The state for the manifest."""
         return {
             "ranges": [list(each) for each in self.ranges],
             "positions": as_json(self.positions),
@@ -141,7 +141,7 @@ class RunState:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> RunState:
-        """The reverse. Raises `KeyError`, `TypeError`, `ValueError` for what is none."""
+        """State in a manifest. Raises `KeyError`, `TypeError`, `ValueError` for anything else."""
         return cls(
             ranges=tuple(OffsetRange(*each) for each in told["ranges"]),
             positions=from_json(told["positions"]),
@@ -162,7 +162,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, as its manifest has it."""
+    """One run with its state, as its manifest has it."""
 
     id: str
     job: str
@@ -176,24 +176,24 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Nothing is left."""
+        """Whether nothing is left."""
         return self.state.finished
 
 
 def new_id(job: str, now: datetime | None = None) -> str:
-    """A run's id: sorts by time, and no two are the same."""
+    """Id of a new run: sorts by time, and no two are the same."""
     return f"{job}-{(now or datetime.now(UTC)):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def check_id(run: str) -> str:
-    """It becomes the name of a directory. Raises `ConfigError`."""
+    """The id, if it can be the name of a directory. Raises `ConfigError`."""
     if not _ID.fullmatch(run):
         raise ConfigError(f"{run!r} is no id of a run: letters, digits, '.', '_' and '-', at most 128")
     return run
 
 
 def place(directory: str) -> Directory:
-    """A directory as executors can find it, too: their working directories are others."""
+    """The directory by an absolute path: executors have other working directories."""
     return Directory(str(Path(directory).absolute()) if Directory(directory).is_local else directory)
 
 
@@ -208,11 +208,11 @@ class Runs:
         return self._manifests.setdefault(run, Manifest(self.directory / run))
 
     def outcomes(self, run: str) -> Directory:
-        """Where the run's outcome rows are."""
+        """Directory of the run's outcome rows."""
         return self.directory / run / "outcomes"
 
     def save(self, run: Run) -> None:
-        """Move the manifest on. Raises `Overtaken`, `ConfigError`."""
+        """Write the next version of the manifest. Raises `Overtaken`, `ConfigError`."""
         told: dict[str, Any] = {
             "run": run.id,
             "job": run.job,
@@ -226,11 +226,13 @@ class Runs:
         self._manifest(run.id).write(told)
 
     def check(self, run: Run) -> None:
-        """See that no other process goes on with the run. Raises `Overtaken`, `ConfigError`."""
+        """Raise `Overtaken` if another process has gone on with the run, `ConfigError` if its manifest cannot be
+        read.
+        """
         self._manifest(run.id).check()
 
     def read(self, run: str) -> Run:
-        """A run by its id. Raises `ConfigError` where there is none."""
+        """The run of that id. Raises `ConfigError` where there is none."""
         told = self._manifest(check_id(run)).read()
         if told is None:
             known = ", ".join([each.id for each in self.all()][-5:]) or "none"
@@ -248,7 +250,7 @@ class Runs:
         return new
 
     def all(self) -> Iterator[Run]:
-        """Every run there is, oldest first as far as ids tell."""
+        """Every run, oldest first as far as ids tell."""
         newest: dict[str, str] = {}
         for name in self.directory.names(".json"):
             run, _, file = name.partition("/")

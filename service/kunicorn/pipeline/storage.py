@@ -1,4 +1,4 @@
-"""Files that driver and executors share: a directory, or a URL that Arrow's file systems know (s3, gs, hdfs).
+"""Files that driver and executors share: in a directory, or at a URL that Arrow's file systems know (s3, gs, hdfs).
 
 A file is there whole or not at all: it is written under another name and then renamed (in an object store: copied by
 the server). Written again under the same name it replaces the former.
@@ -31,7 +31,7 @@ _UNFINISHED = "_unfinished-"
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A place for files; made when the first is written. Carries no secret: the file system finds its own."""
+    """Directory for files; made when the first is written. Carries no secret: the file system finds its own."""
 
     url: str
 
@@ -48,11 +48,11 @@ class Directory:
 
     @property
     def is_local(self) -> bool:
-        """A path of this machine, or of a volume mounted here."""
+        """Whether it is a path of this machine, or of a volume mounted here."""
         return "://" not in self.url
 
     def read(self, name: str) -> bytes | None:
-        """The file's content; None where there is none. Raises `ConfigError`."""
+        """Content of the file; None where there is none. Raises `ConfigError`."""
         system, path = self._opened()
         with _told(self.url):
             if system.get_file_info(f"{path}/{name}").type == fs.FileType.NotFound:
@@ -62,14 +62,14 @@ class Directory:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Put the file there, whole. Raises `ConfigError`."""
+        """Write the file, whole. Raises `ConfigError`."""
         with self.writing(name) as file:
             file.write(content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Put the file there, whole, unless there is one; whether it was put. Raises `ConfigError`.
+        """Write the file, whole, unless there is one; whether it was written. Raises `ConfigError`.
 
-        Of two at the same time one puts it, in a directory. Arrow's object stores have no such step, nor have mounts
+        Of two at the same time one writes it, in a directory. Arrow's object stores have no such step, nor have mounts
         without hard links: there the file is looked for first.
         """
         if self.is_local:
@@ -87,12 +87,12 @@ class Directory:
             system.delete_file(f"{path}/{name}")
 
     def read_json(self, name: str) -> Any:
-        """A JSON file's content; None where there is none."""
+        """Content of a JSON file; None where there is none."""
         content = self.read(name)
         return None if content is None else json.loads(content)
 
     def names(self, suffix: str, *, below: bool = True) -> list[str]:
-        """Files with that ending in here, and `below`, as paths relative to this directory; sorted."""
+        """Names of files with that ending in here, and `below`, as paths relative to this directory; sorted."""
         system, path = self._opened()
         with _told(self.url):
             found = system.get_file_info(fs.FileSelector(path, recursive=below, allow_not_found=True))
@@ -100,14 +100,14 @@ class Directory:
         return sorted(name for name in paths if name.endswith(suffix) and not Path(name).name.startswith("_"))
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A Parquet file's rows, without what its directories' names would add."""
+        """Rows of a Parquet file, without the columns that its directories' names would add."""
         system, path = self._opened()
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
             return pq.ParquetFile(file).read(columns)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """A file to write to, there under `name` once the block ends well. Raises `ConfigError`."""
+        """File to write to, there under `name` once the block ends well. Raises `ConfigError`."""
         system, path = self._opened()
         folder, _, last = f"{path}/{name}".rpartition("/")
         with _told(self.url):
@@ -142,7 +142,7 @@ class _NoLinks(Exception):
 
 
 def _linked(path: Path, content: bytes) -> bool:
-    """Put a file there unless there is one, in one step; whether it was put. Raises `_NoLinks`."""
+    """Write a file unless there is one, in one step; whether it was written. Raises `_NoLinks`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}-{path.name}")
     part.write_bytes(content)
@@ -160,10 +160,11 @@ def _linked(path: Path, content: bytes) -> bool:
 
 
 class Manifest:
-    """What a job has to know when it goes on: a file for each version, so that of two processes one moves it on.
+    """Versioned state of a job: a file for each version, so that of two processes only one moves it on.
 
-    1. A version is never replaced: who finds the next one there has been overtaken, and ends.
-    2. Old versions go, but never the newest: one that was put behind a newer one, too late, is noticed by that.
+    1. A version is never replaced: a process that finds the next one there has been overtaken, and ends.
+    2. Old versions are removed, but never the newest: one that was written behind a newer one, too late, is noticed by
+       that.
     """
 
     NAME = re.compile(r"manifest-(\d{8})\.json")
@@ -180,7 +181,7 @@ class Manifest:
         return self._directory.read_json(self._name(self._version)) if self._version else None
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Put the next version, indented for people. Raises `Overtaken`, `ConfigError`."""
+        """Write the next version, indented for people. Raises `Overtaken`, `ConfigError`."""
         if not self._directory.create(self._name(self._version + 1), json.dumps(content, indent=1).encode() + b"\n"):
             raise self._overtaken()
         self._version += 1
@@ -189,7 +190,7 @@ class Manifest:
             self._directory.delete(self._name(self._version - self._KEPT))
 
     def check(self) -> None:
-        """See that nobody else has moved it on. Raises `Overtaken`, `ConfigError`."""
+        """Raise `Overtaken` if another process has moved it on, `ConfigError` if it cannot be read."""
         if self._newest() > self._version:
             raise self._overtaken()
 
@@ -208,7 +209,7 @@ class Manifest:
 
 
 class Overtaken(ServiceError):
-    """Another process goes on with what this one was about."""
+    """Another process goes on with the same run or target."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 

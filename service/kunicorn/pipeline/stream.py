@@ -1,9 +1,9 @@
-"""`kunicorn pipeline stream`: the handler in Structured Streaming, micro-batch after micro-batch.
+"""`kunicorn pipeline stream`: the handler in Spark's Structured Streaming, micro-batch after micro-batch.
 
-1. Where the stream is, Spark's checkpoint knows. A micro-batch that was cut off is handled again under the same
+1. The stream's position is in Spark's checkpoint. A micro-batch that was cut off is handled again under the same
    ranges, so that its outcome rows are replaced: the table has every offset once.
-2. A micro-batch is through once its letters are acknowledged. Its offsets are then committed for a group of the
-   stream's own, which nobody joins: for dashboards and alerts that look at groups. Spark writes it down after that.
+2. A micro-batch is done once its letters are acknowledged. Its offsets are then committed for a group of the stream's
+   own, which nobody joins: for dashboards and alerts that look at groups. Spark writes it down after that.
 3. A record that halts ends the stream: a micro-batch has no way to leave one partition behind.
 """
 
@@ -47,13 +47,13 @@ class _StopAsked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When micro-batches are made: every so many seconds, or until everything of now is through."""
+    """Trigger of micro-batches: every so many seconds, or until everything of now is handled."""
 
     every_seconds: float = 10.0
     available_now: bool = False
 
     def trigger(self) -> dict[str, Any]:
-        """For `DataStreamWriter.trigger`."""
+        """Arguments of `DataStreamWriter.trigger`."""
         if self.available_now:
             return {"availableNow": True}
         return {"processingTime": f"{round(self.every_seconds * 1000)} milliseconds"}
@@ -61,7 +61,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Batches:
-    """What is done with every micro-batch; called by Spark in a thread of the driver."""
+    """Function for every micro-batch; called by Spark in a thread of the driver."""
 
     settings: Settings
     outcomes: Directory
@@ -73,12 +73,12 @@ class Batches:
     failure: ServiceError | None = None
     busy: bool = False
     latest: int = -1
-    """The last micro-batch that is through."""
+    """Number of the last micro-batch that is done."""
     through: int = 0
-    """So many are."""
+    """Count of micro-batches that are done."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        """Handle one. Raises what ends the stream."""
+        """Handle one micro-batch. An exception ends the stream."""
         if self.stop.asked:
             raise _StopAsked
         self.busy = True
@@ -108,10 +108,10 @@ class Batches:
 def stream(
     settings: Settings, file: SettingsFile, master: str, run: str, start: str | None, pace: Pace, say: Say
 ) -> FinishedStream:
-    """Run until a signal comes, or with `available_now` until everything of now is through. Blocks.
+    """Run until a signal comes, or with `available_now` until everything of now is handled. Blocks.
 
-    `start`: where a new stream begins, as `startingOffsets` says it; one that has a checkpoint goes on. Raises what
-    ends it: `ServiceError`s.
+    `start`: start of a new stream, as `startingOffsets` has it; one that has a checkpoint goes on. Raises a
+    `ServiceError` where it ends early.
     """
     check_installed()
     check_handlers(settings)

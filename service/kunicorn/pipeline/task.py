@@ -1,14 +1,14 @@
-"""What runs in Spark's executors: functions for `mapInArrow` that take ranges and give back one summary each.
+"""Tasks of a job, in Spark's executors: functions for `mapInArrow` that take ranges and give back one summary each, and
+the handling of a range's records by the live service's rules.
 
 The records never pass through Spark: the task fetches them itself and handles them in the same process. Its outcome
 rows go into a file named after the range, so that a range that is handled again, by a second attempt of the task or
 after a crash, replaces its rows instead of adding to them.
 
-Handling the records of one range by the live service's rules: the same calls, tries, waits and ends.
-
-Nothing else waits behind a record here, as the task has one range: a record that is tried again is waited for, and the
-order is kept. An exception of the handler's never leaves this module, so that Spark does not try the whole range again.
-What is in hand is noted as in a worker's ledger, and records that killed earlier tries are kept from the handler.
+Calls, tries, waits and outcomes are those of a worker. A record that is tried again is waited for, and the order is
+kept: the task has one range, so nothing else waits behind it. A handler's exception never leaves this module, so that
+Spark does not try the whole range again. Records in hand are noted as in a worker's ledger, and records that killed
+earlier tries are kept from the handler.
 """
 
 from __future__ import annotations
@@ -54,36 +54,41 @@ _LOOKS = 10
 _NO_SUSPECTS = Suspects()
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings by which a range's records are handled."""
+
+    policies: Policies
+    batch_max_records: int | None = None
+    """None: the handler takes one record at a time."""
+    batch_max_bytes: int | None = None
+    timeout_ms: int | None = None
+
+
 class RangeHandler:
-    """One handler, one range after the other. Caller: a task's main thread."""
+    """Handler of one range after the other. Caller: a task's main thread."""
 
     def __init__(
         self,
         calls: Calls,
-        policies: Policies,
-        batch_max_records: int | None,
-        timeout_ms: int | None = None,
+        rules: Rules,
         wait: Callable[[float], None] = time.sleep,
         cells: memoryview | None = None,
         suspects: Suspects = _NO_SUSPECTS,
-        batch_max_bytes: int | None = None,
     ) -> None:
-        """`batch_max_records`: None where the handler takes one record at a time. `wait` sleeps, in seconds.
+        """`wait` sleeps, in seconds.
 
         `cells` as `kunicorn.pipeline.in_hand_file` has them; None where nobody would look at them.
         """
         self._calls = calls
-        self._policies = policies
-        self._batch_max_records = batch_max_records
-        self._batch_max_bytes = batch_max_bytes
-        self._timeout_ms = timeout_ms
+        self._rules = rules
         self._wait = wait
         self._cells = cells or memoryview(bytearray(8 * (STATE + 1))).cast("q")
         self._suspects = suspects
         self._interruptible = False
-        """The handler has a record right now: a signal must not hit the code around it."""
+        """Whether the handler has a record right now: a signal must not hit the code around it."""
         self._interruption: Interruption | None = None
-        """What was raised in the call that goes on."""
+        """Exception raised in the running call from outside."""
 
     def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
@@ -96,7 +101,7 @@ class RangeHandler:
         yield from tiling.rest()
 
     def each(self, messages: Sequence[Message]) -> Iterator[Row]:
-        """Handle records that are no range: of any partitions, in any order, the same one repeatedly; a row each.
+        """Handle records that are no range: of any partitions, in any order, with repetitions; a row for each.
 
         A record that halts holds up no other. Only for a handler that takes one record at a time.
         """
@@ -110,8 +115,10 @@ class RangeHandler:
             messages = messages[taken.end :]
 
     def _through(self, messages: list[Message], begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
-        """Handle some of the range's records; rows of those that failed, and whether the partition halts."""
-        for piece in self._suspects.pieces(messages, begin, self._batch_max_records):
+        """Handle some of the range's records; yields the rows of those that failed, and returns whether the partition
+        halts.
+        """
+        for piece in self._suspects.pieces(messages, begin, self._rules.batch_max_records):
             for failing, failure in self._failures(piece, tiling):
                 now_ms = time.time_ns() // 1_000_000
                 for message in failing:
@@ -121,13 +128,13 @@ class RangeHandler:
         return False
 
     def _failures(self, piece: Piece, tiling: Tiling) -> Iterator[tuple[Sequence[Message], _Failure]]:
-        """Have the piece handled; the records that end otherwise, each when it is its turn."""
+        """Handle the piece; yields the records that failed, each in its turn."""
         messages = piece.messages
         if piece.deaths:
             yield messages, self._deadly(piece)
             return
         while messages:
-            called = _part(messages, 0, fitting(messages, self._batch_max_bytes))
+            called = _part(messages, 0, fitting(messages, self._rules.batch_max_bytes))
             taken = self._take(called, following_offsets(called))
             tiling.handled(taken.done)
             failing, behind = called[taken.done : taken.end], messages[taken.end :]
@@ -141,10 +148,10 @@ class RangeHandler:
     def _deadly(self, piece: Piece) -> _Failure:
         text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
         log.warning(f"{text}: it is kept from the handler")
-        return _Failure(self._policies.default.on_failure, Cause(WORKER_DIED, text, "", piece.deaths))
+        return _Failure(self._rules.policies.default.on_failure, Cause(WORKER_DIED, text, "", piece.deaths))
 
     def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
-        """Let the handler have them, as often as the rules allow."""
+        """Call the handler with the messages, as often as the retry rules allow."""
         done, failures, since = 0, 0, 0
         end, ahead = len(messages), frozenset[int]()
         while True:
@@ -158,9 +165,9 @@ class RangeHandler:
             if isinstance(error, OfOne):
                 # Tried again alone; what is behind it comes in a batch again.
                 end, ahead, error = done + 1, ahead.union(error.ahead), error.error
-            verdict = self._policies.verdict(error, failures, now - since, random.random())
+            verdict = self._rules.policies.verdict(error, failures, now - since, random.random())
             if not isinstance(verdict, TryAgain):
-                last = end if self._batch_max_records is not None else done + 1
+                last = end if self._rules.batch_max_records is not None else done + 1
                 return _Taken(done, last, ahead, _Failure(verdict, cause_of(error, failures)))
             log.warning(
                 f"the handler failed on offset {messages[done].offset()} ({verdict.counted(failures)}), again in "
@@ -169,10 +176,10 @@ class RangeHandler:
             self._wait(verdict.wait_ns / _NANOSECONDS)
 
     def _call(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, BaseException | None]:
-        """One go: how many were finished, and what the handler raised on the next one."""
+        """Call the handler once: the number of finished records, and the exception on the next one."""
         cells = self._cells
         cells[NEXT] = following[0] - 1
-        cells[STOP] = ONE if self._batch_max_records is None else following[-1]
+        cells[STOP] = ONE if self._rules.batch_max_records is None else following[-1]
         error: BaseException | None = None
         self._interruption = None
         with self._timer():
@@ -190,8 +197,8 @@ class RangeHandler:
 
     @contextlib.contextmanager
     def _timer(self) -> Iterator[None]:
-        """Look at the record in hand ten times within its time-out, and interrupt the handler behind it."""
-        if self._timeout_ms is None:
+        """Look at the record in hand ten times within its time-out, and interrupt the handler once that has passed."""
+        if self._rules.timeout_ms is None:
             yield
             return
         seen, looks = self._cells[NEXT], 0
@@ -206,7 +213,7 @@ class RangeHandler:
                 self._calls.interrupt(self._interruption.error)
 
         before = signal.signal(signal.SIGALRM, look)
-        interval = self._timeout_ms / 1000 / _LOOKS
+        interval = self._rules.timeout_ms / 1000 / _LOOKS
         signal.setitimer(signal.ITIMER_REAL, interval, interval)
         try:
             yield
@@ -216,7 +223,9 @@ class RangeHandler:
 
 
 def _part(messages: Sequence[Message], start: int, end: int) -> Sequence[Message]:
-    """`messages[start:end]`; mostly that is all of them, and copying costs as much as looking at them."""
+    """`messages[start:end]`, without a copy where that is all of them, as mostly: copying costs as much as looking at
+    them.
+    """
     return messages if end - start == len(messages) else messages[start:end]
 
 
@@ -232,7 +241,7 @@ def _row_of_one(message: Message, failure: _Failure | None) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How a record ends that the handler did not take."""
+    """Outcome of a record that failed."""
 
     end: End
     cause: Cause
@@ -240,7 +249,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """How far the handler came: `done` records, and those up to `end` ended as `failure` says."""
+    """Progress of the handler: `done` records, and those up to `end` ended as `failure` says."""
 
     done: int
     end: int
@@ -276,7 +285,7 @@ _ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What became of one range."""
+    """Result of one range."""
 
     topic: str
     partition: int
@@ -289,19 +298,19 @@ class Summary:
     skipped: int
     dead_letters: int
     halted: str | None
-    """Why the partition halts, where it does."""
+    """Reason why the partition halts; None if it does not."""
     file: str
     """Its rows of the outcome table, below the run's directory."""
     seconds: float
 
     @property
     def range(self) -> OffsetRange:
-        """What the task was given."""
+        """Range that the task was given."""
         return OffsetRange(self.topic, self.partition, self.start, self.stop)
 
 
 def rows_file(whole: OffsetRange) -> str:
-    """The name of a range's file: the same at every attempt, and sorted as the offsets are."""
+    """Name of a range's file: the same at every attempt, and sorted as the offsets are."""
     return f"{whole.topic}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
 
 
@@ -312,19 +321,19 @@ Task = Callable[[Iterator[OffsetRange]], Batches]
 
 @dataclass(frozen=True, slots=True)
 class FromSource:
-    """A task over the rows of the source `kunicorn` with `rows` = `ranges`. Called by Spark."""
+    """Task over the rows of the source `kunicorn` with `rows` = `ranges`. Called by Spark."""
 
     task: Task
 
     def __call__(self, batches: Batches) -> Batches:
-        """As `mapInArrow` wants it."""
+        """Function for `mapInArrow`."""
         rows = (row for batch in batches for row in batch.to_pylist())
         return self.task(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class FromNumbers:
-    """A task over the rows of `spark.range`, each the number of a range that the driver has planned. Called by Spark.
+    """Task over the rows of `spark.range`, each the number of a range that the driver has planned. Called by Spark.
 
     The source would start two more Python processes a round, only to be told what the driver knows.
     """
@@ -332,10 +341,10 @@ class FromNumbers:
     ranges: Sequence[OffsetRange]
     task: Task
     through: Accumulator[int]
-    """Hears of the offsets of every range that is through."""
+    """Accumulator of the offsets of ranges that are done."""
 
     def __call__(self, batches: Batches) -> Batches:
-        """As `mapInArrow` wants it."""
+        """Function for `mapInArrow`."""
         for summary in self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist()):
             self.through.add(sum(row["until"] - row["start"] for row in summary.to_pylist()))
             yield summary
@@ -343,7 +352,7 @@ class FromNumbers:
 
 @dataclass(frozen=True, slots=True)
 class HandleRanges:
-    """Handle the records of the ranges. Runs in an executor's Python process."""
+    """Task that handles the records of ranges. Runs in an executor's Python process."""
 
     file: SettingsFile
     outcomes: Directory
@@ -370,16 +379,14 @@ class HandleRanges:
 
     def _handler(self, settings: Settings, handlings: Handlings[Calls], topic: str, hand: InHand) -> RangeHandler:
         handling = handlings.of(topic)
-        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
-        return RangeHandler(
-            handling.calls,
+        rules = Rules(
             handling.policies,
             handling.batch_max_records,
+            handling.batching.batch_max_bytes,
             settings.handler_of(topic).handler_timeout_ms,
-            cells=hand.cells,
-            suspects=suspects,
-            batch_max_bytes=handling.batching.max_bytes,
         )
+        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
+        return RangeHandler(handling.calls, rules, cells=hand.cells, suspects=suspects)
 
     def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
         began = time.monotonic()
@@ -422,11 +429,11 @@ def _why(row: Row) -> str:
 
 
 def summary_batch(summary: Summary) -> pa.RecordBatch:
-    """A summary on its way to the driver."""
+    """Summary as Arrow, on its way to the driver."""
     values: dict[str, Any] = {name: getattr(summary, name) for name in _SUMMARY_SCHEMA.names}
     return pa.RecordBatch.from_pylist([values], schema=_SUMMARY_SCHEMA)
 
 
 def summaries(rows: Iterable[Any]) -> list[Summary]:
-    """Summaries that have arrived, as Spark's rows."""
+    """Summaries in Spark's rows, in the driver."""
     return [Summary(**row.asDict()) for row in rows]

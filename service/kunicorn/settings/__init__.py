@@ -1,10 +1,11 @@
-"""The settings: one TOML file, the environment over it (`KUNICORN_<SECTION>__<NAME>`).
+"""Settings of the service: one TOML file, overridden by the environment (`KUNICORN_<SECTION>__<NAME>`).
 
-`load` is the way in. `python -m kunicorn.settings` writes what is generated from the declarations.
+`load` is the way in, for every process that reads them. `sections` and the modules beside it declare them; `python -m
+kunicorn.settings` writes the pages and the chart's parts that are generated from the declarations.
 """
 
 from kunicorn.settings.assign import AssignSettings
-from kunicorn.settings.handler import DeadLetterSettings, FailureRule, HandlerSettings
+from kunicorn.settings.handler import DeadLetterSettings, FailureSettings, HandlerSettings
 from kunicorn.settings.load import at_a_desk, load, shown
 from kunicorn.settings.pipeline import PipelineSettings
 from kunicorn.settings.producing import ProducingSettings
@@ -15,7 +16,7 @@ from kunicorn.settings.workers import WorkerSettings
 __all__ = [
     "AssignSettings",
     "DeadLetterSettings",
-    "FailureRule",
+    "FailureSettings",
     "GroupSettings",
     "HandlerSettings",
     "HttpSettings",

@@ -1,4 +1,6 @@
-"""Write what is generated from the settings, docs and the Helm chart's part; run in the repository's root."""
+"""`python -m kunicorn.settings`: writes what is generated from the settings, docs and the Helm chart's part; run in the
+repository's root. The entry point alone.
+"""
 
 from __future__ import annotations
 

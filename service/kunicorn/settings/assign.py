@@ -1,4 +1,6 @@
-"""[assign]: partitions by name instead of by membership, for a replay or for a fixed share of a topic. Pure."""
+"""The section [assign]: partitions by name instead of by membership, for a replay or for a fixed share of a topic.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _START = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The partitions that `assign.partitions` names."""
+    """Partitions that `assign.partitions` names."""
 
     whole: frozenset[str] = frozenset()
     """Topics of which all partitions are meant, those that they gain later, too."""
@@ -36,12 +38,14 @@ class Wanted:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All topics that are named, sorted."""
+        """All topics named, sorted."""
         return tuple(sorted(self.whole.union(tp.topic for tp in self.numbered)))
 
 
 def partitions_named(item: str) -> tuple[str, range | None]:
-    """Topic and numbers of "orders", "orders:7" or "orders:0-3"; None for all numbers. Raises `ValueError`."""
+    """Topic and partition numbers of "orders", "orders:7" or "orders:0-3"; None for all numbers. Raises
+    `ValueError`.
+    """
     match = _ITEM.fullmatch(item)
     if match is None:
         raise ValueError("not a topic and its partitions; write orders, orders:7 or orders:0-3")
@@ -134,7 +138,7 @@ class AssignSettings(Section):
 
     @property
     def wanted(self) -> Wanted:
-        """What `partitions` says; "orders" and "orders:1" together mean all of orders."""
+        """Parsed `partitions`; "orders" and "orders:1" together mean all of orders."""
         named = [partitions_named(item) for item in self.partitions]
         whole = frozenset(topic for topic, numbers in named if numbers is None)
         numbered = {TopicPartition(t, n) for t, numbers in named if t not in whole for n in numbers or ()}
@@ -142,13 +146,15 @@ class AssignSettings(Section):
 
     @property
     def timestamp(self) -> int:
-        """`start` for ListOffsets: milliseconds since 1970, or one of its special timestamps; not for a table."""
+        """`start` as ListOffsets takes it: milliseconds since 1970, or one of its special timestamps. Not for a `start`
+        by offset.
+        """
         assert isinstance(self.start, str)
         return _NAMED_STARTS[self.start] if self.start in _NAMED_STARTS else _milliseconds(self.start)
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int] | None:
-        """`start` where it is a table."""
+        """Offsets of `start` where it is a table; else None."""
         if isinstance(self.start, str):
             return None
         named = ((partitions_named(item), offset) for item, offset in self.start.items())
@@ -178,6 +184,6 @@ def _contradiction(text: str) -> Contradictions:
 
 
 def shown(partitions: Sequence[TopicPartition] | frozenset[TopicPartition]) -> str:
-    """As `assign.partitions` would name them; the first ten."""
+    """The first ten partitions, written as `assign.partitions` would name them."""
     listed = [f"{tp.topic}:{tp.partition}" for tp in sorted(partitions)]
     return ", ".join(listed[:10]) + (" …" if len(listed) > 10 else "")

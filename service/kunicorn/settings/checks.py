@@ -1,6 +1,5 @@
-"""Rules for single values. Each raises `ValueError` with what is wrong and what would be right. Pure.
-
-What every section of the settings is.
+"""Validators of single values, and the base class of all sections. Each raises `ValueError` with what is wrong and what
+would be right. Pure. Rules between several settings are in `rules`.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def is_group_id(group_id: str) -> str:
 
 
 def is_entrypoint(entrypoint: str) -> str:
-    """package.module:attribute; whether it can be imported is for the handler's own process to find out."""
+    """package.module:attribute. Whether it can be imported is found out in the handler's own process."""
     module, colon, attribute = entrypoint.partition(":")
     names = [*module.split("."), *attribute.split(".")]
     if not colon or not all(name.isidentifier() for name in names):
@@ -73,7 +72,7 @@ def is_entrypoint(entrypoint: str) -> str:
 
 
 def is_http_url(url: str) -> str:
-    """An address to POST to; credentials do not belong into it, as it is shown."""
+    """URL to POST to, without credentials, as it is shown."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("not an address; write it such as https://login.example.com/oauth2/token")
@@ -83,14 +82,14 @@ def is_http_url(url: str) -> str:
 
 
 def is_not_empty(secret: SecretStr) -> SecretStr:
-    """An empty secret is a variable or a template that was not filled in."""
+    """A secret that is not empty: an empty one is a variable or a template that was not filled in."""
     if not secret.get_secret_value():
         raise ValueError("empty; leave it out, or give it a value")
     return secret
 
 
 def is_long_secret(secret: SecretStr) -> SecretStr:
-    """Not one that can be guessed."""
+    """A secret too long to be guessed."""
     if len(secret.get_secret_value()) < _SHORTEST_TOKEN:
         raise ValueError(f"shorter than {_SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32")
     return secret
@@ -104,14 +103,16 @@ def is_extensions(text: str) -> str:
 
 
 def assignors_differ(assignors: Sequence[T]) -> Sequence[T]:
-    """A broker refuses a JoinGroup that names a protocol twice."""
+    """Assignors without repetition: a broker refuses a JoinGroup that names a protocol twice."""
     if len(set(assignors)) < len(assignors):
         raise ValueError("names one of them twice; leave one out")
     return assignors
 
 
 def not_in_this_version(*values: str, use: str) -> Callable[[Any], Any]:
-    """A check for values that Kafka knows and this version does not: "unknown value" would send people searching."""
+    """Validator that refuses values that Kafka has and this version has not: "unknown value" would send people
+    searching.
+    """
 
     def check(value: Any) -> Any:
         if value in values:
@@ -122,19 +123,19 @@ def not_in_this_version(*values: str, use: str) -> Callable[[Any], Any]:
 
 
 def is_transactional_id(name: str) -> str:
-    """What a transactional.id may begin with: brokers take any text, but a blank one was not filled in."""
+    """Prefix of a transactional.id: brokers take any text, but a blank one was not filled in."""
     if not name.strip() or len(name) > _LONGEST_NAME:
         raise ValueError(f"empty, or longer than {_LONGEST_NAME} characters; leave it out, or give it a value")
     return name
 
 
 def librdkafka_properties(properties: Any) -> Any:
-    """Properties of a consumer that are the user's to set, by their dotted names."""
+    """Consumer properties that the user may set, by their dotted names."""
     return _properties(properties, OWNED_PROPERTIES)
 
 
 def producer_librdkafka_properties(properties: Any) -> Any:
-    """Likewise of a producer."""
+    """Producer properties that the user may set, by their dotted names."""
     return _properties(properties, {**OWNED_PROPERTIES, **OWNED_BY_PRODUCING})
 
 
@@ -159,7 +160,7 @@ def _dotted(name: str, value: Any) -> str:
 
 
 def is_class_name(name: str) -> str:
-    """package.module.Class; whether it exists is for the handler's own process to find out."""
+    """package.module.Class. Whether it exists is found out in the handler's own process."""
     parts = name.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise ValueError("not of the form package.module.Class; write it such as builtins.ValueError")
@@ -190,7 +191,7 @@ def is_decoder(name: str) -> str:
 
 
 def needs_registry(decoder: str) -> bool:
-    """Whether it asks a schema registry."""
+    """Whether the decoder asks a schema registry."""
     return decoder.partition(":")[0] in REGISTERED
 
 
@@ -201,7 +202,7 @@ Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
 
 
 class Section(BaseModel):
-    """One table of the file. Strict: a port is a number, not a text that looks like one."""
+    """Base of every table of the file. Strict: a port is a number, not a text that looks like one."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, hide_input_in_errors=True

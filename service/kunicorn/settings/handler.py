@@ -1,11 +1,8 @@
-"""[handler], [[handlers]] and [dead_letters]: what is called with the records, and what becomes of those that fail.
+"""The sections [handler], [[handlers]] and [dead_letters]: the user's handlers, and what happens to records that fail.
 Pure.
 
-[handler] and [dead_letters]: what is called with the records, and what becomes of those that fail. Pure.
-
-`retry_topic_delays_ms` and `retry_topic` of a handler: which topics these are, and what they may not be. Pure.
-
-Rules between [[handlers]], [handler] and the topics that are consumed: each topic has one handler. Pure.
+Beside them the rules for retry topics, and those between [[handlers]], [handler] and the topics that are consumed: each
+topic has one handler.
 """
 
 from __future__ import annotations
@@ -37,14 +34,14 @@ _PLACES = frozenset({"group", "delay"})
 
 
 def delays_ascend(delays: tuple[int, ...]) -> tuple[int, ...]:
-    """Each is longer than the one before it: a record goes from topic to topic in this order."""
+    """The delays, each longer than the one before it: a record goes from topic to topic in this order."""
     if any(later <= earlier for earlier, later in itertools.pairwise(delays)):
         raise ValueError("not ascending; a record waits longer with every retry, so write the shortest delay first")
     return delays
 
 
 def is_topic_template(template: str) -> str:
-    """A topic's name in which {group} and {delay} may stand."""
+    """Topic's name in which {group} and {delay} may stand."""
     try:
         places = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
@@ -55,7 +52,7 @@ def is_topic_template(template: str) -> str:
 
 
 def retry_topics_of(handler: Any, group: str) -> tuple[RetryTopic, ...]:
-    """Those of one handler, the shortest delay first."""
+    """Retry topics of one handler, the shortest delay first."""
     return tuple(
         RetryTopic(handler.retry_topic.format(group=group, delay=delay_in_words(delay)), delay)
         for delay in handler.retry_topic_delays_ms
@@ -63,7 +60,7 @@ def retry_topics_of(handler: Any, group: str) -> tuple[RetryTopic, ...]:
 
 
 def taken_topics(handler: Any, group: str) -> list[str]:
-    """The topics of one of [[handlers]], its retry topics included; none of [handler], which has all there are."""
+    """Topics of one of [[handlers]], its retry topics included; empty for [handler], which has all there are."""
     return [*handler.topics, *(topic.name for topic in retry_topics_of(handler, group))] if _is_one(handler) else []
 
 
@@ -95,7 +92,7 @@ RETRY_TOPIC_RULES = (
 
 
 def retry_topic_problems(settings: Any) -> list[Problem]:
-    """Everything that is wrong with them beside the other settings."""
+    """Problems of retry topics beside the other settings."""
     problems = []
     level = settings.kafka.isolation_level
     if settings.retry_topics and settings.producing.in_transactions and level != "read_committed":
@@ -144,7 +141,7 @@ _RULES: Sequence[tuple[Callable[[Any, str], bool], str]] = (
 
 
 def named(settings: Any) -> Iterator[RetryTopic]:
-    """Every retry topic there is."""
+    """Retry topics of all handlers."""
     for handler in settings.every_handler:
         yield from retry_topics_of(handler, settings.group.id)
 
@@ -155,11 +152,11 @@ Delays = Annotated[tuple[Milliseconds, ...], Strict(False), AfterValidator(delay
 
 
 def default_topic(group_id: str) -> str:
-    """The dead-letter topic of a group that does not name one."""
+    """Dead-letter topic of a group that does not name one."""
     return f"{group_id}.dead-letters"
 
 
-class FailureRule(Section):
+class FailureSettings(Section):
     """What is done about some exceptions; settings that are left out are those of [handler]."""
 
     exceptions: Annotated[
@@ -184,7 +181,7 @@ class FailureRule(Section):
 
 
 class HandlerSettings(Section):
-    """What is called with the records, and what becomes of those that fail."""
+    """The handler: what is called with the records, and what happens to those that fail."""
 
     entrypoint: Annotated[str, AfterValidator(is_entrypoint)] = Field(
         description="The handler as package.module:attribute; a function of one argument, def or async def, "
@@ -267,7 +264,7 @@ class HandlerSettings(Section):
         description="A call of the handler that takes longer is interrupted, and the try has failed; if that does not "
         "end it, its worker is killed, which counts for max_crashes.",
     )
-    failures: Annotated[tuple[FailureRule, ...], Strict(False)] = Field(
+    failures: Annotated[tuple[FailureSettings, ...], Strict(False)] = Field(
         (), description="Other rules for some exceptions, each a table [[handler.failures]]; the first match counts."
     )
     options: Mapping[str, Any] = Field(
@@ -278,7 +275,9 @@ class HandlerSettings(Section):
 
     @property
     def asks_for_several(self) -> bool:
-        """Whether a worker is to have several of its records in hand; unset, that depends on the handler."""
+        """Whether a worker is to have several of its records in hand. Where nothing is set, that depends on the
+        handler.
+        """
         return self.ordering != "partition" or self.concurrency not in (None, 1)
 
     @property
@@ -288,7 +287,7 @@ class HandlerSettings(Section):
 
     @property
     def exception_names(self) -> tuple[str, ...]:
-        """All exception classes that rules name."""
+        """Exception classes that rules name."""
         return tuple(name for rule in self.failures for name in rule.exceptions)
 
     @model_validator(mode="after")
@@ -318,21 +317,21 @@ def without_topics(handlers: Any) -> Any:
 
 
 def topics_of(handlers: Any) -> list[Any]:
-    """All topics that [[handlers]] name, in their order."""
+    """Topics that [[handlers]] name, in their order."""
     tables = handlers if isinstance(handlers, list | tuple) else ()
     named = [table.get("topics", ()) for table in tables if isinstance(table, Mapping)]
     return list(dict.fromkeys(topic for topics in named if isinstance(topics, list | tuple) for topic in topics))
 
 
-def completed(rule: FailureRule, handler: HandlerSettings) -> FailureRule:
+def completed(rule: FailureSettings, handler: HandlerSettings) -> FailureSettings:
     """The rule with what it leaves out taken from [handler]."""
     own = {name: value for name, value in rule if value is not None}
-    inherited = {name: getattr(handler, name) for name in FailureRule.model_fields if name != "exceptions"}
+    inherited = {name: getattr(handler, name) for name in FailureSettings.model_fields if name != "exceptions"}
     return rule.model_copy(update={**inherited, **own})
 
 
 class DeadLetterSettings(Section):
-    """Where records go that could not be handled (`on_failure = "dead_letter"`)."""
+    """The dead-letter topic, for records that could not be handled (`on_failure = "dead_letter"`)."""
 
     topic: Annotated[str, AfterValidator(is_kafka_name)] | None = Field(
         None,
@@ -392,7 +391,9 @@ def _twice(settings: Any) -> Iterator[str]:
 
 
 def _unhandled(settings: Any) -> Iterator[str]:
-    """A pattern counts as handled where a handler has it literally: which topics it will match nobody knows."""
+    """Topics without a handler. A pattern counts as handled where a handler has it literally: which topics it will
+    match nobody knows.
+    """
     handlers = [each.topics for each in settings.handlers]
     literal = {topic for topics in handlers for topic in topics}
     for topic in _handlers_consumed(settings):
@@ -433,7 +434,7 @@ _BATCHES_ALONE = (
 
 
 def handlers_problems(settings: Any) -> list[Problem]:
-    """Everything that is wrong with [[handlers]] beside the other settings."""
+    """Problems of [[handlers]] beside the other settings."""
     if not settings.handlers:
         return []
     problems = [

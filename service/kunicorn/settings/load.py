@@ -1,8 +1,5 @@
-"""The settings read, and read again for a reload.
-
-From file and environment to `Settings`, or to one error that lists everything there is to correct.
-
-What a reload changes, and what only a restart does. Pure.
+"""Settings read from file and environment into `Settings`, or refused with one error that lists everything to correct;
+and read again for a reload, which changes the `RELOADED_SECTIONS` and leaves the rest to a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ HIDDEN = "(not shown)"
 
 
 def sections() -> dict[str, type[BaseModel]]:
-    """Every section's model by its name, in the file's order."""
+    """Model of every section by its name, in the file's order."""
     return {
         name: field.annotation
         for name, field in Settings.model_fields.items()
@@ -34,7 +31,7 @@ def sections() -> dict[str, type[BaseModel]]:
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
-    """The settings of the file at `path`, with those of `environ` over them.
+    """Settings of the file at `path`, overridden by those of `environ`.
 
     Raises `ConfigError` with a line for every problem there is. Blocks on the disk; called before the event loop runs.
     """
@@ -43,14 +40,16 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
 
 
 def at_a_desk(settings: Settings) -> Settings:
-    """The same, answering this machine only, unless `http.host` is set: a laptop is not scraped from outside."""
+    """The settings for `run --reload`: [http] answers this machine only, unless `http.host` is set, as a laptop is not
+    scraped from outside.
+    """
     if "host" in settings.http.model_fields_set:
         return settings
     return settings.model_copy(update={"http": settings.http.model_copy(update={"host": "127.0.0.1"})})
 
 
 def load_tables(name: Path, *tables: Mapping[str, Any]) -> Settings:
-    """The settings of `tables` as a file would have them, earlier ones before later ones; `name` is for messages.
+    """Settings of `tables` as a file would have them, earlier ones before later ones; `name` is for messages.
 
     Raises `ConfigError` as `load` does.
     """
@@ -81,7 +80,7 @@ def _listed(path: Path, problems: list[Problem]) -> str:
 
 
 def shown(settings: Settings) -> dict[str, object]:
-    """The settings for `/status`: plain data, without secrets.
+    """Settings for `/status`: plain data, without secrets.
 
     The handler's options are the user's own and may hold any secret under any name: only their names are shown.
     """
@@ -104,14 +103,14 @@ RELOADED_SECTIONS = frozenset({"handler", "handlers", "schema_registry", "worker
 HANDLERS = "handlers"
 """[[handlers]] as a whole: which of their settings differ is not told."""
 HANDLERS_TOPICS = "handlers.topics"
-"""Some of them have other topics now, and the group is subscribed to those of the start."""
+"""Topics of [[handlers]], which have changed while the group is subscribed to those of the start."""
 RELOADED_SETTINGS = frozenset({"kafka.librdkafka"})
 """Settings of other sections: all that only workers read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The settings in force from now on, and how the file differs."""
+    """Settings in force after a reload, and the changes in the file that wait for a restart."""
 
     settings: Settings
     changed: tuple[str, ...]
@@ -121,7 +120,7 @@ class Reloaded:
 
 
 def takes_effect(name: str) -> bool:
-    """Whether a reload is enough for the setting `section.setting`."""
+    """Whether the setting `section.setting` can be changed by a reload."""
     section, _, _ = name.partition(".")
     return name in RELOADED_SETTINGS or (section in RELOADED_SECTIONS and name not in RESTART_ONLY)
 
@@ -145,7 +144,7 @@ def reloaded(now: Settings, file: Settings) -> Reloaded:
 
 
 def _topics(handler: OneOfHandlers) -> tuple[object, ...]:
-    """What the group is subscribed to for it."""
+    """Topics that the group is subscribed to for this handler."""
     return handler.topics, handler.retry_topic, handler.retry_topic_delays_ms
 
 

@@ -1,4 +1,4 @@
-"""[pipeline]: the same handler over ranges of offsets, on Spark. Pure."""
+"""The section [pipeline]: the same handler over ranges of offsets, on Spark. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWNED_SPARK_SETTINGS: Mapping[str, str] = {
 
 
 def default_stream_group(group_id: str) -> str:
-    """The group that `stream` mirrors its offsets to where none is named."""
+    """Group that `stream` mirrors its offsets to where none is named."""
     return f"{group_id}.stream"
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, in words for whoever wrote them. Pure."""
+"""Problems in the settings: what validation found, in words that name the setting and what would be right. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Problem:
 
 
 class Contradictions(ValueError):
-    """Values of one section that do not go together; raised inside pydantic's validation."""
+    """Contradictory values in one section; raised inside pydantic's validation."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
@@ -58,7 +58,7 @@ def is_secret(name: str) -> bool:
 
 
 def show(key: str, value: object) -> str:
-    """The value as TOML would have it, cut short; never a secret."""
+    """The value as TOML writes it, cut short; of a secret nothing."""
     if is_secret(key) and not key.endswith("_file"):
         return "(not shown)"
     if isinstance(value, Mapping):
@@ -72,7 +72,7 @@ def show(key: str, value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is nearest to the one given, if any is near."""
+    """Known name that is nearest to the one given, if any is near."""
     near = difflib.get_close_matches(name.lower().replace(".", "_").replace("-", "_"), list(known), n=1, cutoff=0.7)
     return near[0] if near else None
 
@@ -80,7 +80,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def problems_of(
     error: ValidationError, sections: Mapping[str, type[BaseModel]], origins: Mapping[tuple[str, str], str]
 ) -> list[Problem]:
-    """pydantic's findings in our words. `origins`: the variable, for settings that the environment set."""
+    """Problems in a `ValidationError` of pydantic's. `origins`: the variable, for settings that the environment set."""
     found: list[Problem] = []
     details = error.errors(include_url=False)
     # [handler] is made of the first of [[handlers]]: what is wrong there is told once.
@@ -118,7 +118,7 @@ def _problem(
 
 
 def _in_handlers(where: Sequence[str], detail: ErrorDetails) -> Problem:
-    """handlers[0].failures[1].on_failure: where in the list of tables it is."""
+    """Problem in the list of tables, such as handlers[0].failures[1].on_failure."""
     key = "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in where).lstrip(".")
     return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail))
 
@@ -135,7 +135,7 @@ _WORDS_INSIDE: Mapping[str, str] = {
 
 
 def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> str:
-    """What to say of a section, or of a name in a section, that does not exist."""
+    """Message for a section, or for a name in a section, that does not exist."""
     section, name = where[0], "_".join(where[1:]) or None
     if section not in sections:
         near = did_you_mean(section, sections)
@@ -152,7 +152,7 @@ def unknown(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> st
 
 
 def _tables_within(value: object) -> Iterator[str]:
-    """The names of tables that hold nothing but one another."""
+    """Names of tables that hold nothing but one another."""
     while isinstance(value, Mapping) and len(value) == 1:
         ((name, value),) = value.items()
         yield str(name)

@@ -1,4 +1,4 @@
-"""[producing]: whether what handlers return is sent, how, and how surely. Pure.
+"""The section [producing]: whether what handlers return is sent, and with which guarantee. Pure.
 
 A setting that Kafka's producer has keeps its name (`ProducerConfig.java`), dots turned into underscores, and its unit.
 """
@@ -24,7 +24,7 @@ TRANSACTIONS = "transactions"
 
 
 class ProducingSettings(Section):
-    """What becomes of the records that handlers return or yield (`kunicorn.Send`)."""
+    """Sending of the records that handlers return or yield (`kunicorn.Send`)."""
 
     delivery: Literal["at_least_once", "transactions"] | None = Field(
         None,
@@ -81,7 +81,7 @@ class ProducingSettings(Section):
 
     @property
     def in_transactions(self) -> bool:
-        """Outputs and offsets are committed together, by the workers."""
+        """Whether workers commit outputs and offsets together, in transactions."""
         return self.delivery == TRANSACTIONS
 
 

@@ -1,4 +1,4 @@
-"""Rules between settings: flat tables, walked in order; every rule that is broken is told."""
+"""Rules between settings, as flat tables walked in order: every broken rule is reported, not only the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _LEAST_SESSION_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`holds` of a section, or `otherwise` is said of its setting `name`; `{s}` in it is the section.
+    """A condition `holds` on a section; where it fails, `otherwise` is reported of its setting `name`, with `{s}` for
+    the section.
 
     The settings as a whole are a section, too; a name in it is then `section.name`.
     """
@@ -97,7 +98,7 @@ CONCURRENCY_RULES = (
 
 
 def _may_be_preloaded(path: str) -> bool:
-    """ld.so splits its list at both."""
+    """Whether ld.so takes the path: it splits its list at colons and spaces."""
     return path.startswith("/") and not set(path) & set(": ")
 
 
@@ -133,12 +134,12 @@ _ENDPOINT_ONLY = ("sasl_oauthbearer_client_id", "sasl_oauthbearer_scope")
 
 
 def _has(settings: Any, name: str) -> bool:
-    """Whether a secret is given, in either way."""
+    """Whether a secret is given, as a value or as a file."""
     return getattr(settings, name) is not None or getattr(settings, f"{name}_file") is not None
 
 
 def _needs(name: str, applies: Callable[[Any], bool], otherwise: str) -> Rule:
-    """`name` may be set only where it applies."""
+    """Rule that `name` may be set only where it applies."""
     return Rule(name, lambda s: getattr(s, name) is None or applies(s), otherwise)
 
 
@@ -242,7 +243,7 @@ def check(settings: S, section: str, rules: Sequence[Rule]) -> S:
 
 
 def broken(settings: Any, section: str, rules: Sequence[Rule]) -> list[Problem]:
-    """What the rules that do not hold have to say."""
+    """Problems of the rules that do not hold."""
     return [
         Problem(f"{section}.{rule.name}".lstrip("."), _value(settings, rule.name), rule.otherwise.format(s=settings))
         for rule in rules

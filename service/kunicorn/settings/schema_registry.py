@@ -1,4 +1,6 @@
-"""[schema_registry]: where schemas are, for the decoders avro, protobuf and jsonschema. Reads the password's file."""
+"""The section [schema_registry]: where the schemas are for the decoders avro, protobuf and jsonschema. Reads the
+password's file.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ _RULES = (
 
 
 class SchemaRegistrySettings(Section):
-    """Where schemas are, for the decoders avro, protobuf and jsonschema, which `kunicorn[schema-registry]` installs."""
+    """Schema registry for the decoders avro, protobuf and jsonschema, which `kunicorn[schema-registry]` installs."""
 
     url: Annotated[str, AfterValidator(_is_registry_url)] | None = Field(
         None, examples=["https://registry.example.com:8081"], description="The registry's address."

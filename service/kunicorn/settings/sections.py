@@ -1,9 +1,7 @@
-"""Every setting, declared once: type, default, limits and meaning. `config.example.toml` and docs/settings.md are
-generated from here.
+"""Every setting, declared once with type, default, limits and meaning: the sections [kafka], [group], [http], [log],
+[tracing], and `Settings`, which has all of them. config.example.toml and docs/settings.md are generated from here.
 
 A setting that Kafka has keeps Kafka's name (`ConsumerConfig.java`), dots turned into underscores, and Kafka's unit.
-
-[http]: who is answered, and who may act. Reads the token's file.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class HttpSettings(Section):
 
     @property
     def acts(self) -> bool:
-        """Whether anybody may act over HTTP."""
+        """Whether there is a token, so that actions are allowed over HTTP."""
         return self.token is not None or self.token_file is not None
 
     def secret_token(self) -> str:
@@ -294,18 +292,18 @@ class Settings(BaseSettings):
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """Where dead letters go; None where no setting asks for any."""
+        """Topic of dead letters; None where no setting asks for any."""
         if self.dead_letters.topic is None and not any(each.makes_dead_letters for each in self.every_handler):
             return None
         return self.dead_letters.topic or default_topic(self.group.id)
 
     @property
     def every_handler(self) -> tuple[HandlerSettings, ...]:
-        """The one of [handler], or those of [[handlers]] in their order."""
+        """All handlers: the one of [handler], or those of [[handlers]] in their order."""
         return self.handlers or (self.handler,)
 
     def handler_of(self, topic: str) -> HandlerSettings:
-        """Who has the records of that topic. Raises `LookupError` for one that nobody takes."""
+        """Handler of that topic's records. Raises `LookupError` for a topic without one."""
         if not self.handlers:
             return self.handler
         number = route([taken_topics(each, self.group.id) for each in self.handlers], topic)
@@ -315,12 +313,12 @@ class Settings(BaseSettings):
 
     @property
     def stream_group(self) -> str:
-        """The group that `kunicorn pipeline stream` commits to."""
+        """Group that `kunicorn pipeline stream` commits to."""
         return self.pipeline.stream_group_id or default_stream_group(self.group.id)
 
     @property
     def other_topics(self) -> dict[str, str]:
-        """Topics that must exist beside those that are consumed, and the setting that names each."""
+        """Topics that must exist beside those that are consumed, with the setting that names each."""
         output = self.producing.topic if self.producing.delivery is not None else None
         every = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
         every |= dict.fromkeys(self.retry_topics, "handler.retry_topic")
@@ -328,23 +326,25 @@ class Settings(BaseSettings):
 
     @property
     def retry_topics(self) -> dict[str, RetryTopic]:
-        """By name: those of all handlers."""
+        """Retry topics of all handlers, by name."""
         return {topic.name: topic for topic in named(self)}
 
     @property
     def subscribed_topics(self) -> tuple[str, ...]:
-        """What the group consumes: names and patterns."""
+        """Topics that the group subscribes to: names and patterns."""
         return (*self.group.topics, *self.retry_topics)
 
     @property
     def assigned(self) -> bool:
-        """The partitions are those of [assign]: no membership, no commit."""
+        """Whether [assign] names the partitions: no membership, no commit."""
         return bool(self.assign.partitions)
 
     @model_validator(mode="before")
     @classmethod
     def _spare(cls, tables: Any) -> Any:
-        """What other settings already say need not be given: topics beside [[handlers]], a group beside [assign]."""
+        """Fill in required settings that others imply: `group.topics` and [handler] beside [[handlers]], a group beside
+        [assign].
+        """
         handler, handlers, assign = (tables.get(name) for name in ("handler", "handlers", "assign"))
         group = tables.get("group", {})
         if handlers and not handler:

@@ -1,4 +1,4 @@
-"""The part of [kafka] that says how connections are secured; one set for the supervisor's client and the workers'.
+"""Security settings in [kafka]: one set for the supervisor's connections and for the workers' clients.
 
 A secret X can be given in three ways: as X, as KUNICORN_KAFKA__X in the environment, or as the content of the file that
 X_file names.
@@ -26,7 +26,7 @@ _FILES = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
 
 
 def _secret_file(name: str, what: str) -> str | None:
-    """The setting `<name>_file`."""
+    """Declaration of the setting `<name>_file`."""
     file: str | None = Field(
         None,
         min_length=1,
@@ -37,7 +37,7 @@ def _secret_file(name: str, what: str) -> str | None:
 
 
 class SecuritySettings(Section):
-    """How connections are secured."""
+    """Security of the connections to the brokers."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="How connections are secured: SSL is TLS, SASL is a login."
@@ -102,7 +102,7 @@ class SecuritySettings(Section):
 
     @property
     def uses_tokens(self) -> bool:
-        """Whether OAUTHBEARER tokens are to be had."""
+        """Whether the mechanism is OAUTHBEARER."""
         return self.sasl_mechanism == "OAUTHBEARER"
 
     def secret(self, name: str) -> str | None:
@@ -123,7 +123,7 @@ class SecuritySettings(Section):
         return self._contents[name].get_secret_value()
 
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed and works, but should be known."""
+        """Warnings about settings that are allowed, and insecure."""
         in_clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
         unchecked = self.security_protocol.endswith("SSL") and self.ssl_endpoint_identification_algorithm == "none"
         return tuple(
@@ -152,7 +152,7 @@ class SecuritySettings(Section):
 
 
 def file_content(file: str) -> SecretStr:
-    """A secret's file without one line break at the end, which editors add. Raises `ValueError`."""
+    """Content of a secret's file without one line break at the end, which editors add. Raises `ValueError`."""
     try:
         content = Path(file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:
@@ -163,7 +163,7 @@ def file_content(file: str) -> SecretStr:
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that runs the user's code: it has no use for what we log in with."""
+    """The environment without kunicorn's secrets, for a process that runs the user's code."""
     others = {variable_of("http", "token"), variable_of("schema_registry", "password")}
     secret = {*others, *(variable_of("kafka", name) for name in SECRETS)}
     return {name: value for name, value in environ.items() if name.upper() not in secret}
@@ -181,7 +181,7 @@ _ONE_OF_EACH = tuple(_one_of_both(name) for name in SECRETS)
 
 
 def _unreadable(settings: SecuritySettings) -> Iterator[Problem]:
-    """Files that are named but cannot be read: told at the start, not by whoever connects first."""
+    """Problems of files that are named but cannot be read: told at the start, not at the first connection."""
     for name in _FILES:
         path: str | None = getattr(settings, name)
         try:

@@ -1,4 +1,4 @@
-"""Where settings come from: the TOML file, and the environment over it. Both yield tables by section."""
+"""Sources of settings: the TOML file, and the environment, which overrides it. Both yield tables by section."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Tables = dict[str, dict[str, Any]]
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The file's tables as TOML has them. Raises `ConfigError` naming path, line and column. Blocks on the disk."""
+    """Tables of the TOML file. Raises `ConfigError` naming path, line and column. Blocks on the disk."""
     try:
         return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def _toml_place(path: Path, message: str) -> str:
 
 @dataclass(slots=True)
 class FromEnvironment:
-    """What the environment sets, by which variable, and what is wrong with the variables' names."""
+    """Settings from the environment, the variable that set each, and problems with the variables' names."""
 
     tables: Tables = field(default_factory=dict)
     origins: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -75,8 +75,9 @@ class FromEnvironment:
 
 
 def read_environment(environ: Mapping[str, str], sections: Mapping[str, type[BaseModel]]) -> FromEnvironment:
-    """`KUNICORN_<SECTION>__<NAME>` as settings. Numbers and truth values by TOML's words, lists separated by commas
-    or as JSON, tables as JSON."""
+    """Settings in variables `KUNICORN_<SECTION>__<NAME>`. Numbers and truth values by TOML's words, lists separated by
+    commas or as JSON, tables as JSON.
+    """
     found = FromEnvironment()
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX):
@@ -104,14 +105,16 @@ def _is_service_link(variable: str, text: str) -> bool:
 
 
 def variable_of(section: str, name: str) -> str:
-    """The environment variable of a setting."""
+    """Name of a setting's environment variable."""
     return f"{PREFIX}{section}{DELIMITER}{name}".upper()
 
 
 def _in_small_letters(
     variable: str, environ: Mapping[str, str], sections: Mapping[str, type[BaseModel]]
 ) -> Iterator[Problem]:
-    """`kunicorn_workers__count` would be passed over in silence; other names in small letters are anybody's."""
+    """Problems of variables such as `kunicorn_workers__count`, which would be ignored silently; other names in small
+    letters are not ours.
+    """
     if not (meant := variable.upper()).startswith(PREFIX) or meant in environ:
         return
     section, _, name = meant.removeprefix(PREFIX).lower().partition(DELIMITER)
@@ -131,7 +134,7 @@ def _no_setting(variable: str, sections: Mapping[str, type[BaseModel]]) -> str:
 
 
 def _value(setting: FieldInfo, text: str) -> Any:
-    """The text as the setting's type wants it; the text itself where that fails, for validation to refuse it."""
+    """The text as the setting's type; the text itself where that fails, for validation to refuse it."""
     origin = get_origin(setting.annotation)
     if origin is tuple and not text.lstrip().startswith("["):
         return [item.strip() for item in text.split(",") if item.strip()]

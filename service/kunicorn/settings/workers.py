@@ -1,15 +1,8 @@
-"""[workers]: the processes that fetch and handle, and what the machine has for them.
+"""The section [workers], and the machine's limits for them: CPUs and memory by affinity and by the kernel's control
+groups.
 
-[workers]: the processes that fetch and handle.
-
-How many CPUs this process may really use: the smallest of machine, affinity and cgroup quota.
-
-`os.cpu_count()` names the machine's; in a container limited to two CPUs of 64 it would start 64 workers that
-throttle one another until heartbeats are late.
-
-How much memory this container may use, and whether the workers' plan fits in it.
-
-What the kernel's control groups say of this process. Files that are missing or say nonsense say nothing.
+`os.cpu_count()` names the machine's CPUs; in a container limited to two of 64 it would start 64 workers that throttle
+one another until heartbeats are late. Files of control groups that are missing or malformed count as no limit.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ UNLIMITED = "max"
 
 
 def ancestry(mount: Path, name: str) -> Iterator[Path]:
-    """The folders of the cgroup `name` and of those above it, up to the mount."""
+    """Directories of the cgroup `name` and of those above it, up to the mount."""
     # In a cgroup namespace of its own a container sees "/"; without one, a path of the host that is not mounted
     # here: then only the mount itself exists, and it is the container's own group.
     own = PurePosixPath(name.strip().lstrip("/"))
@@ -40,7 +33,7 @@ def ancestry(mount: Path, name: str) -> Iterator[Path]:
 
 
 def lines(file: Path) -> list[str]:
-    """The file's lines; none where it cannot be read."""
+    """Lines of the file; none where it cannot be read."""
     try:
         return file.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
@@ -48,16 +41,16 @@ def lines(file: Path) -> list[str]:
 
 
 def available_cpus(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPUs worth a worker each, at least 1. A quota counts rounded up: 1.5 CPUs feed two workers.
+    """Number of CPUs this process may use, at least 1: the smallest of machine, affinity and cgroup quota.
 
-    Files that are missing or say nonsense count as no limit. Reads a few small files; does not block.
+    A quota counts rounded up: 1.5 CPUs feed two workers. Reads a few small files; does not block.
     """
     limits = [float(len(os.sched_getaffinity(0))), *_quotas(proc / "self" / "cgroup", cgroups)]
     return max(1, math.ceil(min(limits)))
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
-    """The quota of every cgroup from ours up to the root, in CPUs: a parent's limit binds its children."""
+    """Quota of every cgroup from ours up to the root, in CPUs: a parent's limit binds its children."""
     for line in lines(membership):
         hierarchy, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
@@ -182,7 +175,7 @@ _NO_LIMIT_V1 = 1 << 60
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes of the tightest limit from our cgroup up to the root; None without one. Reads a few small files."""
+    """Tightest memory limit from our cgroup up to the root, in bytes; None without one. Reads a few small files."""
     return min(_limits(proc / "self" / "cgroup", cgroups), default=None)
 
 
@@ -205,9 +198,10 @@ def _limit(file: Path) -> Iterator[int]:
 
 
 def overcommitted(workers: WorkerSettings, limit: int | None) -> str | None:
-    """What to say where all workers together would be killed by the kernel; None where they fit. Pure.
+    """Warning where all workers together would be killed by the kernel; None where they fit. Pure.
 
-    While a worker is replaced there is one more; that, and the supervisor, has to fit in what the plan leaves over.
+    While a worker is replaced there is one more; that one, and the supervisor, have to fit in what the plan leaves
+    over.
     """
     planned = workers.count * workers.memory_per_worker_mb
     if limit is None or planned * _MB <= limit:

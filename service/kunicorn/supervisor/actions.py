@@ -1,8 +1,7 @@
-"""What a person can ask the running service to do. Implements `observe.actions.Actions`; all on the loop."""
+"""The actions of HTTP and of `kunicorn` commands on the running service: pause, resume, recycle, seek, drain."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
@@ -11,9 +10,9 @@ from kunicorn.observe import logs
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings.assign import partitions_named
 from kunicorn.supervisor.offsets.seek import Seeker
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.workers.pool import Pool
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.rolling import ReplacementFailed, Replacer
 
 log = logs.get("kunicorn.actions")
@@ -24,18 +23,18 @@ _SHOWN = 5
 
 
 class Actions:
-    """Pauses are this member's own: a partition that leaves it, or a restart, ends them."""
+    """Implements `observe.actions.Actions`; runs on the loop. A pause is this member's own: it ends when the partition
+    leaves the member, or the service restarts."""
 
     def __init__(
-        self, fetchers: Fetchers, pool: Pool, replacer: Replacer, seeker: Seeker, drain: Callable[[], bool]
+        self, assignment: Assignment, replacer: Replacer, seeker: Seeker, tasks: ServiceTasks, drain: Callable[[], bool]
     ) -> None:
         """`drain` begins what SIGTERM begins; false if that has begun already."""
-        self._fetchers = fetchers
-        self._pool = pool
+        self._assignment = assignment
         self._replacer = replacer
         self._seeker = seeker
+        self._tasks = tasks
         self._drain = drain
-        self._recycling: set[asyncio.Task[None]] = set()
 
     def pause(self, partitions: Sequence[str]) -> Done:
         """See `Actions`. A worker that has a record of it in hand finishes that."""
@@ -45,29 +44,28 @@ class Actions:
         """See `Actions`. A record that has halted its partition gets as many tries as a new one."""
         done = self._each(partitions, _RESUMABLE, self._resume, "resumed")
         if done.ok:
-            self._fetchers.distribute()
+            self._assignment.distribute()
         return done
 
     def recycle(self, worker: int | None) -> Done:
         """See `Actions`. Returns before the successor is there."""
-        place = next((p for p in self._pool.places if p.number == worker), None)
-        if place is None:
-            there_are = ", ".join(str(p.number) for p in self._pool.places)
+        slots = self._assignment.pool.slots
+        slot = next((slot for slot in slots if slot.number == worker), None)
+        if slot is None:
+            there_are = ", ".join(str(slot.number) for slot in slots)
             return Done(ok=False, said=f"there is no worker {worker}; there are {there_are}")
-        if place.process is None or place.successor is not None or place.predecessor is not None:
+        if slot.process is None or slot.successor is not None or slot.predecessor is not None:
             return Done(ok=False, said=f"worker {worker} has no process now, or is being replaced already")
 
         async def replace() -> None:
             try:
-                await self._replacer.replace(place, "recycled: asked for by a person", "request")
+                await self._replacer.replace(slot, "recycled: asked for by a person", "request")
             except ReplacementFailed as error:
-                log.error(f"{place.process} goes on although it was to be recycled: {error}")
+                log.error(f"{slot.process} goes on although it was to be recycled: {error}")
 
-        task = asyncio.ensure_future(replace())
-        self._recycling.add(task)
-        task.add_done_callback(self._recycling.discard)
+        self._tasks.start(replace())
         return Done(
-            ok=True, said=f"worker {worker} (pid {place.process.pid}) hands over as soon as its successor is ready"
+            ok=True, said=f"worker {worker} (pid {slot.process.pid}) hands over as soon as its successor is ready"
         )
 
     async def seek(self, partitions: Sequence[str], goal: Goal, *, execute: bool) -> Done:
@@ -79,7 +77,6 @@ class Actions:
         return await self._seeker.seek(meant, goal, execute=execute)
 
     def drain(self) -> Done:
-        """See `Actions`."""
         if not self._drain():
             return Done(ok=False, said="the service is stopping already")
         return Done(ok=True, said="the service drains, commits and exits; whoever started it may start it again")
@@ -103,8 +100,8 @@ class Actions:
         return Done(ok=bool(able), said=f"{len(able)} partitions {word}{': ' if able else ''}{listed}{left}")
 
     def _meant(self, named: Sequence[str]) -> list[Partition]:
-        """Raises `ValueError` for a name that means nothing here."""
-        table = self._fetchers.table
+        """The partitions of that name. Raises `ValueError` where none of them is assigned to this member."""
+        table = self._assignment.table
         if not named:
             return list(table.values())
         # Each partition may be named by itself, and there are thousands.
@@ -124,9 +121,9 @@ class Actions:
 
     def _pause(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
-            partition.look()
-            partition.meet(PartitionEvent.PAUSE, "paused by a person")
-        self._fetchers.drain(partitions)
+            partition.read_ledger()
+            partition.advance(PartitionEvent.PAUSE, "paused by a person")
+        self._assignment.drain(partitions)
 
     def _resume(self, partitions: Collection[Partition]) -> None:
-        self._fetchers.resume(partitions, "resumed by a person")
+        self._assignment.resume(partitions, "resumed by a person")

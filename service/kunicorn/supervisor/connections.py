@@ -1,24 +1,26 @@
-"""What the service has of the brokers: its connections, its login, and the topics as they are known."""
+"""The service's connections to the brokers: cluster, coordinator, login, and the topics as the metadata has them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
-from kunicorn.clients.config import security_of, token_request
-from kunicorn.errors import Backoff, ConfigError, PeerError
-from kunicorn.group.errors import ErrorCode
+from kunicorn.backoff import Backoff, Retries
+from kunicorn.clients.config import security_of
+from kunicorn.errors import ConfigError, PeerError
 from kunicorn.ipc.messages import Password, Token
-from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.codec import describe
+from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.kafka.metadata import TopicInfo
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
-from kunicorn.settings import Settings
+from kunicorn.settings import KafkaSettings, Settings
 from kunicorn.supervisor.credentials import Tokens, watch_password
+from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.offsets.start_offsets import Brokers
 from kunicorn.supervisor.topics import Topics
 
@@ -33,46 +35,50 @@ _KINDS: Mapping[str, str] = {
 """Topics that are written to, by the setting that names them."""
 
 
-class Connections:
-    """One set for the service's whole life. Nothing is opened before `reach`."""
+def cluster_of(kafka: KafkaSettings, tokens: Tokens | None) -> Cluster:
+    """The cluster that the settings name; nothing is opened."""
+    return Cluster(
+        kafka.bootstrap_servers,
+        client_id=kafka.client_id,
+        security=security_of(kafka, tokens.bearer if tokens is not None else None),
+        timeouts=Timeouts(request=kafka.request_timeout_ms / 1000, connect=_CONNECT_TIMEOUT),
+        rng=random.Random(),
+    )
 
-    def __init__(self, settings: Settings, share: Callable[[Token | Password], None]) -> None:
-        """`share` passes a new login on to the workers."""
+
+class Connections:
+    """All clients of the brokers, made once. No connection is opened before `reach`."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, member: MemberState, tokens: Tokens | None = None) -> None:
+        """`member`: as whom offsets are read. `tokens`: what `cluster` logs in with, if it takes tokens."""
+        self.cluster = cluster
+        self.member = member
+        self.tokens = tokens
         self.unreached: str | None = "starting"
         """Why no broker has answered yet."""
         self._settings = settings
-        self._share = share
         kafka, group = settings.kafka, settings.group
-        rng = random.Random()
-        self.tokens = Tokens(token_request(kafka), share) if kafka.uses_tokens else None
-        self.cluster = Cluster(
-            kafka.bootstrap_servers,
-            client_id=kafka.client_id,
-            security=security_of(kafka, self.tokens.bearer if self.tokens is not None else None),
-            request_timeout=kafka.request_timeout_ms / 1000,
-            connect_timeout=_CONNECT_TIMEOUT,
-            rng=rng,
-        )
-        self._backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0), rng)
+        backoff = Backoff(kafka.retry_backoff_ms / 1000, max(kafka.retry_backoff_max_ms / 1000, 5.0))
+        self._retries = Retries(backoff)
         wanted = settings.assign.wanted.topics or settings.subscribed_topics
         self.topics = Topics(wanted, self.cluster, brokers_match=group.group_protocol == "consumer")
         self.coordinator = Coordinator(self.cluster, group.id)
-        self.brokers = Brokers(settings, self.cluster, self.coordinator, self.topics)
+        self.brokers = Brokers(settings, cluster, self.coordinator, self.topics, member)
 
     @property
     def refusal(self) -> str | None:
-        """Why the brokers do not let us in; None if they do, as far as is known."""
+        """Why a broker refuses our login; None if none does, as far as is known."""
         return (self.tokens.problem if self.tokens is not None else None) or self.cluster.refusal
 
-    def logins(self) -> Iterator[Awaitable[None]]:
-        """What keeps the login valid, to be run from the start on."""
+    def logins(self, share: Callable[[Token | Password], None]) -> Iterator[Coroutine[Any, Any, None]]:
+        """The tasks that renew the login, from the start on; `share` passes each new one on to the workers."""
         if self.tokens is not None:
-            yield self.tokens.keep()
+            yield self.tokens.keep(share)
         if self._settings.kafka.sasl_password_file is not None:
-            yield watch_password(self._settings.kafka, self._share)
+            yield watch_password(self._settings.kafka, share)
 
     async def reach(self) -> None:
-        """Go round the bootstrap servers until one answers, however long that takes.
+        """Ask the bootstrap servers in turn until one answers, however long that takes.
 
         Raises `ConfigError` for topics that are not there, or not ours to read.
         """
@@ -84,9 +90,9 @@ class Connections:
             except AuthenticationFailed as error:
                 # Told by the cluster, once: credentials may be being rotated, so it is tried on.
                 self.unreached = str(error)
-                await asyncio.sleep(self._backoff.next())
+                await asyncio.sleep(self._retries.failed())
             except PeerError as error:
-                wait = self._backoff.next()
+                wait = self._retries.failed()
                 self.unreached = f"no broker answers: {error}"
                 log.warning(f"no broker answers, trying again in {wait:.1f} s: {error}")
                 await asyncio.sleep(wait)
@@ -97,11 +103,11 @@ class Connections:
         self.unreached = None
 
     def owns(self, pid: int) -> bool:
-        """Whether the process is the token's helper, whose exit is watched there."""
+        """Whether the process is the helper that fetches tokens, whose exit `Tokens` watches."""
         return self.tokens is not None and self.tokens.owns(pid)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         with contextlib.suppress(PeerError):
             await self.cluster.close()
 
@@ -112,19 +118,19 @@ def _refuse_others(named: Mapping[str, str], known: Mapping[str, TopicInfo]) -> 
         info = known.get(name)
         kind = _KINDS[setting]
         if info is None or info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ConfigError(
-                f"{kind} {name!r} does not exist on this cluster: create it, or correct "
-                f"{setting}; it is never created by itself"
-            )
+            remedy = fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).remedy(topic="it", setting=setting)
+            missing = f"{kind} {name!r} does not exist on this cluster"
+            raise ConfigError(f"{missing}: {remedy}; it is never created by itself")
         if info.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            why = describe(info.error)
-            raise ConfigError(f"{kind} {name!r}: {why}: this user needs DESCRIBE and WRITE on it")
+            remedy = fault(info.error).remedy(topic="it", rights="DESCRIBE and WRITE")
+            raise ConfigError(f"{kind} {name!r}: {describe(info.error)}: {remedy}")
 
 
 def _refuse_missing(topics: Topics, setting: str) -> None:
     """Raises `ConfigError` for a topic, wanted by that setting, that cannot be read."""
     for name, code in topics.missing():
+        remedy = fault(code).remedy(topic="it", setting=setting)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            raise ConfigError(f"topic {name!r}: {describe(code)}: this user needs DESCRIBE and READ on it")
+            raise ConfigError(f"topic {name!r}: {describe(code)}: {remedy}")
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise ConfigError(f"topic {name!r} does not exist on this cluster: create it, or correct {setting}")
+            raise ConfigError(f"topic {name!r} does not exist on this cluster: {remedy}")

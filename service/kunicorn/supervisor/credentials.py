@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 
+from kunicorn.backoff import Backoff, Retries
 from kunicorn.clients.oauth.request import answered
-from kunicorn.errors import Backoff, PeerError
+from kunicorn.errors import PeerError
 from kunicorn.ipc.messages import FetchToken, Password, Token, encode
 from kunicorn.kafka.auth import BearerToken
 from kunicorn.kafka.errors import AuthenticationFailed
@@ -33,7 +33,7 @@ log = logs.get("kunicorn.tokens")
 _RENEW_AT = 0.7
 """Part of a token's life after which the next is fetched: the workers' clients ask for it after 0.8."""
 _SHORTEST_PAUSE = 1.0
-_BACKOFF, _BACKOFF_MAX = 1.0, 30.0
+_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
 _CHILD_FD = 3
 _MAX_PACKET = 1 << 17
 
@@ -43,13 +43,11 @@ class NoToken(PeerError):
 
 
 class Tokens:
-    """Has a valid token, or says why not. All on the event loop but `bearer`."""
+    """The service's OAUTHBEARER token, or why there is none. Runs on the loop, but for `bearer`."""
 
-    def __init__(self, request: FetchToken, share: Callable[[Token], None]) -> None:
-        """`share` is told every new token."""
+    def __init__(self, request: FetchToken) -> None:
         self.latest: Token | None = None
         self._request = request
-        self._share = share
         self._failure = "none has come yet"
         self._arrived = asyncio.Event()
         self._helper: int | None = None
@@ -73,12 +71,13 @@ class Tokens:
         await self._arrived.wait()
 
     def owns(self, pid: int) -> bool:
-        """Whether the process is the helper, whose exit is watched here."""
+        """Whether the process is the helper that fetches tokens, whose exit is watched here."""
         return pid == self._helper
 
-    async def keep(self) -> None:
-        """Have a token, for ever. A failure is said once, not at every try."""
-        backoff, told = Backoff(_BACKOFF, _BACKOFF_MAX, random.Random()), ""
+    async def keep(self, share: Callable[[Token], None]) -> None:
+        """Renew the token before it expires, for ever; `share` is called with each new one. A failure is logged once,
+        not at every try."""
+        retries, told = Retries(_BACKOFF), ""
         while True:
             try:
                 token = await self.fetch()
@@ -87,19 +86,20 @@ class Tokens:
                 if told != str(error):
                     log.error(f"no OAUTHBEARER token: {error}; tried again until there is one")
                 told = str(error)
-                await asyncio.sleep(backoff.next())
+                await asyncio.sleep(retries.failed())
                 continue
-            backoff.reset()
+            retries.succeeded()
             told, self._failure = "", "the last one has expired"
             life = token.expires_at - time.time()
             log.info(f"OAUTHBEARER token of {token.principal!r}, valid for {life:.0f} s")
             self.latest = token
             self._arrived.set()
-            self._share(token)
+            share(token)
             await asyncio.sleep(max(_SHORTEST_PAUSE, life * _RENEW_AT))
 
     async def fetch(self) -> Token:
-        """One run of the helper. Raises `NoToken` where no answer comes, other `PeerError`s where it is no token."""
+        """The token of one run of the helper. Raises `NoToken` where no answer comes, other `PeerError`s where it is no
+        token."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -135,7 +135,7 @@ class Tokens:
 
 
 def _start_helper(sock: socket.socket) -> int:
-    """Exec it, with nothing of ours but `sock`; its pid. Takes milliseconds."""
+    """The pid of a new helper process, which inherits `sock` and nothing else. Takes milliseconds."""
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "kunicorn.clients.oauth", str(_CHILD_FD)],

@@ -1,5 +1,5 @@
-"""What ends a service that runs as a job, as the command line asks for it. Light: read before any
-process is started. Pure, but for the clock."""
+"""The limits of a service that runs as a job, as the command line asks for them. Light: read before any process is
+started. Pure, but for the clock."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from kunicorn.text import moment, span
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """What ends the service by itself; the first that comes true."""
+    """The limits of a run; the first that is reached ends the service."""
 
     end: bool = False
-    """The partitions' ends."""
+    """Whether the partitions' ends are a limit."""
     max_records: int | None = None
     """Records handled, by all workers together; what they handle until that is noticed comes on top."""
     seconds: float | None = None
-    """Since partitions began to be had."""
+    """Seconds since the service began to ask for partitions."""
+    idle_patience: float = 45.0
+    """Seconds that a member waits for a first partition; those of a dead one come when its session is over."""
 
 
 def until_of(
     settings: Settings, *, end: bool, max_records: int | None, run_for: str | None, stop_at: str | None
 ) -> Until:
-    """What the command line asks for; `run_for` and `stop_at` as in `kunicorn.text`. Raises `ConfigError`."""
+    """The limits that the command line asks for; `run_for` and `stop_at` as in `kunicorn.text`. Raises
+    `ConfigError`."""
     if end and settings.assigned:
         raise ConfigError('--until-end is for groups: with [assign], set assign.stop = "end"')
     if run_for is not None and stop_at is not None:
@@ -37,4 +40,4 @@ def until_of(
         seconds = (moment("--stop-at", stop_at, now_ms) - now_ms) / 1000
         if seconds <= 0:
             raise ConfigError(f"--stop-at {stop_at!r} lies in the past")
-    return Until(end, max_records, seconds)
+    return Until(end, max_records, seconds, settings.group.session_timeout_ms / 1000)

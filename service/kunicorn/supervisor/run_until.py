@@ -1,4 +1,4 @@
-"""When a service that runs as a job ends by itself: at the logs' ends, after so many records, or at a time.
+"""The end of a service that runs as a job: at the logs' ends, after so many records, or at a time.
 
 With `--until-end` a partition is handled up to where its log ended when it was first assigned here (isolation level
 respected), and then fetched no more; one that leaves and comes back keeps that end. The service leaves its group when
@@ -9,19 +9,20 @@ their own: together they end once nobody produces faster than they leave.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import LATEST, Offsets
-from kunicorn.group.states import PartitionEvent, PartitionState, State
+from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
 from kunicorn.settings.assign import shown
+from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.limits import Until
-from kunicorn.supervisor.membership.source import Source
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
+from kunicorn.supervisor.partitions.table import Unstarted
 
 log = logs.get("kunicorn.ending")
 
@@ -30,44 +31,42 @@ _PAUSE = 0.5
 _FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
 
 
-class Ending:
-    """Looks four times a second. Caller: the loop; nothing blocks."""
+class RunUntil:
+    """Watches for the end that the command line asks for, four times a second. Runs on the loop; nothing blocks."""
 
     def __init__(
-        self,
-        until: Until,
-        source: Source,
-        fetchers: Fetchers,
-        offsets: Offsets,
-        handled: Callable[[], int],
-        idle_patience: float,
+        self, until: Until, member: MemberState, assignment: Assignment, offsets: Offsets, totals: Mapping[str, int]
     ) -> None:
-        """`handled`: records that workers have reported. `idle_patience`: seconds that a member waits for a first
-        partition; those of a dead member come when its session is over."""
+        """`totals`: what workers have reported, "records" among it."""
         self.unfinished = 0
         """Partitions that halted before their end."""
-        self.resolve: Callable[[Collection[Partition]], None]
-        """Set by the service: goes on with partitions whose end is known."""
+        self.with_end: Unstarted = asyncio.Queue()
+        """Partitions whose end is known, and whose start offset is to be looked up."""
         self._until = until
-        self._source = source
-        self._fetchers = fetchers
+        self._member = member
+        self._assignment = assignment
         self._offsets = offsets
-        self._handled = handled
-        self._idle_patience = idle_patience
+        self._totals = totals
         self._ends: dict[TopicPartition, int] = {}
         self._rested: set[Partition] = set()
         self._began = clock.now()
 
     async def wait(self) -> str:
-        """Return why the service is to end, as soon as it is."""
+        """Wait until the service is to end; returns why."""
         self._began = clock.now()
         while True:
             if (why := self._why(clock.now())) is not None:
                 return why
             await asyncio.sleep(_LOOK_INTERVAL)
 
+    async def find_ends(self) -> None:
+        """Look up the log ends of partitions without a start, before their start offsets are looked up; for ever."""
+        async with asyncio.TaskGroup() as look_ups:
+            while True:
+                look_ups.create_task(self.learn(await self._assignment.table.without_start.get()))
+
     async def learn(self, partitions: Collection[Partition]) -> None:
-        """Find out where these end, however long it takes, and go on with each that is still ours."""
+        """Look up the log ends of these, however long it takes; each that is still ours goes on to `with_end`."""
         left = list(partitions)
         for partition in left:
             if partition.fresh:
@@ -90,22 +89,23 @@ class Ending:
         for partition in known:
             partition.stop = self._ends[partition.tp]
         if known:
-            self.resolve(known)
+            self.with_end.put_nowait({partition: partition.starts for partition in known})
 
     def _waits(self, partition: Partition) -> bool:
-        ours = self._fetchers.table.get(partition.tp) is partition
+        ours = self._assignment.table.get(partition.tp) is partition
         return ours and partition.state is PartitionState.RESOLVING
 
     def _why(self, now: float) -> str | None:
         until = self._until
         if until.seconds is not None and now - self._began >= until.seconds:
             return f"has run for {until.seconds:.0f} s, as asked"
-        if until.max_records is not None and self._handled() >= until.max_records:
-            return f"{self._handled()} records are handled, {until.max_records} were asked for"
+        handled = self._totals["records"]
+        if until.max_records is not None and handled >= until.max_records:
+            return f"{handled} records are handled, {until.max_records} were asked for"
         return self._at_the_ends(now) if until.end else None
 
     def _at_the_ends(self, now: float) -> str | None:
-        table = self._fetchers.table
+        table = self._assignment.table
         halted: list[TopicPartition] = []
         resting: list[Partition] = []
         unsure: list[Partition] = []
@@ -113,7 +113,7 @@ class Ending:
         for tp, partition in table.items():
             there = is_at_its_end(partition)
             if there and partition.state in _FETCHED:
-                partition.meet(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
+                partition.advance(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
                 resting.append(partition)
             elif partition in self._rested and _is_lost(partition):
                 unsure.append(partition)
@@ -121,15 +121,14 @@ class Ending:
                 halted.append(tp)
             elif not there:
                 all_are_there = False
-        self._fetchers.drain(resting)
+        self._assignment.drain(resting)
         self._rested = (self._rested | set(resting)) - set(unsure)
-        self._fetchers.resume(unsure, "")
-        group = self._source.group(now)
-        if group is None or not group.joined or group.state != State.STABLE.value:
+        self._assignment.resume(unsure, "")
+        if not (self._member.joined and self._member.stable):
             return None  # Partitions may be coming, or going.
         if not table:
-            late = now - self._began >= self._idle_patience
-            return f"this member has got no partition within {self._idle_patience:.0f} s" if late else None
+            late = now - self._began >= self._until.idle_patience
+            return f"this member has got no partition within {self._until.idle_patience:.0f} s" if late else None
         if not all_are_there:
             return None
         self.unfinished = len(halted)
@@ -140,5 +139,5 @@ class Ending:
 
 
 def _is_lost(partition: Partition) -> bool:
-    """Its worker died before it reported: only the brokers know whether its last transaction is committed."""
+    """Whether its worker died before it reported: only the brokers know whether its last transaction is committed."""
     return partition.state is PartitionState.PAUSED and partition.worker is None and partition.position is None

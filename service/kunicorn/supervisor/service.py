@@ -1,7 +1,6 @@
-"""The service: puts the supervisor's parts together, runs them, and ends them in order.
+"""The service: the supervisor's parts put together, run, and ended in order.
 
-`Works` is what runs for as long as the service does, and what ends it before its time. `LoopLag` is how late the event
-loop is: whoever blocks it shows there, before heartbeats are missed.
+`LoopLag` is the delay of the event loop: code that blocks it shows there, before heartbeats are missed.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ import contextlib
 import importlib
 import os
 import signal
-import traceback
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvloop
 
+from kunicorn.clients.config import token_request
 from kunicorn.errors import ExitCode, ServiceError
-from kunicorn.ipc.messages import Password, Token
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.port import Port
@@ -27,111 +26,33 @@ from kunicorn.observe.status import Status
 from kunicorn.settings import Settings
 from kunicorn.settings.workers import memory_limit, overcommitted
 from kunicorn.supervisor.actions import Actions
-from kunicorn.supervisor.connections import Connections
+from kunicorn.supervisor.connections import Connections, cluster_of
+from kunicorn.supervisor.credentials import Tokens
+from kunicorn.supervisor.facts import MemberState, SettingsInForce
 from kunicorn.supervisor.limits import Until
 from kunicorn.supervisor.membership.driver import GroupAssignment
-from kunicorn.supervisor.membership.manual import FixedAssignment
-from kunicorn.supervisor.membership.source import Resolver, Source
+from kunicorn.supervisor.membership.manual import ManualAssignment
+from kunicorn.supervisor.membership.source import AssignmentSource, StartLookup
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions import lag
-from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.run_until import Ending
+from kunicorn.supervisor.partitions.assignment import Assignment
+from kunicorn.supervisor.partitions.balancer import Balancer
+from kunicorn.supervisor.partitions.table import PartitionTable
+from kunicorn.supervisor.partitions.watchdog import Timeouts
+from kunicorn.supervisor.run_until import RunUntil
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.stop import Stopping, Watchdog
+from kunicorn.supervisor.tasks import ServiceTasks, log_failure
 from kunicorn.supervisor.workers import rolling
+from kunicorn.supervisor.workers.pool import Arbiter, Pool
 from kunicorn.supervisor.workers.process import become_subreaper, keep_reaping
-from kunicorn.supervisor.workers.spawn import Spawned, release_signals
-from kunicorn.supervisor.workforce import Workforce
+from kunicorn.supervisor.workers.spawn import Spawned, preload, release_signals
+from kunicorn.supervisor.workers.template import Templates
+from kunicorn.supervisor.workers.transactions import OpenTransactions
+from kunicorn.supervisor.workforce import Blueprints, Workforce
 
 if TYPE_CHECKING:
     from kunicorn.observe.http import Server
-
-
-_AGAIN = 0.25
-"""Seconds until a task that still goes on is cancelled again: code that it calls may have taken the cancellation for
-something of its own."""
-
-
-class Works:
-    """The service's tasks. One that fails ends the service with its error."""
-
-    def __init__(self) -> None:
-        self._tasks: list[asyncio.Future[None]] = []
-        self._failed = asyncio.Event()
-        self._over = asyncio.Event()
-        self.error: Exception | None = None
-        """What ends the service, once there is something; it is logged."""
-
-    def start(self, *works: Awaitable[None]) -> None:
-        """Have these run until `cancel`."""
-        for work in works:
-            task = asyncio.ensure_future(work)
-            task.add_done_callback(self._done)
-            self._tasks.append(task)
-
-    def fatal(self, error: Exception) -> None:
-        """End the service with this error, which is logged now; the first one counts, and none once the end was
-        called."""
-        if self.error is None and not self._over.is_set():
-            self.error = error
-            tell(error)
-            self._failed.set()
-
-    def end(self) -> None:
-        """End the service now, whatever is still under way."""
-        self._over.set()
-
-    async def until_over(self, serving: Awaitable[None], wind_up: Callable[[Exception], None]) -> None:
-        """Wait for what comes first: `serving` is through, or the end was called.
-
-        Something fatal is raised. If it comes while `serving` goes on, `wind_up` is called: it brings `serving` to its
-        end, or calls ours.
-        """
-        over, failed = asyncio.ensure_future(self._over.wait()), asyncio.ensure_future(self._failed.wait())
-        task = asyncio.ensure_future(serving)
-        task.add_done_callback(self._done)
-        self._tasks.append(task)
-        try:
-            await asyncio.wait({task, over, failed}, return_when=asyncio.FIRST_COMPLETED)
-            if self.error is not None and not task.done():
-                wind_up(self.error)
-                await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-            failed.cancel()
-        if self.error is not None:
-            raise self.error
-        if task.done():
-            task.result()
-
-    async def cancel(self, within: float) -> list[str]:
-        """Cancel everything, again and again, until it has ended; the names of what has not within so many seconds."""
-        deadline = asyncio.get_running_loop().time() + within
-        while left := [task for task in self._tasks if not task.done()]:
-            if asyncio.get_running_loop().time() >= deadline:
-                return [_named(task) for task in left]
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=_AGAIN)
-        return []
-
-    def _done(self, task: asyncio.Future[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-
-def tell(error: Exception) -> None:
-    """Log what ends the service: an expected failure by its message, a bug with its traceback."""
-    if isinstance(error, ServiceError):
-        log.error(str(error))
-    else:
-        text = "".join(traceback.format_exception(error))
-        log.error(f"a bug ends the service: {type(error).__name__}: {error}", exception=text)
-
-
-def _named(task: asyncio.Future[None]) -> str:
-    coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
-    return getattr(coroutine, "__qualname__", repr(task))
 
 
 _BEAT = 0.1
@@ -140,13 +61,13 @@ _FADING = 0.95
 
 
 class LoopLag:
-    """`seconds`: the worst delay of late."""
+    """The event loop's delay. `seconds`: the worst one lately."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     async def watch(self) -> None:
-        """For ever."""
+        """Measure the delay ten times a second, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -183,7 +104,7 @@ def run(
 
 
 class Service:
-    """One supervisor. `run` is its whole life."""
+    """One supervisor process; `run` is its whole life."""
 
     def __init__(
         self,
@@ -193,38 +114,40 @@ class Service:
         watched: Sequence[Path],
         until: Until,
     ) -> None:
-        """Only puts the parts together; nothing starts before `run`."""
+        """Puts the parts together; nothing starts before `run`."""
         self._settings = settings
         self._watched = watched
-        self._metrics = Metrics()
-        self._works = Works()
+        self._until = until
+        self._metrics = metrics = Metrics()
+        self._tasks = tasks = ServiceTasks()
         self._loop_lag = LoopLag()
-        self._connections = Connections(settings, self._tell_workers)
-        self._workforce = Workforce(settings, template, reread, self._connections, self._metrics, self._works.fatal)
-        brokers, fetchers, group = self._connections.brokers, self._workforce.fetchers, settings.group
-        self._source = self._source_of_partitions()
-        self._workforce.balancer.steady = lambda: self._source.steady and not self._stopping.begun
-        self._resolver = Resolver(
-            self._source, brokers, fetchers, group.auto_offset_reset, settings.retry_topics, self._works.fatal
-        )
-        handled, patience = lambda: self._metrics.totals["records"], group.session_timeout_ms / 1000
-        self._ending = Ending(until, self._source, fetchers, brokers, handled, patience)
-        self._ending.resolve = self._resolver.resolve
-        fetchers.resolve = self._learn_ends if until.end else self._resolver.resolve
+        self._in_force = in_force = SettingsInForce(settings, reread)
+        self._connections = connections = _connections(settings)
+        self._assignment = assignment = self._partitions()
+        templates = Templates(template, preload(settings), in_force, metrics)
+        blueprints = Blueprints(settings, connections)
+        arbiter = Arbiter(assignment.pool, blueprints.of(1, settings, templates.current), assignment, tasks, metrics)
+        self._workforce = Workforce(in_force, templates, blueprints, arbiter, metrics)
+        self._source = source = self._source_of_partitions()
+        self._start_lookup = StartLookup(settings, source, connections.brokers, assignment, tasks)
+        self._run_until = RunUntil(until, connections.member, assignment, connections.brokers, metrics.totals)
         self._watchdog = Watchdog(_say_last, self._kill_workers)
-        self._stopping = Stopping(self._source, group, self._works.end, self._watchdog)
-        self._snapshot = Snapshot(self._source, self._workforce, self._metrics.totals)
+        self._stopping = Stopping(source, settings.group, tasks.end, self._watchdog)
+        self._snapshot = Snapshot(in_force, source, assignment, self._workforce, metrics.totals)
         self._http: Server | None = None
 
-    def _source_of_partitions(self) -> Source:
-        settings, brokers, topics = self._settings, self._connections.brokers, self._connections.topics
-        fetchers, lease = self._workforce.fetchers, self._workforce.pool.extend_lease
+    def _partitions(self) -> Assignment:
+        settings, connections = self._settings, self._connections
+        by_workers = settings.producing.in_transactions
+        transactions = OpenTransactions(connections.member, self._tasks) if by_workers else None
+        table = PartitionTable(connections.topics, self._in_force, workers_commit=by_workers)
+        return Assignment(table, Pool(settings.workers.count), self._in_force, self._metrics, transactions)
+
+    def _source_of_partitions(self) -> AssignmentSource:
+        settings, connections, assignment = self._settings, self._connections, self._assignment
         if settings.assigned:
-            return FixedAssignment(settings, brokers, topics, fetchers, self._metrics, lease)
-        coordinator = self._connections.coordinator
-        return GroupAssignment(
-            settings, coordinator, brokers, topics, fetchers, self._metrics, lease, self._works.fatal
-        )
+            return ManualAssignment(settings, connections, assignment, self._metrics)
+        return GroupAssignment(settings, connections, assignment, self._tasks, self._metrics)
 
     def status(self) -> Status:
         """The snapshot of this instant."""
@@ -234,37 +157,40 @@ class Service:
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> ExitCode:
-        """Start, serve, stop. What ends the service by itself is logged when it happens, before anything is stopped."""
+        """Start, serve, stop. An error that ends the service is logged when it happens, before anything is stopped."""
         become_subreaper()
         self._on_signals()
         for warning in (*self._settings.kafka.warnings(), overcommitted(self._settings.workers, memory_limit())):
             if warning is not None:
                 log.warning(warning)
-        self._works.start(
-            self._workforce.templates.keep(),
-            keep_reaping(lambda pid: self._workforce.pool.owns(pid) or self._connections.owns(pid)),
+        for work in (
+            *self._workforce.keeps(),
+            keep_reaping(lambda pid: self._workforce.owns(pid) or self._connections.owns(pid)),
             self._loop_lag.watch(),
-            *self._connections.logins(),
-        )
+            *self._connections.logins(self._workforce.tell),
+        ):
+            self._tasks.start(work)
+        failed: ExitCode | None = None
         try:
             if self._settings.http.enabled:
                 port = Port(self._settings.http)
                 await port.bind()
-                self._works.start(self._serve_http(port))
-            await self._works.until_over(self._serve(), self._wind_up)
+                self._tasks.start(self._serve_http(port))
+            await self._tasks.until_over(self._serve(), self._wind_up)
         except Exception as error:
-            if error is not self._works.error:
-                tell(error)
-            self._watchdog.exit_code = error.exit_code if isinstance(error, ServiceError) else ExitCode.BUG
+            if error is not self._tasks.error:
+                log_failure(error)
+            failed = error.exit_code if isinstance(error, ServiceError) else ExitCode.BUG
+            self._watchdog.end_with(failed)
         finally:
             await self._shut_down()
-        if self._watchdog.exit_code is None:
-            self._watchdog.exit_code = self._how_it_ended()
-        return self._watchdog.exit_code
+        exit_code = self._how_it_ended() if failed is None else failed
+        self._watchdog.end_with(exit_code)
+        return exit_code
 
     async def _serve_http(self, port: Port) -> None:
-        """Answer there, from the join on, or soon if there is none yet: what answers is loaded while the coordinator
-        waits for other members, and keeps no record waiting before."""
+        """Serve HTTP at that port, from the join on, or soon if there is none yet: the server is loaded while the
+        coordinator waits for other members, and so delays no record."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SHOWN_WITHIN):
                 await self._source.asked.wait()
@@ -273,43 +199,50 @@ class Service:
         await self._http.start()
 
     def _actions(self) -> Actions:
-        fetchers, brokers = self._workforce.fetchers, self._connections.brokers
-        seeker = Seeker(self._settings, fetchers, self._source.commits, brokers)
+        seeker = Seeker(self._settings, self._assignment, self._source.commits, self._connections.brokers)
         # A second drain would not wait for what is in hand: that takes a signal.
-        return Actions(
-            fetchers,
-            self._workforce.pool,
-            self._workforce.replacer,
-            seeker,
-            lambda: self._stopping.ask_once("asked for over HTTP"),
-        )
+        drain = partial(self._stopping.request_once, "asked for over HTTP")
+        return Actions(self._assignment, self._workforce.replacer, seeker, self._tasks, drain)
 
     async def _serve(self) -> None:
         await self._connections.reach()
-        brokers, fetchers = self._connections.brokers, self._workforce.fetchers
-        self._workforce.pool.want(1)
+        brokers, assignment = self._connections.brokers, self._assignment
+        assignment.pool.want(1)
         await self._workforce.templates.current()
-        self._works.start(
+        for work in (
             *self._workforce.watches(),
-            lag.watch(brokers, fetchers),
+            Timeouts(assignment.pool, assignment, self._in_force, self._metrics).watch(),
+            Balancer(assignment, brokers, self._in_force, self._is_steady).watch(),
+            lag.watch_ends(brokers, assignment),
             self._end_by_itself(),
-            lag.watch_ages(brokers, fetchers),
+            lag.watch_ages(brokers, assignment),
+            *self._start_lookups(),
             *self._source.works(),
-            *([rolling.watch(self._watched, self._workforce.reloader.ask)] if self._watched else []),
-        )
-        self._stopping.serving = True
+            *([rolling.watch(self._watched, self._workforce.reloader.request)] if self._watched else []),
+        ):
+            self._tasks.start(work)
+        self._stopping.begin_serving()
         await self._source.run()
 
+    def _start_lookups(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """The tasks that look start offsets up; with `--until-end`, the logs' ends first."""
+        if self._until.end:
+            return [self._run_until.find_ends(), self._start_lookup.run(self._run_until.with_end)]
+        return [self._start_lookup.run(self._assignment.table.without_start)]
+
+    def _is_steady(self) -> bool:
+        return self._source.steady and not self._stopping.begun
+
     def _wind_up(self, error: Exception) -> None:
-        # Whoever dies from now on is not replaced: its successor would say the same again.
-        self._workforce.pool.stopping = True
-        self._stopping.wind_up(error, in_hand=self._workforce.fetchers.table.anything_to_settle())
+        # A successor of whoever dies from now on would say the same again.
+        self._assignment.pool.replace_no_more()
+        self._stopping.wind_up(error, in_hand=self._assignment.table.anything_unfinished())
 
     async def _shut_down(self) -> None:
         grace = self._stopping.shut_down()
-        self._resolver.stop()
+        self._start_lookup.stop()
         await self._workforce.stop(grace)
-        if clinging := await self._works.cancel(_CANCEL_SECONDS):
+        if clinging := await self._tasks.cancel(_CANCEL_SECONDS):
             log.error(f"tasks that do not let themselves be cancelled are left behind: {', '.join(clinging)}")
         if self._http is not None:
             await self._http.stop()
@@ -320,33 +253,25 @@ class Service:
         if self._source.unfinished:
             log.error(f"stopped, but {self._source.words.unclean}")
             return ExitCode.NOT_ALL_COMMITTED
-        if self._ending.unfinished:
+        if self._run_until.unfinished:
             log.error("stopped, but not everything is handled up to its end; what is handled is committed")
             return ExitCode.NOT_ALL_COMMITTED
         log.info(f"stopped; {self._source.words.clean}")
         return ExitCode.CLEAN
 
-    # -- what parts want of one another ------------------------------------------------------------------------------
-
-    def _tell_workers(self, login: Token | Password) -> None:
-        self._workforce.tell(login)
-
-    def _learn_ends(self, partitions: Collection[Partition]) -> None:
-        self._works.start(self._ending.learn(list(partitions)))
-
     def _kill_workers(self) -> None:
-        for process in self._workforce.pool.processes():
+        for process in self._assignment.pool.processes():
             process.kill()
 
     async def _end_by_itself(self) -> None:
-        self._stopping.ask_once(await self._ending.wait())
+        self._stopping.request_once(await self._run_until.wait())
 
     # -- signals -----------------------------------------------------------------------------------------------------
 
     def _on_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.ask, number.name)
+            loop.add_signal_handler(number, self._stopping.request, number.name)
         loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
         release_signals()
 
@@ -355,7 +280,13 @@ class Service:
             why = "stops" if self._stopping.begun else "has not begun yet"
             log.warning(f"SIGHUP is ignored: the service {why}")
         else:
-            self._workforce.reloader.ask()
+            self._workforce.reloader.request()
+
+
+def _connections(settings: Settings) -> Connections:
+    tokens = Tokens(token_request(settings.kafka)) if settings.kafka.uses_tokens else None
+    member = MemberState(instance_id=settings.group.group_instance_id)
+    return Connections(settings, cluster_of(settings.kafka, tokens), member, tokens)
 
 
 def _say_last(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Gathers the frozen `Status` from the parts; reads, changes nothing."""
+"""The snapshot behind `/status`: reads the facts of all parts, changes nothing."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ from kunicorn.handler.config import RetryTopic
 from kunicorn.ipc import clock
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP
-from kunicorn.supervisor.membership.source import Source, commit_status
+from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.membership.source import AssignmentSource, commit_status
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.workers.pool import Place
+from kunicorn.supervisor.workers.pool import WorkerSlot
 from kunicorn.supervisor.workforce import Workforce
 
 
 class Snapshot:
-    """Caller: the HTTP server and the metrics, on the loop."""
+    """Makes the frozen `Status` of an instant. Caller: the HTTP server and the metrics, on the loop."""
 
-    def __init__(self, source: Source, workforce: Workforce, totals: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        in_force: SettingsInForce,
+        source: AssignmentSource,
+        assignment: Assignment,
+        workforce: Workforce,
+        totals: Mapping[str, int],
+    ) -> None:
         """`totals`: what the workers have counted, by name."""
+        self._in_force = in_force
         self._source = source
+        self._assignment = assignment
         self._workforce = workforce
         self._totals = totals
         self._started_at = clock.now()
@@ -30,10 +41,11 @@ class Snapshot:
     def take(self, unreached: str | None, refused: str | None, stopping: bool, loop_lag: float) -> Status:
         """The service at this instant. `unreached`: why it has not begun; `refused`: why brokers do not let us in."""
         now = clock.now()
-        settings, pool, table = self._workforce.settings, self._workforce.pool, self._workforce.fetchers.table
+        in_force, pool, table = self._in_force, self._assignment.pool, self._assignment.table
+        settings = in_force.settings
         held: dict[int, list[Partition]] = {}
         for partition in table.values():
-            partition.look()
+            partition.read_ledger()
             if partition.worker is not None:
                 held.setdefault(partition.worker.number, []).append(partition)
         waits = {
@@ -56,36 +68,36 @@ class Snapshot:
             group=self._source.group(now),
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
-            workers=tuple(_worker(place, held.get(place.number, []), now) for place in pool.places),
+            workers=tuple(_worker(slot, held.get(slot.number, []), now) for slot in pool.slots),
             partitions=tuple(_partition(p, waits, settings.retry_topics, now) for _, p in sorted(table.items())),
             totals=dict(self._totals),
             acts=settings.http.acts,
-            settings=self._workforce.shown,
+            settings=in_force.shown,
         )
 
 
-def _worker(place: Place, held: Collection[Partition], now: float) -> WorkerStatus:
-    process = place.process
+def _worker(slot: WorkerSlot, held: Collection[Partition], now: float) -> WorkerStatus:
+    process = slot.process
     pong = process.pong if process is not None else None
     hand = pong.in_hand if pong is not None else None
-    idle = "backing-off" if place.backing_off else "idle"
+    idle = "backing-off" if slot.backing_off else "idle"
     return WorkerStatus(
-        worker=place.number,
+        worker=slot.number,
         pid=process.pid if process is not None else None,
         state=process.state.value if process is not None else idle,
         revision=process.revision if process is not None else None,
-        predecessor=place.predecessor.pid if place.predecessor is not None else None,
-        predecessor_pong_age=_age(place.predecessor.pong_at, now) if place.predecessor is not None else None,
+        predecessor=slot.predecessor.pid if slot.predecessor is not None else None,
+        predecessor_pong_age=_age(slot.predecessor.pong_at, now) if slot.predecessor is not None else None,
         partitions=len(held),
-        handled=place.handled,
-        restarts=place.restarts,
+        handled=slot.handled,
+        restarts=slot.restarts,
         rss_bytes=pong.rss_bytes if pong is not None else None,
         in_hand=f"{hand.topic}-{hand.partition}@{hand.offset}" if hand is not None else None,
         in_hand_age=hand.age if hand is not None else None,
         runner_age=now - process.runner_moved_at if process is not None and pong is not None else None,
         pong_age=_age(process.pong_at, now) if process is not None else None,
         paused_by_lease=pong.paused_by_lease if pong is not None else False,
-        last_exit=place.last_exit,
+        last_exit=slot.last_exit,
         waiting=pong.parked_count if pong is not None else {},
         in_flight=pong.in_flight if pong is not None else 0,
         load=round(sum(partition.demand for partition in held), 3),
@@ -96,7 +108,7 @@ def _worker(place: Place, held: Collection[Partition], now: float) -> WorkerStat
 def _partition(
     partition: Partition, waits: Mapping[int, str], retry_topics: Mapping[str, RetryTopic], now: float
 ) -> PartitionStatus:
-    """`waits`: why, by grant."""
+    """One partition in `/status`. `waits`: by grant, why a record of it waits."""
     position = partition.position.offset if partition.position is not None else None
     retry_topic = retry_topics.get(partition.tp.topic)
     waits_ms = retry_topic.delay_ms if retry_topic is not None else 0

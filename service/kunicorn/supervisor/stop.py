@@ -1,9 +1,9 @@
-"""How the service is stopped, and what ends a process that does not end.
+"""The stop of the service, and the watchdog that ends a process that does not stop.
 
-`Stopping`: the service is stopped in order, when told once; at once, when told again or when the order takes too long;
-and by the watchdog, when told a third time or when that takes too long.
+`Stopping`: the first request drains, commits and leaves; a second one, or an orderly stop that takes too long, stops at
+once; a third one, or a stop at once that takes too long, leaves it to the watchdog.
 
-`Watchdog` ends a process whose end takes too long, whatever it is that does not end: a task, a thread, the loop itself.
+`Watchdog` ends a process whose end takes too long, whatever does not end: a task, a thread, the loop itself.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from kunicorn.errors import ExitCode, FatalGroupError
 from kunicorn.ipc import clock
 from kunicorn.observe import logs
 from kunicorn.settings import GroupSettings
-from kunicorn.supervisor.membership.source import Source
+from kunicorn.supervisor.membership.source import AssignmentSource
 
 _STDERR = 2
 
 
 class Watchdog:
-    """A thread of its own from the first `arm` on. Nothing disarms it but the end of the process."""
+    """The thread that ends the process at a deadline. Started by the first `arm`; nothing disarms it."""
 
     def __init__(self, last_words: Callable[[str], None], kill_workers: Callable[[], None]) -> None:
         """`last_words` logs a line and waits until it is written; both run on the thread that ends the process."""
-        self.exit_code: ExitCode | None = None
-        """What the process ends with, once something is known to end it."""
+        self._exit_code: ExitCode | None = None
         self._last_words = last_words
         self._kill_workers = kill_workers
         self._deadline = float("inf")
@@ -45,14 +44,18 @@ class Watchdog:
             self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self._thread.start()
 
+    def end_with(self, exit_code: ExitCode) -> None:
+        """Set the exit code that the process ends with, whoever ends it."""
+        self._exit_code = exit_code
+
     def bite(self, why: str, otherwise: ExitCode = ExitCode.BUG) -> None:
-        """End the process now, its workers killed: with `exit_code` if that is known, else with `otherwise`."""
+        """End the process now, its workers killed: as `end_with` has it, else with `otherwise`."""
         try:
             self._last_words(f"{why}; what every thread is at follows on stderr")
             faulthandler.dump_traceback(file=_STDERR, all_threads=True)
             self._kill_workers()
         finally:
-            os._exit(otherwise if self.exit_code is None else self.exit_code)
+            os._exit(otherwise if self._exit_code is None else self._exit_code)
 
     def _watch(self) -> None:
         while True:
@@ -73,22 +76,28 @@ _SHUT_DOWN = 8.0
 
 
 class Stopping:
-    """Caller: signals, a person over HTTP, and the end of a job; all on the loop."""
+    """The stop of the service. Caller: signals, a person over HTTP, and the end of a job; all on the loop."""
 
-    def __init__(self, source: Source, group: GroupSettings, end: Callable[[], None], watchdog: Watchdog) -> None:
+    def __init__(
+        self, source: AssignmentSource, group: GroupSettings, end: Callable[[], None], watchdog: Watchdog
+    ) -> None:
         """`end` ends the service whatever is still under way."""
         self.begun = False
         self.hurried = False
         """What is in hand is not waited for."""
         self.serving = False
-        """Set by the service: partitions are being had, so from now on a stop means to drain."""
+        """Partitions are being had, so a stop means to drain."""
         self._asked = 0
         self._source = source
         self._end = end
         self._watchdog = watchdog
         self._budget = (group.drain_timeout_ms + group.commit_timeout_ms) / 1000 + EXIT_GRACE
 
-    def ask(self, why: str) -> None:
+    def begin_serving(self) -> None:
+        """From now on, a stop means to drain. Caller: the service."""
+        self.serving = True
+
+    def request(self, why: str) -> None:
         """Drain, commit and leave; the second time, stop at once; the third time, end the process."""
         self._asked += 1
         if self._asked > 2:
@@ -104,16 +113,16 @@ class Stopping:
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             self._leave(f"{why} at {socket.gethostname()}", self._budget)
 
-    def ask_once(self, why: str) -> bool:
-        """As `ask` the first time; false if a stop has begun already, which is not hurried by this."""
+    def request_once(self, why: str) -> bool:
+        """As `request` the first time; false if a stop has begun already, which is not hurried by this."""
         if self.begun:
             return False
-        self.ask(why)
+        self.request(why)
         return True
 
     def wind_up(self, error: Exception, *, in_hand: bool) -> None:
-        """What is fatal has happened: commit and leave, where that can be, so that nothing is repeated and nobody
-        waits for our session to time out.
+        """Commit and leave after an error that ends the service, where that is possible, so that nothing is repeated
+        and no member waits for our session to time out.
 
         `in_hand`: whether there is anything to drain or to commit; where there is not, only leaving is waited for.
         """
@@ -126,7 +135,8 @@ class Stopping:
             self._leave(f"{type(error).__name__} at {socket.gethostname()}", self._budget if in_hand else EXIT_GRACE)
 
     def shut_down(self) -> float:
-        """Nothing is in hand any more, or is not waited for; returns how many seconds workers have to exit."""
+        """Begin the end of the process: records in hand are done, or not waited for. Returns how many seconds workers
+        have to exit."""
         self.begun = True
         grace = 0.0 if self.hurried else EXIT_GRACE
         self._watchdog.arm(grace + _SHUT_DOWN)
@@ -144,7 +154,7 @@ class Stopping:
             return
         log.warning(why)
         self.hurried = True
-        self._source.hurry()
+        self._source.stop_at_once()
         self._end()
 
 

@@ -1,5 +1,4 @@
-"""The topics that are subscribed to: `Topics` knows which ones the subscription means, `PlanGround` what the plan we
-made stands on.
+"""The topics of the subscription (`Topics`), and what a leader's plan is based on (`PlanGround`).
 
 `TopicIds` decides which of the ids that brokers name for a topic is its own now. Pure. A topic that is deleted and
 created again has another id, and is consumed from its beginning: a wrong decision repeats a whole log. Brokers learn of
@@ -17,15 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from kunicorn.errors import PeerError
 from kunicorn.group.assignors.racks import PartitionRacks
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
 
@@ -47,14 +46,14 @@ class _Known:
     def replace(self, topic_id: UUID) -> None:
         self.replaced.add(self.now)
         self.now = topic_id
-        self.settle()
+        self.drop_candidate()
 
-    def settle(self) -> None:
+    def drop_candidate(self) -> None:
         self.candidate, self.answers, self.gone = None, 0, False
 
 
 class TopicIds:
-    """By topic, from what each answer of a broker says of it."""
+    """The id of each topic, decided from the answers of brokers."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -75,7 +74,8 @@ class TopicIds:
         return known is not None and known.candidate is not None
 
     def hear(self, topic: str, topic_id: UUID | None) -> bool:
-        """A broker's answer names this id, or knows no such topic (None); returns whether another id counts now."""
+        """Note the id in a broker's answer, None where it knows no such topic; returns whether another id counts
+        now."""
         known = self._known.get(topic)
         if known is None:
             if topic_id is not None:
@@ -85,7 +85,7 @@ class TopicIds:
             known.gone = True
             return False
         if topic_id == known.now:
-            known.settle()
+            known.drop_candidate()
             return False
         known.answers = known.answers + 1 if topic_id == known.candidate else 1
         known.candidate = topic_id
@@ -97,7 +97,8 @@ class TopicIds:
         return True
 
     def adopt(self, topic: str, topic_id: UUID) -> bool:
-        """The coordinator has assigned partitions under this id; returns whether another one counted before."""
+        """Note an id under which the coordinator has assigned partitions; returns whether another one counted
+        before."""
         known = self._known.setdefault(topic, _Known(topic_id, topic_id))
         changed = known.now != topic_id
         if changed:
@@ -112,7 +113,7 @@ _HURRY = 1.0
 
 
 class PlanGround(NamedTuple):
-    """What a plan stands on."""
+    """The topics and racks that a plan is based on."""
 
     counts: Mapping[str, int]
     """Partitions by topic, of those topics that exist."""
@@ -124,7 +125,7 @@ class Topics:
 
     def __init__(self, wanted: Sequence[str], cluster: Cluster, *, brokers_match: bool = False) -> None:
         """`brokers_match`: the patterns are the brokers' to match; topics become known as they are assigned."""
-        self.brokers_match = brokers_match
+        self._brokers_match = brokers_match
         self._names = [topic for topic in wanted if not topic.startswith("^")]
         self._patterns = [re.compile(topic) for topic in wanted if topic.startswith("^")]
         self._assigned: set[str] = set()
@@ -133,8 +134,8 @@ class Topics:
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
         self._doubted = asyncio.Event()
-        self.another_of_that_name: Callable[[], None] = lambda: None
-        """Set by the membership: called when a topic was seen to have another id than before."""
+        self.recreated = asyncio.Event()
+        """Set when a topic was seen to have another id than before. Read and cleared by the group driver."""
         self._ids = TopicIds()
         self._subscription: tuple[str, ...] = ()
         """What we joined with."""
@@ -146,7 +147,7 @@ class Topics:
 
     def subscribed(self) -> tuple[str, ...]:
         """The topics to subscribe to now, sorted."""
-        if self.brokers_match:
+        if self._brokers_match:
             return tuple(sorted(self._assigned.union(self._names)))
         topics = self._cluster.metadata.topics
         # Kafka's own are had by name alone: each commit would make a record in them, to be committed again.
@@ -168,12 +169,12 @@ class Topics:
         return "|".join(f"(?:{each.pattern}).*" for each in self._patterns)
 
     async def name(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
-        """What topics that were assigned to us are called, as far as brokers know. Raises `PeerError`."""
+        """The names of topic ids that were assigned to us, as far as brokers know. Raises `PeerError`."""
         names = await self._cluster.name_topics(topic_ids)
         self._assigned.update(names.values())
         changed = [topic for topic_id, topic in names.items() if self._ids.adopt(topic, topic_id)]
         if changed:
-            self.another_of_that_name()
+            self.recreated.set()
         return names
 
     def topic_id(self, topic: str) -> UUID | None:
@@ -215,7 +216,7 @@ class Topics:
 
     async def refresh(self, others: Collection[str] = ()) -> None:
         """Ask the cluster, for all topics only where a pattern needs them. Raises `PeerError`."""
-        everything = self._patterns and not self.brokers_match
+        everything = self._patterns and not self._brokers_match
         wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
         self._note_ids(self.subscribed())
@@ -230,24 +231,28 @@ class Topics:
         self._ground, self._racks = self._current(), self._planned_racks()
         return PlanGround(self.counts(topics), self._racks)
 
+    def match_here(self) -> None:
+        """Match patterns here from now on, against all topics there are: the brokers do not match them."""
+        self._brokers_match = False
+
     def subscribe(self) -> tuple[str, ...]:
         """The topics to join with; what changes from here on asks for another join."""
         self._subscription, self._ground = self.subscribed(), self._current()
         return self._subscription
 
     def watch_counts(self, topics: Collection[str]) -> None:
-        """From now on more partitions of these are a change, too. Caller: an assignment that no leader watches."""
+        """Take more partitions of these for a change, too. Caller: a manual assignment, which no leader watches."""
         self._planned = frozenset(topics)
         self._ground = self._current()
 
     def stop_leading(self) -> None:
-        """Another member watches its plan's topics. Caller: the membership, whenever it does not lead."""
+        """Stop watching the plan's topics, as another member leads. Caller: `GroupDriver`."""
         if self._planned:
             self._planned, self._by_rack, self._racks = frozenset(), False, {}
             self._ground = dict.fromkeys(self._subscription, 0)
 
     def doubt(self) -> None:
-        """Something did not fit the metadata: refresh soon."""
+        """Refresh the metadata soon: an answer did not fit it."""
         self._doubted.set()
 
     async def changes(self, max_age: float) -> str:
@@ -285,7 +290,7 @@ class Topics:
             if self._ids.is_unsure(topic):
                 self.doubt()
         if changed:
-            self.another_of_that_name()
+            self.recreated.set()
 
     def _current(self) -> dict[str, int]:
         return {**dict.fromkeys(self.subscribed(), 0), **self.counts(self._planned)}

@@ -1,90 +1,41 @@
-"""The workers of the service, and everybody who looks after them."""
+"""The workers of the service: the blueprints from which they are started (`Blueprints`), and all that starts, replaces
+and ends them (`Workforce`). Small: it only puts the parts of `workers` together, above `connections`, which these
+may not know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Configure, Password, Token
-from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.settings import Settings, shown
+from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.partitions.assignment import Fetchers, TopicHandling
-from kunicorn.supervisor.partitions.balancer import Balancer
-from kunicorn.supervisor.partitions.watchdog import Timeouts
-from kunicorn.supervisor.workers.config import TransactionalIds, configure
-from kunicorn.supervisor.workers.pool import Blueprint, Pool
+from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.workers.config import configure
+from kunicorn.supervisor.workers.pool import Arbiter, Blueprint
 from kunicorn.supervisor.workers.rolling import Recycler, Reloader, Replacer
-from kunicorn.supervisor.workers.spawn import Spawned, preload
-from kunicorn.supervisor.workers.template import Templates
+from kunicorn.supervisor.workers.template import Template, Templates
+from kunicorn.supervisor.workers.transactions import TransactionalIds
 
 
-class Workforce:
-    """Made once; nothing is started before `Pool.want`. Knows the settings in force, which a reload replaces."""
+class Blueprints:
+    """Makes the blueprint of each revision, with the settings and what is known of the cluster at that moment."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        template: Spawned,
-        reread: Callable[[], Settings],
-        connections: Connections,
-        metrics: Metrics,
-        fatal: Callable[[Exception], None],
-    ) -> None:
-        """`template` was told of these settings, `reread` is the `Reloader`'s, `fatal` takes what ends the service."""
-        self.settings = settings
-        self.shown = shown(settings)
-        """Of the settings in force, what may be shown: no secrets."""
+    def __init__(self, settings: Settings, connections: Connections) -> None:
         self._connections = connections
         self._transactional_ids = TransactionalIds(settings)
-        self.templates = Templates(template, preload(settings), metrics, fatal)
-        self.fetchers = fetchers = Fetchers(settings.workers.max_crashes, metrics, self._handling)
+
+    def of(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
+        """The blueprint of that revision."""
         start_seconds = settings.workers.start_timeout_ms / 1000
-        blueprint = Blueprint(1, self.templates.current, partial(self._configure, settings), start_seconds)
-        self.pool = pool = Pool(settings.workers.count, self.templates, blueprint, fetchers, metrics, fatal)
-        self.replacer = Replacer(pool, fetchers, metrics, settings.group.drain_timeout_ms / 1000)
-        self.reloader = Reloader(
-            settings,
-            reread,
-            self._configure,
-            self._put_in_force,
-            self.templates,
-            self.replacer,
-            fetchers.try_again,
-            metrics,
-        )
-        self._timeouts = Timeouts(pool, fetchers, metrics, lambda topic: self._handling(topic).timeout_ms)
-        self._recycler = Recycler(pool, self.replacer, settings.workers)
-        delayed = settings.retry_topics.keys()
-        self.balancer = Balancer(fetchers, pool, connections.brokers, settings.workers, delayed)
-        fetchers.pool = pool
-        fetchers.table.topic_id = connections.topics.topic_id
-        fetchers.table.kept_elsewhere = self._kept_elsewhere
-
-    def watches(self) -> Sequence[Awaitable[None]]:
-        """What has to run as long as there are workers."""
-        return [
-            self.pool.watch(),
-            self._timeouts.watch(),
-            self._recycler.watch(),
-            self.balancer.watch(),
-            self.reloader.watch(),
-        ]
-
-    def tell(self, login: Token | Password) -> None:
-        """Every worker logs in with this from now on."""
-        for process in self.pool.processes():
-            process.send(login)
-
-    async def stop(self, grace: float) -> None:
-        """End every worker within so many seconds, and let the template exit."""
-        await self.pool.stop(clock.now() + grace)
-        self.templates.stop()
+        return Blueprint(revision, template, partial(self._configure, settings), start_seconds)
 
     def close(self) -> None:
-        """Once nothing can start a worker any more."""
+        """Give the transactional ids back, once nothing can start a worker any more."""
         self._transactional_ids.close()
 
     def _configure(self, settings: Settings, worker: int, turn: int) -> Configure:
@@ -94,17 +45,48 @@ class Workforce:
         token = tokens.latest if tokens is not None else None
         return configure(settings, worker, self._connections.topics.subscribed(), token, brokers, transactional_id)
 
-    def _handling(self, topic: str) -> TopicHandling:
-        handler = self.settings.handler_of(topic)
-        return TopicHandling(handler.on_failure == "halt", handler.mode == "batch", handler.handler_timeout_ms)
 
-    def _kept_elsewhere(self, topic: str) -> bool:
-        keepers = self.templates.keepers
-        return bool(keepers) and self.settings.handler_of(topic).entrypoint in keepers
+class Workforce:
+    """Made once; no worker is started before `Pool.want`."""
 
-    def _put_in_force(self, settings: Settings) -> None:
-        """After a reload: what of it the supervisor itself goes by."""
-        self.settings, self.shown = settings, shown(settings)
-        self.fetchers.deaths.max_crashes = settings.workers.max_crashes
-        self._recycler.limits = self.balancer.settings = settings.workers
-        logs.adjust(settings.log.level, settings.log.format)
+    def __init__(
+        self,
+        in_force: SettingsInForce,
+        templates: Templates,
+        blueprints: Blueprints,
+        arbiter: Arbiter,
+        metrics: Metrics,
+    ) -> None:
+        drain_seconds = in_force.settings.group.drain_timeout_ms / 1000
+        self.templates = templates
+        self.replacer = Replacer(arbiter, metrics, drain_seconds)
+        self.reloader = Reloader(in_force, templates, blueprints.of, self.replacer, metrics)
+        self._blueprints = blueprints
+        self._arbiter = arbiter
+        self._recycler = Recycler(self.replacer, in_force)
+
+    def keeps(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """The tasks from the start on: they keep a template, and a process for every worker that is wanted."""
+        return [self.templates.keep(), self._arbiter.fill()]
+
+    def watches(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """The tasks for as long as there are workers."""
+        return [self._arbiter.watch(), self._recycler.watch(), self.reloader.watch()]
+
+    def owns(self, pid: int) -> bool:
+        """Whether that process is a worker or a template, whose exit is watched."""
+        return self._arbiter.owns(pid) or self.templates.owns(pid)
+
+    def tell(self, login: Token | Password) -> None:
+        """Send every worker the login to use from now on."""
+        for process in self._arbiter.pool.processes():
+            process.send(login)
+
+    async def stop(self, grace: float) -> None:
+        """End every worker within so many seconds, and let the template exit."""
+        await self._arbiter.stop(clock.now() + grace)
+        self.templates.stop()
+
+    def close(self) -> None:
+        """Once nothing can start a worker any more."""
+        self._blueprints.close()

@@ -9,7 +9,7 @@
 docs/testing.md has the rest. pytest is imported by `kunicorn.testing.plugin` alone.
 """
 
-from kunicorn.testing.handler_test import HandlerTest
+from kunicorn.testing.harness import HandlerTest
 from kunicorn.testing.memory import GivenRecord, SentRecord, record
 from kunicorn.testing.outcome import Handled, Outcome, Run
 

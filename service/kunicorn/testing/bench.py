@@ -1,17 +1,9 @@
-"""One worker's life on records in memory: its parts are those that `kunicorn.worker.main` assembles.
+"""One worker's life on records in memory, in the test's thread, with the parts that `kunicorn.worker.assembly` makes.
 
 What the supervisor and the control thread would say is said from inside the runner's own thread: at the moment that a
-test stages, or when the client has nothing more to give.
-
-What happens around a call of the handler: it is counted, timed, and what the test has staged takes place.
-
-What a test has happen while one of its records is in the handler's hands. Pure.
-
-Time that nobody waits for: the worker's clock stands still while the handler works, and is turned on for a retry.
-
-The worker's own parts, with somebody looking on: what became of a record that the handler did not simply handle.
-
-Outputs delivered by the runner's own thread, at moments that are the same in every run.
+test stages (a revoke, a lost session, a kill while the handler has a certain record), or when the client has nothing
+more to give. The worker's clock stands still while the handler works, and is turned on for a retry, so that nobody
+waits. Outputs are delivered by the runner's thread, at moments that are the same in every run.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import cycle
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from confluent_kafka import Message
@@ -37,22 +29,28 @@ from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.retry import End
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import CommitAs, CommitWanted, Configure, Failed, FetcherStart, FetcherStopped, FromWorker
+from kunicorn.ipc.messages import (
+    CommitAs,
+    CommitWanted,
+    Configure,
+    Drain,
+    Failed,
+    FetcherStart,
+    FetcherStopped,
+    FromWorker,
+    StartFetcher,
+    StopFetcher,
+    TimedOut,
+)
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
 from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of, then_killed
-from kunicorn.worker.assembly import Assembled
-from kunicorn.worker.delivery import SettlingFetcher
-from kunicorn.worker.failures import Failures
-from kunicorn.worker.hooks import Lifecycle
-from kunicorn.worker.loop import ConcurrentRunner, Runner
-from kunicorn.worker.main import CannotServe, Makers, assemble
-from kunicorn.worker.partitions import Fetcher, GrantTable
+from kunicorn.worker.assembly import Assembled, CannotServe, Makers, Said, assemble
+from kunicorn.worker.failures import Observer
 from kunicorn.worker.produce.outbox import Outbox
-from kunicorn.worker.produce.sender import Carrier
-from kunicorn.worker.progress import Attempt, Grant
+from kunicorn.worker.produce.sender import Sender
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ Stage = Revoke | LoseSession | Kill
 def stage_of(
     count: int, revoke_at: int | None, drain_timeout_ms: int | None, lose_session_at: int | None, kill_at: int | None
 ) -> Stage | None:
-    """The one that the arguments of `HandlerTest.run` ask for. Raises `ValueError`."""
+    """Stage that the arguments of `HandlerTest.run` ask for; None without any. Raises `ValueError`."""
     found: list[Stage] = []
     if revoke_at is not None:
         found.append(Revoke(revoke_at, drain_timeout_ms))
@@ -102,70 +100,80 @@ def stage_of(
     return found[0] if found else None
 
 
+class HandedOut:
+    """The partitions of the records that are given, each handed out to the worker under a grant, and its ledger."""
+
+    def __init__(self, records: Sequence[GivenRecord]) -> None:
+        self.starts = {each.tp: each.at for each in reversed(records)}
+        self.grants = {tp: number for number, tp in enumerate(self.starts, 1)}
+        """By partition: number of its grant, which is that of its slot, too."""
+        self.ledger = Ledger.create(len(self.starts) + 1)
+        self.ledger.lease_ns = _FOR_EVER
+        self._records = records
+        self._places = {(each.tp, each.at): index for index, each in enumerate(records)}
+
+    def indices(self, argument: Any) -> list[int]:
+        """Indices of the records that the handler gets; where it gets models, of those that the ledger has in hand."""
+        if isinstance(argument, Record):
+            argument = [argument]
+        if isinstance(argument, Batch) or (isinstance(argument, list) and isinstance(argument[0], Record)):
+            return [self._places[TopicPartition(each.topic, each.partition), each.offset] for each in argument]
+        count = len(argument) if isinstance(argument, list) else 1
+        for tp, number in self.grants.items():
+            if (reading := self.ledger.read(number, number)).hand_count:
+                return self._following(tp, reading.in_hand, count)
+        return []
+
+    def in_hand(self, index: int) -> tuple[int, int]:
+        """Grant and offset that the ledger has in hand, in the partition of the record with that index."""
+        number = self.grants[self._records[index].tp]
+        return number, self.ledger.read(number, number).in_hand
+
+    def _following(self, tp: TopicPartition, offset: int, count: int) -> list[int]:
+        """Indices of `count` records from this offset on, whatever the gaps between them."""
+        found: list[int] = []
+        while len(found) < count:
+            with contextlib.suppress(KeyError):
+                found.append(self._places[tp, offset])
+            offset += 1
+        return found
+
+
 class Staging:
-    """Caller: the runner's thread, which is the test's."""
+    """Plays the stage when the handler has its record. Caller: the runner's thread, which is the test's."""
 
     def __init__(
         self,
         stage: Stage | None,
-        index: Callable[[TopicPartition, int], int],
+        handed_out: HandedOut,
         called: Callable[[Sequence[int]], None],
-        in_hand: Callable[[int], tuple[int, int]],
-        lose: Callable[[], None],
+        say: Callable[[Said], None],
         handler_timeout_ms: int | None,
     ) -> None:
-        """`index`: of the record at a place; `called` is told of every call; `lose` ends the session.
-
-        `in_hand`: grant and offset that the ledger has in hand, in the partition of the record with that index.
-        """
-        self.fetcher: GrantTable
-        self.lifecycle: Lifecycle
-        self.runner: Runner | ConcurrentRunner
+        """`called` is told of every call; `say` says to the worker what a supervisor would."""
         self.needs_signals = handler_timeout_ms is not None or isinstance(stage, Revoke)
         self._stage = stage
-        self._index = index
+        self._handed_out = handed_out
         self._called = called
-        self._in_hand = in_hand
-        self._lose = lose
+        self._say = say
         self._handler_timeout_ms = handler_timeout_ms
         self._timer: threading.Timer | None = None
 
     def around(self, handler: Handler) -> Handler:
-        """The handler, with this around it."""
+        """The handler, with the stage around its calls."""
         call = handler.call
 
         @wraps(call)  # Its annotations say what it is to be called with.
         def staged(*arguments: Any) -> Any:
-            if not self._before(self.indices(arguments[-1])):
+            if not self._before(self._handed_out.indices(arguments[-1])):
                 return call(*arguments)
             # The worst of moments: the record's effects are there, and its offset does not count yet.
             return then_killed(call(*arguments))
 
         return replace(handler, call=staged)
 
-    def indices(self, argument: Any) -> list[int]:
-        """Of the records that the handler gets; where it gets models, those that the ledger has in hand."""
-        if isinstance(argument, Record):
-            argument = [argument]
-        if isinstance(argument, Batch) or (isinstance(argument, list) and isinstance(argument[0], Record)):
-            return [self._index(TopicPartition(each.topic, each.partition), each.offset) for each in argument]
-        held = self.fetcher.in_hand(0)
-        if held is None:
-            return []
-        count = len(argument) if isinstance(argument, list) else 1
-        return self._following(TopicPartition(held.topic, held.partition), held.offset, count)
-
-    def _following(self, tp: TopicPartition, offset: int, count: int) -> list[int]:
-        """Of so many records from this offset on, whatever the gaps between them."""
-        found: list[int] = []
-        while len(found) < count:
-            with contextlib.suppress(KeyError):
-                found.append(self._index(tp, offset))
-            offset += 1
-        return found
-
     def quiet(self) -> None:
-        """No timer runs any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
@@ -177,9 +185,9 @@ class Staging:
         self._called(indices)
         if not indices:
             return False
-        grant, offset = self._in_hand(indices[0])
+        grant, offset = self._handed_out.in_hand(indices[0])
         if self._handler_timeout_ms is not None:
-            self._later(self._handler_timeout_ms, lambda: self.runner.time_out(grant, offset))
+            self._later(self._handler_timeout_ms, lambda: self._say(TimedOut(grant, offset)))
         stage = self._stage
         if stage is None or stage.at not in indices:
             return False
@@ -188,10 +196,10 @@ class Staging:
             case Kill():
                 return True
             case LoseSession():
-                self._lose()
-                self.fetcher.drain()
+                self._say(StopFetcher(list(self._handed_out.grants.values()), None, lost=True))
+                self._say(Drain(0.0))
             case Revoke(drain_timeout_ms=limit):
-                self.lifecycle.stop([grant])
+                self._say(StopFetcher([grant], None))
                 if limit is not None:
                     thread = threading.get_ident()
                     self._later(limit, lambda: signal.pthread_kill(thread, signal.SIGUSR1))
@@ -204,11 +212,12 @@ class Staging:
         self._timer.start()
 
 
+_FOR_EVER = _EVERYTHING = 2**63 - 1
 _START = 1_000_000 * clock.NANOSECONDS
 _OVERSHOOT = 0.01
 
 
-class TurnedClock:
+class HandlerClock:
     """Stands in for the module `time` inside `kunicorn.ipc.clock`. The handler's own clocks go on as they do."""
 
     CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
@@ -219,30 +228,28 @@ class TurnedClock:
         self._idle_since = _START
 
     def clock_gettime_ns(self, number: int) -> int:
-        """As of `time`."""
         return self._now
 
     def clock_gettime(self, number: int) -> float:
-        """As of `time`."""
         return self._now / clock.NANOSECONDS
 
     def time_ns(self) -> int:
-        """As of `time`."""
         return self._began_ns + self._now - _START
 
     def busy(self) -> None:
-        """Something was handled."""
+        """Note that something was handled."""
         self._idle_since = self._now
 
     def pass_idle(self, seconds: float) -> None:
-        """Nobody has anything to do for so long, or a little longer the longer nobody had: a wait of a day is a few
-        hundred turns of the loop, and ends at most one in a hundred late."""
+        """Turn the clock on by that time, and by a little more the longer nobody had anything to do: a wait of a day is
+        a few hundred turns of the loop, and ends at most one in a hundred late.
+        """
         idle = self._now - self._idle_since
         self._now += max(int(seconds * clock.NANOSECONDS), int(idle * _OVERSHOOT), 1)
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """What asks `kunicorn.ipc.clock` gets this time, in the whole process."""
+        """Have `kunicorn.ipc.clock` read this clock, in the whole process."""
         place: Any = clock
         place.time, before = self, place.time
         try:
@@ -251,69 +258,61 @@ class TurnedClock:
             place.time = before
 
 
-F = TypeVar("F", bound=Fetcher)
-
-_FATES = {End.SKIP: Fate.SKIPPED, End.DEAD_LETTER: Fate.DEAD_LETTER, End.RETRY_TOPIC: Fate.RETRY_TOPIC}
-
-
-def watched_fetcher(kind: type[F], ended: Callable[[Sequence[Message], Fate], None]) -> type[F]:
-    """A fetcher of that kind that tells of records passed over or given up."""
-
-    class WatchedFetcher(kind):  # type: ignore[misc, valid-type]
-        def pass_over(self, attempt: Attempt[Grant], end: End, label: str | None) -> bool:
-            if end in _FATES:
-                ended(attempt.records, _FATES[end])
-            return bool(super().pass_over(attempt, end, label))
-
-        def give_up(self, attempt: Attempt[Grant], error: str) -> None:
-            ended(attempt.records, Fate.GIVEN_UP)
-            super().give_up(attempt, error)
-
-    return WatchedFetcher
+_FATES = {
+    End.SKIP: Fate.SKIPPED,
+    End.DEAD_LETTER: Fate.DEAD_LETTER,
+    End.RETRY_TOPIC: Fate.RETRY_TOPIC,
+    End.HALT: Fate.GIVEN_UP,
+}
 
 
-def watched_failures(raised: Callable[[Sequence[Message], BaseException], None]) -> type[Failures[Grant]]:
-    """Failures that are told on."""
+@dataclass(frozen=True, slots=True)
+class Noting(Observer):
+    """Notes what became of records that the handler did not just handle."""
 
-    class WatchedFailures(Failures[Grant]):
-        def meet(self, attempt: Attempt[Grant], error: BaseException, now: int) -> bool:
-            raised(attempt.records, error)
-            return super().meet(attempt, error, now)
+    notes: Notes
+    handed_out: HandedOut
+    on_error: Callable[[BaseException], None]
 
-    return WatchedFailures
+    def raised(self, records: Sequence[Message], error: BaseException) -> None:
+        self.notes.raised(self.handed_out.indices(Batch(records)), error)
+        self.on_error(error)
+
+    def ended(self, records: Sequence[Message], end: End) -> None:
+        if end in _FATES:
+            self.notes.ended(self.handed_out.indices(Batch(records)), _FATES[end])
 
 
 class Carried:
     """Takes the senders' place, whose threads would outlive a test and decide by the clock."""
 
-    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier]) -> None:
+    def __init__(self, outbox: Outbox, senders: Sequence[Sender]) -> None:
         self._outbox = outbox
-        self._turns = cycle(enumerate(carriers))
+        self._turns = cycle(enumerate(senders))
 
     def start(self) -> None:
-        """Nothing goes by itself: see `deliver`."""
+        """Does nothing: outputs are delivered by `deliver`."""
 
     def deliver(self) -> bool:
         """Deliver what waits; False if there is nothing."""
         if not self._outbox.waits:
             return False
         self._outbox.hurry()
-        turn, carrier = next(self._turns)
-        shipment = self._outbox.take(turn)
-        assert shipment is not None
-        carrier.deliver(shipment)
-        self._outbox.done(shipment)
+        turn, sender = next(self._turns)
+        batch = self._outbox.take(turn)
+        assert batch is not None
+        sender.deliver(batch)
+        self._outbox.done(batch)
         return True
 
 
-_FOR_EVER = _EVERYTHING = 2**63 - 1
 _PATIENCE = 30.0
 """Seconds in which nothing was handled, though something is left: only a handler's own threads take so long."""
 _PAUSE = 0.0005
 
 
 class Bench:
-    """Owns the ledger and the notes, which a killed worker leaves behind; `close` frees them."""
+    """The worker under test, with its ledger and the notes, which a killed worker leaves behind; `close` frees them."""
 
     def __init__(
         self,
@@ -328,15 +327,12 @@ class Bench:
         self._on_error = on_error
         self._settings = settings
         self._records = records
-        self._places = {(each.tp, each.at): index for index, each in enumerate(records)}
-        self._starts = {each.tp: each.at for each in reversed(records)}
-        self._grants = {tp: number for number, tp in enumerate(self._starts, 1)}
-        """By partition: number of its grant, which is that of its slot, too."""
+        self._handed_out = HandedOut(records)
+        self._starts, self._grants = self._handed_out.starts, self._handed_out.grants
+        self._ledger = self._handed_out.ledger
         self._notes = Notes(len(records))
-        self._ledger = Ledger.create(len(self._starts) + 1)
-        self._ledger.lease_ns = _FOR_EVER
         self._log = MemoryLog(map(message_of, records))
-        self._clock = TurnedClock()
+        self._clock = HandlerClock()
         self._sent: list[SentRecord] = []
         self._over: dict[int, int] = {}
         """By grant: the offset that was reported last."""
@@ -346,14 +342,7 @@ class Bench:
         self._handling = False
         self._carried: Carried | None = None
         """Where outputs go; None: nothing is sent."""
-        self._staging = Staging(
-            stage,
-            lambda tp, offset: self._places[tp, offset],
-            self._called,
-            self._in_hand,
-            self._lose,
-            settings.handler.handler_timeout_ms,
-        )
+        self._staging = Staging(stage, self._handed_out, self._called, self._say, settings.handler.handler_timeout_ms)
 
     def close(self) -> None:
         """Free what is shared with a killed worker."""
@@ -361,7 +350,7 @@ class Bench:
         self._notes.close()
 
     def outcome(self) -> Run:
-        """What became of everything. Caller: the test's process, after `work`."""
+        """Result of the run. Caller: the test's process, after `work`."""
         consumed = {tp: self._consumed(tp) for tp in self._starts}
         committed = dict(self._starts) if self._lost else consumed
         return outcome_of(self._records, self._notes, consumed, committed, self._sent, self._halted)
@@ -371,24 +360,20 @@ class Bench:
     def work(self) -> None:
         """Set up, handle everything, tear down. Raises `ConfigError`, `HandlerLoadError`; what teardown raises."""
         with self._clock.in_force():
-            made = self._assembled()
-            self._made = made
-            self._staging.fetcher, self._staging.lifecycle, self._staging.runner = (
-                made.fetcher,
-                made.lifecycle,
-                made.runner,
-            )
+            made = self._worker = self._assembled()
             try:
                 with self._interruptible(made):
-                    made.lifecycle.start(
-                        [
-                            FetcherStart(number, number, tp.topic, tp.partition, self._starts[tp], 0)
-                            for tp, number in self._grants.items()
-                        ]
+                    self._say(
+                        StartFetcher(
+                            [
+                                FetcherStart(number, number, tp.topic, tp.partition, self._starts[tp], 0)
+                                for tp, number in self._grants.items()
+                            ]
+                        )
                     )
                     self._heard = time.monotonic()
                     made.runner.run()
-                made.lifecycle.finish()
+                made.hooks.finish()
                 for handling in made.handlings.every:
                     handling.tear_down()
             finally:
@@ -400,10 +385,8 @@ class Bench:
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: MemoryProducer(self._sent),  # type: ignore[arg-type, return-value]
             senders=self._senders,
-            fetcher=watched_fetcher(Fetcher, self._ended),
-            settling=watched_fetcher(SettlingFetcher, self._ended),
-            failures=watched_failures(self._raised),
             handler=self._watched,
+            observer=Noting(self._notes, self._handed_out, self._raised),
         )
         try:
             return assemble(
@@ -421,7 +404,7 @@ class Bench:
 
     @contextmanager
     def _interruptible(self, made: Assembled) -> Iterator[None]:
-        """The runner's signal does here what it does in a worker; nothing of it is left behind."""
+        """Have the runner's signal do here what it does in a worker, and restore it."""
         if threading.current_thread() is not threading.main_thread():
             if self._staging.needs_signals:
                 raise RuntimeError("a handler is interrupted by a signal: run this test in the main thread")
@@ -437,16 +420,16 @@ class Bench:
     # -- in the supervisor's place ---------------------------------------------------------------------------------
 
     def _idle(self, seconds: float) -> None:
-        """The client has nothing to give. Caller: the runner, between two turns."""
+        """React to a client that has nothing to give. Caller: the runner, between two turns."""
         self._stop_watch()
         if self._carried is not None and self._carried.deliver():
             return
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
-            self._made.lifecycle.drain()
+            self._say(Drain(0.0))
             return
         self._clock.pass_idle(seconds)
-        if self._made.fetcher.parked()[1]:
+        if self._worker.table.parked()[1]:
             return  # For the next try: only the clock has to be turned.
         if time.monotonic() - self._heard > _PATIENCE:
             left = ", ".join(f"{tp}@{self._consumed(tp)}" for tp in fetched)
@@ -458,15 +441,13 @@ class Bench:
         offset = self._over.get(number, self._ledger.read(number, number).consumed.offset)
         return max(offset, self._starts[tp])
 
-    def _in_hand(self, index: int) -> tuple[int, int]:
-        number = self._grants[self._records[index].tp]
-        return number, self._ledger.read(number, number).in_hand
-
-    def _lose(self) -> None:
-        """Other members begin where this one did: nothing that is reported from now on counts."""
-        self._lost = True
-        self._ledger.lease_ns = 0
-        self._made.lifecycle.stop(self._grants.values(), lost=True)
+    def _say(self, said: Said) -> None:
+        """Say to the worker what a supervisor would."""
+        if isinstance(said, StopFetcher) and said.lost:
+            # Other members begin where this one did: nothing that is reported from now on counts.
+            self._lost = True
+            self._ledger.lease_ns = 0
+        self._worker.apply(said)
 
     def _reported(self, message: FromWorker) -> None:
         if isinstance(message, FetcherStopped):
@@ -474,11 +455,11 @@ class Bench:
         elif isinstance(message, Failed):
             self._over[message.grant] = message.offset
             self._halted[next(tp for tp, number in self._grants.items() if number == message.grant)] = message.error
-        elif isinstance(message, CommitWanted) and self._made.sending is not None:
-            self._made.sending.identities.given(CommitAs(message.number, 1, "member", None))
+        elif isinstance(message, CommitWanted):
+            self._say(CommitAs(message.number, 1, "member", None))
 
-    def _senders(self, outbox: Outbox, carriers: Sequence[Carrier]) -> Carried:
-        self._carried = Carried(outbox, carriers)
+    def _senders(self, outbox: Outbox, senders: Sequence[Sender]) -> Carried:
+        self._carried = Carried(outbox, senders)
         return self._carried
 
     # -- what is noted -----------------------------------------------------------------------------------------------
@@ -492,19 +473,16 @@ class Bench:
         if self._handling:
             self._handling, self.took = False, time.monotonic() - self._heard
 
-    def _raised(self, messages: Sequence[Message], error: BaseException) -> None:
+    def _raised(self, error: BaseException) -> None:
         self._stop_watch()
-        self._notes.raised(self._staging.indices(Batch(messages)), error)
         if self._on_error is not None:
             self._on_error(error)
 
-    def _ended(self, messages: Sequence[Message], fate: Fate) -> None:
-        self._notes.ended(self._staging.indices(Batch(messages)), fate)
-
 
 def _one_by_one(told: Configure) -> Configure:
-    """A test is to end the same way each time: records are handled in their order, and what they leave to be sent goes
-    out when all are, whatever the settings say."""
+    """The configuration with one record in hand and outputs sent at the end, so that a test ends the same way each
+    time.
+    """
     replace = msgspec.structs.replace
     if told.producing is not None:
         told = replace(told, producing=replace(told.producing, max_records=_EVERYTHING, max_bytes=_EVERYTHING))

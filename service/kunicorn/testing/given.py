@@ -1,5 +1,6 @@
-"""Handlers that a test gives as objects, under names that an entry point can say: `kunicorn.testing.given:<name>`.
-A module of its own, as these names are its attributes."""
+"""Handlers that a test gives as objects, under entry points `kunicorn.testing.given:<name>`. Small, and a module of its
+own, as these names are its attributes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def entrypoint_of(handler: str | Callable[..., Any]) -> Iterator[str]:
-    """The entry point of a handler; that of an object is good inside the block."""
+    """Entry point of the handler; that of an object is valid inside the block."""
     if isinstance(handler, str):
         yield handler
         return

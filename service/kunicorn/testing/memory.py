@@ -1,14 +1,9 @@
-"""Kafka in memory: records, the consumer and the producer that a worker under test has.
+"""Kafka in memory: records, and the consumer and producer of a worker under test.
 
-Records as a test gives them.
-
-The client in a worker's hands, with a log in memory behind it: what of confluent-kafka's consumer a worker uses.
-
-It behaves as the real one does where a worker can tell: nothing is fetched of what is not assigned, an assignment
-fetches from its offset on, a position is unknown until a record was handed out under this assignment, an assigned
-partition is not assigned again. `tests/contract` has both meet the same expectations.
-
-What a worker produces, kept in memory: every message is acknowledged when the worker next looks.
+The consumer has of confluent-kafka's what a worker uses, and behaves as that does where a worker can tell: nothing is
+fetched of what is not assigned, an assignment fetches from its offset on, a position is unknown until a record was
+handed out under this assignment, an assigned partition is not assigned again. `tests/contract` has both meet the same
+expectations. Of the producer every message is acknowledged when the worker next polls.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ Headers = Mapping[str, Text] | Sequence[tuple[str, Text]]
 
 
 class _Left:
-    """What is left out, where None means something."""
+    """Default of arguments where None means something."""
 
 
 _LEFT = _Left()
@@ -122,7 +117,7 @@ def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecor
 
 
 def message_of(each: GivenRecord) -> Message:
-    """As the client hands it out."""
+    """The record as the client hands it out."""
     kind = TIMESTAMP_NOT_AVAILABLE if each.timestamp is None else TIMESTAMP_CREATE_TIME
     return Message(
         topic=each.topic,
@@ -156,12 +151,12 @@ class MemoryLog:
             self._held[place].append((order, message))
 
     def end(self, place: tuple[str, int]) -> int:
-        """The offset behind the last record."""
+        """Offset behind the last record."""
         offsets = self.offsets[place]
         return offsets[-1] + 1 if offsets else 0
 
     def read(self, positions: dict[tuple[str, int], int], most: int) -> list[Message]:
-        """Up to `most` records from `positions` on, and these moved on."""
+        """Up to `most` records from `positions` on; moves these on."""
         ahead = [self._held[place][bisect_left(self.offsets[place], at) :] for place, at in positions.items()]
         found = [message for _, message in heapq.merge(*ahead, key=lambda each: each[0])][:most]
         for message in found:
@@ -170,10 +165,12 @@ class MemoryLog:
 
 
 class MemoryConsumer:
-    """Caller: one thread at a time, as with the real one. Never blocks by itself; `idle` may."""
+    """Consumer of a `MemoryLog`. Caller: one thread at a time, as with the real one. Never blocks by itself; `idle`
+    may.
+    """
 
     def __init__(self, log: MemoryLog, idle: Callable[[float], None]) -> None:
-        """`idle` gets the seconds that a real client would have waited for a record."""
+        """`idle` is called with the seconds that a real client would have waited for a record."""
         self._log = log
         self._idle = idle
         self._fetching: dict[tuple[str, int], int] = {}
@@ -188,7 +185,7 @@ class MemoryConsumer:
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Up to so many records."""
+        """Up to `num_messages` records."""
         positions = {place: at for place, at in self._fetching.items() if place not in self._paused}
         found = self._log.read(positions, num_messages)
         for place in {(message.topic() or "", message.partition() or 0) for message in found}:
@@ -196,7 +193,7 @@ class MemoryConsumer:
         return found
 
     def incremental_assign(self, partitions: Sequence[ClientTopicPartition]) -> None:
-        """Fetch these, too. Raises `KafkaException` if one of them is assigned."""
+        """Fetch these partitions, too. Raises `KafkaException` if one of them is assigned."""
         for each in partitions:
             if (each.topic, each.partition) in self._fetching:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT))
@@ -204,7 +201,7 @@ class MemoryConsumer:
             self._fetching[each.topic, each.partition] = each.offset
 
     def incremental_unassign(self, partitions: Sequence[ClientTopicPartition]) -> None:
-        """Fetch these no more. Raises `KafkaException` if one of them is not assigned."""
+        """Stop fetching these partitions. Raises `KafkaException` if one of them is not assigned."""
         for each in partitions:
             if self._fetching.pop((each.topic, each.partition), None) is None:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
@@ -219,11 +216,11 @@ class MemoryConsumer:
         self._paused -= {(each.topic, each.partition) for each in partitions}
 
     def assignment(self) -> list[ClientTopicPartition]:
-        """What is assigned."""
+        """Assigned partitions."""
         return [ClientTopicPartition(*place, at) for place, at in self._fetching.items()]
 
     def position(self, partitions: Sequence[ClientTopicPartition]) -> list[ClientTopicPartition]:
-        """The offset behind the last record handed out of each."""
+        """Offset behind the last record handed out of each."""
         return [
             ClientTopicPartition(p.topic, p.partition, self._given.get((p.topic, p.partition), OFFSET_INVALID))
             for p in partitions
@@ -244,7 +241,7 @@ Delivered = Callable[[Any, Message], object]
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
-    """One record as the brokers would have it."""
+    """Record as the brokers would have it."""
 
     topic: str
     value: bytes | None
@@ -259,34 +256,34 @@ class SentRecord:
 
     @property
     def is_letter(self) -> bool:
-        """It is a dead letter of a worker's."""
+        """Whether it is a dead letter, sent by a worker."""
         return ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
 
     @property
     def is_retry(self) -> bool:
-        """A worker has put it into a retry topic."""
+        """Whether a worker has put it into a retry topic."""
         return self.headers.get(RETRY_TOPIC) == self.topic.encode()
 
     @property
     def given(self) -> GivenRecord:
-        """As a record of its topic."""
+        """The record as one to be handled, from its topic."""
         return GivenRecord(
             self.value, self.key, self.raw_headers, self.topic, self.partition or 0, None, self.timestamp
         )
 
     @property
     def error(self) -> str:
-        """Of a dead letter: what the handler's exception said."""
+        """Message of the handler's exception, in a dead letter."""
         return (self.headers.get(ERROR_MESSAGE) or b"").decode()
 
     @property
     def error_type(self) -> str:
-        """Of a dead letter: the exception's class, with its module."""
+        """Class of the handler's exception with its module, in a dead letter."""
         return (self.headers.get(ERROR_TYPE) or b"").decode()
 
 
 class MemoryProducer:
-    """Takes the place of confluent-kafka's producers; of a transaction, what was committed counts."""
+    """Producer that keeps what it is given; of a transaction, what was committed counts."""
 
     def __init__(self, sent: list[SentRecord]) -> None:
         self._sent = sent
@@ -313,7 +310,7 @@ class MemoryProducer:
             self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Report what was taken as delivered; how much that was."""
+        """Report what was taken as delivered; the number of records."""
         count = len(self._reports)
         while self._reports:
             told, message = self._reports.popleft()
@@ -321,28 +318,27 @@ class MemoryProducer:
         return count
 
     def flush(self, timeout: float = -1) -> int:
-        """Report everything; what is left."""
+        """Report everything as delivered; the number left."""
         self.poll()
         return 0
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Nobody has left one open."""
+        """Nothing to abort: no earlier producer has left a transaction open."""
 
     def begin_transaction(self) -> None:
         """What is produced from here on counts when it is committed."""
         self._open = []
 
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any, timeout: float = -1) -> None:
-        """They count with the transaction; the ledger says which they are."""
+        """Nothing to store: the ledger has the offsets, and they count with the transaction."""
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """It counts."""
         self.poll()
         self._sent += self._open or ()
         self._open = None
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """It never was."""
+        """Drop what was produced since it began."""
         self._reports.clear()
         self._open = None
 

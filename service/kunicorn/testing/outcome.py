@@ -1,10 +1,5 @@
-"""What became of the records of a run, and how it is noted beyond a killed worker.
-
-What became of the records of a run.
-
-What is noted of each record while it is handled: in shared memory, so that a killed worker's notes are not lost.
-
-A worker that is killed needs a process of its own.
+"""Result of a test's run, and the notes it is made of: in shared memory, so that they outlive a killed worker, which
+runs in a child process.
 """
 
 from __future__ import annotations
@@ -47,30 +42,29 @@ class Notes:
         self.errors: dict[int, list[BaseException]] = {}
 
     def called(self, indices: Iterable[int]) -> None:
-        """The handler is called with these."""
+        """Note that the handler is called with these records."""
         for index in indices:
             self._cells[index] += 1
 
     def raised(self, indices: Iterable[int], error: BaseException) -> None:
-        """The handler raised over these."""
+        """Note what the handler raised over these records."""
         for index in indices:
             self.errors.setdefault(index, []).append(error)
 
     def ended(self, indices: Iterable[int], fate: Fate) -> None:
-        """These are done with."""
+        """Note how these records ended."""
         for index in indices:
             self._cells[self._count + index] = fate
 
     def attempts(self, index: int) -> int:
-        """How often the handler was called with it."""
+        """Number of the handler's calls with this record."""
         return self._cells[index]
 
     def fate(self, index: int) -> Fate:
-        """How it ended, if not by the handler's return."""
+        """How this record ended, if not by the handler's return."""
         return Fate(self._cells[self._count + index])
 
     def close(self) -> None:
-        """Free the memory."""
         self._cells.release()
         self._map.close()
 
@@ -94,7 +88,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """One record, and what became of it."""
+    """One record and its outcome."""
 
     record: GivenRecord
     outcome: Outcome
@@ -106,7 +100,9 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One worker's life: its records in the order in which they were given, and what would be committed."""
+    """Result of one worker's life: its records in the order in which they were given, and the offsets that would be
+    committed.
+    """
 
     records: Sequence[Handled]
     committed: Mapping[TopicPartition, int]
@@ -119,12 +115,12 @@ class Run:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of each record; they compare equal to their names: "done", "skipped", "dead_letter", "halted", …"""
+        """Outcome of each record; they compare equal to their names: "done", "skipped", "dead_letter", "halted", …"""
         return [each.outcome for each in self.records]
 
     @property
     def dead_letters(self) -> list[SentRecord]:
-        """Those of `sent` that are records which could not be handled."""
+        """Those of `sent` that are dead letters."""
         return [each for each in self.sent if each.is_letter]
 
     @property
@@ -139,12 +135,12 @@ class Run:
 
     @property
     def left(self) -> list[GivenRecord]:
-        """What the partition's next owner gets: `test.run(*run.left)`."""
+        """Records that the partition's next owner gets: `test.run(*run.left)`."""
         return [each.record for each in self.records if each.record.at >= self.committed[each.record.tp]]
 
     @property
     def handled_again(self) -> list[GivenRecord]:
-        """Those of `left` that this worker's handler has seen already: its effects are there, perhaps half of them."""
+        """Those of `left` that this worker's handler has begun already: its effects are there, perhaps half of them."""
         return [each.record for each in self.records if each.attempts and each.record in self.left]
 
 
@@ -163,7 +159,9 @@ def outcome_of(
     sent: Sequence[SentRecord],
     halted: Mapping[TopicPartition, str],
 ) -> Run:
-    """`consumed`: what the ledger says; a record before that offset is done with, one way or another."""
+    """Result of a run. `consumed`: offsets in the ledger; a record before its partition's is done, one way or
+    another.
+    """
 
     def ended(index: int, each: GivenRecord) -> Outcome:
         fate = notes.fate(index)
@@ -181,7 +179,7 @@ def outcome_of(
 
 
 def then_killed(returned: Any) -> Any:
-    """SIGKILL to this process once the handler is through: at once, or when what it returned has been gone through.
+    """Send SIGKILL to this process once the handler is through: at once, or when its generator or coroutine has ended.
 
     As the kernel's out-of-memory killer does: nothing more of this process runs.
     """

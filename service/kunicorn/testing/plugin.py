@@ -1,4 +1,6 @@
-"""The pytest plugin: the fixture `kunicorn_handler`. The only module of the package that imports pytest."""
+"""The pytest plugin: the fixture `kunicorn_handler`. Small, as pytest loads it in every run where kunicorn is
+installed; the only module of the package that imports pytest.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ INI = "kunicorn_config"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """See pytest."""
     parser.addini(INI, "The service's TOML file, for handlers tested with kunicorn_handler; from the root directory.")
 
 
 @pytest.fixture
 def kunicorn_handler(pytestconfig: pytest.Config) -> Callable[..., HandlerTest]:
-    """Makes a `kunicorn.testing.HandlerTest`, with the settings that `kunicorn_config` in pytest's own names."""
+    """Factory of `kunicorn.testing.HandlerTest`, with the settings of `kunicorn_config` in pytest's own
+    configuration.
+    """
     # Here, not above: the plugin is loaded with every test run of an environment that has kunicorn.
     from kunicorn.testing import HandlerTest
 

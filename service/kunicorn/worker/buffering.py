@@ -1,36 +1,33 @@
-"""Records between the client and the handler: gathered, delayed, left over. Everything here is the runner's; times are
-nanoseconds.
+"""Buffers between the client and the handler: records that wait for a fuller batch (`Gathering`), for their time in a
+retry topic (`Delays`), or for the next turn (`LeftOver`); and back-pressure towards the client (`HeadOfLine`).
+Everything here is the runner's; times are nanoseconds.
 
-`Gathering` has records that wait for a fuller batch, by partition.
-1. What waits is not in hand and counts as nothing: a partition that is stopped is reported at once, and what waited of
-   it is let go of. Its consumed offset does not follow the client's position meanwhile (`Grant.gathering`).
-2. No record waits longer than `wait_ns`, and all of them take no more than `memory` bytes, about.
+`Gathering` has records that wait for a fuller batch, by partition. 1. Waiting records are not in hand: a partition that
+is stopped is reported at once, and its waiting records are dropped. Its consumed offset does not follow the client's
+position meanwhile (`Grant.gathering`). 2. No record waits longer than `wait_ns`, and all of them take no more than
+`memory` bytes, about.
 
 `Delays` has partitions of retry topics that wait for their time. A retry topic's records all wait equally long, so the
-first of a partition is the first whose time comes: until then the partition is put off, not fetched and with nothing in
-hand, and the others go on. It is fetched again from there.
-1. No record is handled before its time: its timestamp (that of its sending) and the topic's delay.
-2. Where many records wait, one behind the other, a partition is fetched again a few times within the delay, not for
-   each: what the client has fetched ahead is thrown away every time.
+first of a partition is the first whose time comes: until then the partition is delayed, not fetched and with nothing in
+hand, and the others go on. It is fetched again from there. 1. No record is handled before its time: its timestamp (that
+of its sending) and the topic's delay. 2. Where many records wait, one behind the other, a partition is fetched again a
+few times within the delay, not for each: what the client has fetched ahead is thrown away every time.
 
-`LeftOver` has records that were fetched and whose turn is over: kept in hand, by partition, until the next one. A turn
-is bounded by time, so that whatever else is due does not wait for a whole batch. What is left of it is never fetched
-again: it goes on behind partitions that have had no turn yet.
-1. What is left counts as nothing: a partition that is stopped is reported at once, and what was left of it is dropped.
-   Its consumed offset does not follow the client's position meanwhile (`Grant.left_over`).
-2. A partition's records stay in order: what is fetched of it meanwhile comes behind what is left of it, and an error
-   that ends it behind both.
-3. Whichever partition has waited longest for its turn is the next one; before those that wait alike comes what has just
-   arrived.
+`LeftOver` has records that were fetched and whose turn is over, by partition, until the next one. A turn is bounded by
+time, so that whatever else is due does not wait for a whole batch. The rest is never fetched again: it goes on behind
+partitions that have had no turn yet. 1. The rest is not in hand: a partition that is stopped is reported at once, and
+its rest is dropped. Its consumed offset does not follow the client's position meanwhile (`Grant.left_over`). 2. A
+partition's records stay in order: what is fetched of it meanwhile comes behind its rest, and an error that ends it
+behind both. 3. The partition that has waited longest for its turn is the next one; before those that wait alike comes
+what has just arrived.
 
-`HeadOfLine` keeps nobody waiting who stands behind others in the client's queue. librdkafka gives records out in the
-order in which it got them: what it has fetched ahead of some partitions comes before the first record of whoever comes
-later, however long their handling takes.
-1. While something is kept that the handlers have not begun, all that the client has is taken in, up to `ahead_bytes`:
-   in the client nobody stands behind anybody.
-2. Beyond that the client's queue fills up, as it should. When a partition comes then, or a retry topic may have got a
-   record, those of which something is in hand are held back for a moment: the client throws away what it has fetched of
-   them, gives out what is left, and fetches them again later. That costs as much as its queue holds, once each time.
+`HeadOfLine` prevents that a partition waits behind others in the client's queue. librdkafka gives records out in the
+order in which it got them: what it has fetched ahead of some partitions comes before the first record of a partition
+that comes later, however long their handling takes. 1. While something is kept that the handlers have not begun, all
+that the client has is taken in, up to `ahead_bytes`: in the client no partition stands behind another. 2. Beyond that
+the client's queue fills up, as it should. When a partition comes then, or a retry topic may have got a record, those of
+which something is in hand are paused for a moment: the client throws away what it has fetched of them, gives out what
+is left, and fetches them again later. That costs as much as its queue holds, once each time.
 """
 
 from __future__ import annotations
@@ -45,18 +42,18 @@ from typing import Any, NamedTuple, Protocol
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from kunicorn.handler.call import fitting
-from kunicorn.handler.config import HandlerOrder
+from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.registry import Handling
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.worker.fetch import Run, kept_bytes
-from kunicorn.worker.partitions import Fetcher, GrantTable
+from kunicorn.worker.partitions import GrantTable, SequentialTable
 from kunicorn.worker.progress import Grant
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When a batch is full, and how long its first record waits for that."""
+    """Size of a full batch, and how long its first record waits for one."""
 
     records: int
     bytes: int | None
@@ -64,7 +61,7 @@ class Bounds:
     memory: int
 
     def full(self, messages: list[Message]) -> int:
-        """How many of the first ones make full batches: such as nothing fits into any more."""
+        """Number of leading messages that make full batches: such as nothing fits into any more."""
         at = 0
         while True:
             some = messages[at : at + self.records]
@@ -75,12 +72,12 @@ class Bounds:
 
 
 def bounds_of(handling: Handling[Any]) -> Bounds | None:
-    """Of a handler's batches; None: it takes one record at a time."""
+    """Bounds of a handler's batches; None: it takes one record at a time."""
     if handling.batch_max_records is None:
         return None
     batching = handling.batching
-    wait_ns = batching.max_ms * NANOSECONDS // 1000
-    return Bounds(handling.batch_max_records, batching.max_bytes, wait_ns, batching.memory)
+    wait_ns = batching.batch_max_ms * NANOSECONDS // 1000
+    return Bounds(handling.batch_max_records, batching.batch_max_bytes, wait_ns, batching.memory_bytes)
 
 
 @dataclass(slots=True)
@@ -97,25 +94,25 @@ class _Waiting:
 
 
 class Gathering:
-    """Caller: the runner, for everything."""
+    """Records that wait for a fuller batch. Caller: the runner, for everything."""
 
-    def __init__(self, bounds: Bounds, fetcher: Fetcher) -> None:
+    def __init__(self, bounds: Bounds, table: SequentialTable) -> None:
         self._bounds = bounds
-        self._fetcher = fetcher
+        self._table = table
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._bytes = 0
         self._since = 0
         """Since when what was given out last had waited."""
 
     def add(self, run: Run, now: int) -> Iterator[Run]:
-        """Take these; gives what is to be handled now, in order. Handle each before asking for the next."""
+        """Take in a run; yields runs to be handled now, in order. Handle each before asking for the next."""
         waiting = self._waiting.get(run.tp)
         if waiting is not None and not self._counts(waiting):
             self._forget(run.tp)
         # Put back, it is asked for again: one epoch's records do not wait with those of another.
         while (waiting := self._waiting.get(run.tp)) is not None and waiting.leader_epoch != run.leader_epoch:
             yield self._take(run.tp)
-        grant = self._fetcher.fetching(run.tp)
+        grant = self._table.fetching(run.tp)
         if grant is None:
             return
         waiting = self._keep(run, grant, now)
@@ -127,7 +124,7 @@ class Gathering:
         yield from self._over_memory()
 
     def due(self, now: int) -> Iterator[Run]:
-        """What has waited for long enough. Handle each before asking for the next."""
+        """Runs that have waited long enough. Handle each before asking for the next."""
         for tp, waiting in list(self._waiting.items()):
             if not self._counts(waiting):
                 self._forget(tp)
@@ -139,7 +136,7 @@ class Gathering:
                     yield from self._cut(tp, waiting, full, waiting.since)
 
     def rest_of(self, tp: TopicPartition) -> Iterator[Run]:
-        """What waits of that partition, as nothing more comes. Handle it before asking for the next."""
+        """Waiting runs of that partition, as nothing more comes. Handle each before asking for the next."""
         if (waiting := self._waiting.get(tp)) is not None:
             if self._counts(waiting):
                 yield self._take(tp)
@@ -148,19 +145,20 @@ class Gathering:
 
     @property
     def puts_back(self) -> bool:
-        """Whether some of what waits was put back, and is to be handled with the next turn."""
+        """Whether some of the waiting records were put back, and are to be handled in the next turn."""
         return any(waiting.put_back for waiting in self._waiting.values())
 
     def put_back(self, run: Run) -> None:
-        """The time is over within that run, the last given out, of which this is left: it comes before what waits of
-        its partition, and has waited since then."""
+        """Take back the rest of the run given out last, whose turn is over: it comes before the partition's other
+        waiting records, and has waited since then.
+        """
         since = self._since
         behind = self._take(run.tp).messages if run.tp in self._waiting else []
-        if (grant := self._fetcher.fetching(run.tp)) is not None:
+        if (grant := self._table.fetching(run.tp)) is not None:
             self._keep(Run(run.tp, run.leader_epoch, run.messages + behind), grant, since).put_back = True
 
     def patience(self, now: int, longest: float) -> float:
-        """Seconds until the first of them has waited for long enough, at most `longest`."""
+        """Seconds until the first record has waited long enough, at most `longest`."""
         if not self._waiting:
             return longest
         if self.puts_back:
@@ -169,7 +167,7 @@ class Gathering:
         return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
 
     def _counts(self, waiting: _Waiting) -> bool:
-        return self._fetcher.goes_on_behind(waiting.grant, waiting.assignments)
+        return self._table.goes_on_behind(waiting.grant, waiting.assignments)
 
     def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, since: int) -> Iterator[Run]:
         rest = waiting.messages[full:]
@@ -181,14 +179,14 @@ class Gathering:
         yield Run(tp, waiting.leader_epoch, waiting.messages[:full])
 
     def _full(self, tp: TopicPartition, waiting: _Waiting) -> int:
-        """How many of what was put back are to be handled: none of them waits while they take too much memory."""
+        """Number of records put back that are to be handled: none of them waits while they take too much memory."""
         if self._is_urgent(tp, waiting) or self._bytes > self._bounds.memory:
             return len(waiting.messages)
         return self._bounds.full(waiting.messages)
 
     def _is_urgent(self, tp: TopicPartition, waiting: _Waiting) -> bool:
-        """A batch killed workers here, or its first record did: nothing is gained by waiting."""
-        return bool(waiting.grant.poison) or self._fetcher.singly.get(tp, NO_OFFSET) != NO_OFFSET
+        """Whether waiting gains nothing: a batch killed workers here, or its first record did."""
+        return bool(waiting.grant.poison) or self._table.singly.get(tp, NO_OFFSET) != NO_OFFSET
 
     def _over_memory(self) -> Iterator[Run]:
         while self._waiting and self._bytes > self._bounds.memory:
@@ -227,7 +225,7 @@ _MOST_MS = 1000
 
 
 class Wait(NamedTuple):
-    """Until when the record at `offset` waits, and for how long from now; milliseconds since 1970, and such."""
+    """Wait of the record at `offset`: its end in milliseconds since 1970, and the rest of it in milliseconds."""
 
     offset: int
     due_ms: int
@@ -235,7 +233,7 @@ class Wait(NamedTuple):
 
 
 def ripe(messages: Sequence[Message], delay_ms: int, now_ms: int) -> tuple[int, Wait | None]:
-    """How many of the first ones have waited for `delay_ms`, and what the next one waits for. Pure.
+    """Number of leading messages that have waited for `delay_ms`, and the next one's wait. Pure.
 
     A time that lies ahead of our clock, as another host's does, makes no record wait for longer than the delay.
     """
@@ -250,40 +248,46 @@ def ripe(messages: Sequence[Message], delay_ms: int, now_ms: int) -> tuple[int, 
     return len(messages), None
 
 
-def delays_of(orders: Iterable[HandlerOrder]) -> Mapping[str, int]:
-    """The retry topics of these handlers, with their delays in milliseconds."""
-    return {topic.name: topic.delay_ms for order in orders for topic in order.retry_topics}
+def delays_of(configs: Iterable[HandlerConfig]) -> Mapping[str, int]:
+    """Retry topics of these handlers, with their delays in milliseconds."""
+    return {topic.name: topic.delay_ms for config in configs for topic in config.retry_topics}
 
 
 class Delays:
-    """Caller: the runner, for everything. `now` is nanoseconds of `clock.now_ns`."""
+    """Delayed partitions of retry topics. Caller: the runner, for everything. `now` is nanoseconds of
+    `clock.now_ns`.
+    """
 
     def __init__(self, table: GrantTable) -> None:
         self._table = table
+        self._delays = table.settings.delays
         self._waiting: list[tuple[int, int, Grant]] = []
         """Heap of (when it is to be fetched again, grant's number, grant)."""
 
     def split(self, tp: TopicPartition, messages: list[Message]) -> tuple[list[Message], Wait | None, list[Message]]:
-        """Those whose time has come, what the next one waits for, and those that have to wait. Handle the former before
-        `put_off`."""
-        delay_ms = self._table.delays.get(tp.topic)
+        """Messages whose time has come, the next one's wait, and messages that have to wait. Handle the first ones
+        before `delay`.
+        """
+        delay_ms = self._delays.get(tp.topic)
         if delay_ms is None:
             return messages, None, []
         count, wait = ripe(messages, delay_ms, wall_ms())
         return messages[:count], wait, messages[count:]
 
-    def put_off(self, tp: TopicPartition, wait: Wait, now: int) -> None:
-        """Fetch nothing more of it for so long; not where it ended meanwhile, or waits for something else."""
+    def delay(self, tp: TopicPartition, wait: Wait, now: int) -> None:
+        """Stop fetching the partition for so long; does nothing where it ended meanwhile, or waits for something
+        else.
+        """
         at = datetime.fromtimestamp(wait.due_ms / 1000, UTC).isoformat(timespec="milliseconds")
         why = f"offset {wait.offset} of this retry topic waits for its time, {at}"
-        if (grant := self._table.put_off(tp, why)) is not None:
+        if (grant := self._table.delay(tp, why)) is not None:
             heapq.heappush(self._waiting, (now + wait.milliseconds * _NS_PER_MS, grant.number, grant))
 
-    def take_up(self, now: int) -> None:
-        """Have those fetched again whose wait is over."""
+    def end_due(self, now: int) -> None:
+        """Fetch those partitions again whose delay is over."""
         while self._waiting and self._waiting[0][0] <= now:
             _, _, grant = heapq.heappop(self._waiting)
-            self._table.take_up(grant)
+            self._table.end_delay(grant)
 
 
 @dataclass(slots=True)
@@ -303,12 +307,12 @@ class _End:
 
 
 class LeftOver:
-    """Caller: the runner, for everything."""
+    """Records whose turn is over, by partition. Caller: the runner, for everything."""
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, table: SequentialTable) -> None:
         self.bytes = 0
         """About so much is kept: what is left of partitions that have ended counts until their turn."""
-        self._fetcher = fetcher
+        self._table = table
         self._left: dict[TopicPartition, _Left] = {}
         """What has just arrived first."""
         self._served: dict[TopicPartition, int] = {}
@@ -320,18 +324,18 @@ class LeftOver:
         return bool(self._left)
 
     def partitions(self) -> Iterable[TopicPartition]:
-        """Of which something is left."""
+        """Partitions of which something is left."""
         return self._left.keys()
 
     def keep(self, runs: Iterable[Run]) -> None:
-        """These are not begun: behind what is left of their partitions, and behind the other partitions."""
+        """Add runs that are not begun: behind the rest of their partitions, and behind the other partitions."""
         for run in runs:
             left = self._left.get(run.tp)
             if left is not None and not self._counts(left):
                 self._drop(run.tp)
                 left = None
             if left is None:
-                if (grant := self._fetcher.fetching(run.tp)) is None:
+                if (grant := self._table.fetching(run.tp)) is None:
                     continue
                 grant.left_over = True
                 left = self._left[run.tp] = _Left(grant, grant.assignments)
@@ -339,7 +343,7 @@ class LeftOver:
             self._count(left, kept_bytes(run.messages))
 
     def arrived(self, runs: Iterable[Run]) -> None:
-        """These were fetched: partitions of which nothing was left come first."""
+        """Add runs that were fetched: partitions of which nothing was left come first."""
         before, self._left = self._left, {}
         behind: list[Run] = []
         for run in runs:
@@ -351,7 +355,7 @@ class LeftOver:
         self.keep(behind)
 
     def runs(self) -> Iterator[Run]:
-        """What is left, by partition. Handle each before asking for the next; `put_back` what is not."""
+        """Runs that are left, by partition. Handle each before asking for the next; `put_back` the rest."""
         for tp in sorted(self._left, key=lambda tp: self._served.get(tp, 0)):
             while (left := self._left.get(tp)) is not None:
                 if not self._counts(left):
@@ -364,12 +368,12 @@ class LeftOver:
                 yield run
 
     def served(self, tp: TopicPartition) -> None:
-        """It has had its turn, which is over."""
+        """Note that the partition's turn is over."""
         self._turns += 1
         self._served[tp] = self._turns
 
     def put_back(self, run: Run) -> None:
-        """The time is over within that run, of which this is left."""
+        """Take back the rest of a run whose turn is over."""
         left = self._left.get(run.tp)
         if left is not None and self._counts(left):
             left.runs.appendleft(run)
@@ -381,35 +385,36 @@ class LeftOver:
 
     @property
     def errors(self) -> bool:
-        """Whether some are to be met."""
+        """Whether some error is to be met."""
         return bool(self._ends)
 
     def end(self, tp: TopicPartition, error: Message) -> None:
-        """The client gave that out, behind what is left of the partition. The first one counts: librdkafka reads on
-        within a damaged batch, and what it says of that names nothing that is there."""
-        if (grant := self._fetcher.fetching(tp)) is not None and not self.ends(tp):
+        """Note an error of the client's, behind the rest of the partition. The first one counts: librdkafka reads on
+        within a damaged batch, and what it says of that names nothing that is there.
+        """
+        if (grant := self._table.fetching(tp)) is not None and not self.ends(tp):
             self._ends[tp] = _End(grant, grant.assignments, error)
 
     def ends(self, tp: TopicPartition) -> bool:
-        """Whether an error is to be met there, which nothing may pass."""
+        """Whether the partition has an error to be met, which no record may pass."""
         end = self._ends.get(tp)
         return end is not None and self._counts(end)
 
     def ending(self) -> list[TopicPartition]:
-        """Where an error is next: nothing is left before it."""
+        """Partitions with nothing left before their error."""
         for tp in [tp for tp, end in self._ends.items() if not self._counts(end)]:
             # It is assigned again, and would meet the error again, if it is still there.
             del self._ends[tp]
         return [tp for tp in self._ends if tp not in self._left]
 
     def take_error(self, tp: TopicPartition) -> Message:
-        """It is met now."""
+        """Error of the partition, which is met now."""
         return self._ends.pop(tp).error
 
     # -- internals -------------------------------------------------------------------------------------------------
 
     def _counts(self, left: _Left | _End) -> bool:
-        return self._fetcher.goes_on_behind(left.grant, left.assignments)
+        return self._table.goes_on_behind(left.grant, left.assignments)
 
     def _drop(self, tp: TopicPartition) -> None:
         left = self._left.pop(tp)
@@ -429,53 +434,55 @@ next one asks for a partition that has come."""
 _LEAST_INTERVAL_NS = NANOSECONDS
 
 
-class Kept(Protocol):
-    """What was fetched and is not begun."""
+class Buffered(Protocol):
+    """Fetched records that are not begun, as `HeadOfLine` sees them."""
 
     @property
     def bytes(self) -> int: ...
 
     def partitions(self) -> Iterable[TopicPartition]:
-        """Of which something is kept."""
+        """Partitions of which something is kept."""
 
 
 class HeadOfLine:
-    """Caller: the runner, between turns. `now` is nanoseconds of `clock.now_ns`."""
+    """Back-pressure towards the client. Caller: the runner, between turns. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, table: GrantTable, kept: Kept) -> None:
+    def __init__(self, table: GrantTable, kept: Buffered) -> None:
         self._table = table
         self._kept = kept
-        self._most_bytes = table.ahead_bytes
+        self._most_bytes = table.settings.ahead_bytes
+        self._delays = table.settings.delays
         self._until = 0
         self._looked_at = 0
         self._record_bytes = 1000
 
     def room(self, now: int) -> int:
-        """So many records may be taken in, about; 0: the client is not to be asked. Blocks for a round trip to the
-        client's thread where partitions are held back or let on."""
+        """Approximate number of records that may be taken in; 0: the client is not to be asked. Blocks for a round trip
+        to the client's thread where partitions are paused or resumed.
+        """
         kept, looks = self._kept.bytes, self._looks(now)
         if not looks or kept < self._most_bytes // 2:
-            self.let_on()
+            self.resume()
         most = self._most_bytes
         if kept >= most and looks:
-            self._table.hold_back(self._kept.partitions())
+            self._table.pause(self._kept.partitions())
             most += most // 2
         return -(-(most - kept) // self._record_bytes) if kept < most else 0
 
     def took(self, batch: Sequence[Message]) -> None:
-        """These have come: about as large are the next ones."""
+        """Note a fetched batch: the next records are about as large."""
         self._record_bytes = kept_bytes(batch) // len(batch)
 
-    def let_on(self) -> None:
-        """Nobody is held back any more."""
-        if self._table.held_back:
-            self._table.let_on()
+    def resume(self) -> None:
+        """Resume all paused partitions."""
+        if self._table.paused:
+            self._table.resume()
 
     def _looks(self, now: int) -> bool:
-        """Whether somebody may have come who stands behind others."""
-        if self._table.delays:
+        """Whether a partition may have come that stands behind others."""
+        if self._delays:
             # Twice within the delay: a record that came just after a look is found before its time has come.
-            interval = max(min(self._table.delays.values()) * _NS_PER_MS // 2, _LEAST_INTERVAL_NS)
+            interval = max(min(self._delays.values()) * _NS_PER_MS // 2, _LEAST_INTERVAL_NS)
             if now - self._looked_at >= interval:
                 self._looked_at, self._until = now, now + _LOOK_NS
         return now < max(self._until, self._table.came_at + _LOOK_NS)

@@ -2,6 +2,7 @@
 
 - `Login`: what the client logs in with, where that changes: the token or password that the supervisor sent last.
 - `ClientStatistics`: what it says of itself (librdkafka's STATISTICS.md), as far as that explains a slow consumer.
+- `Client`: all of it, as the loop and the table of partitions use it.
 - `KnownTopics`: which topics it knows. One that is new to it stalls up to a second when it is assigned: librdkafka
   looks for unknown topics among its partitions once a second; asked for, their metadata is there within milliseconds.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -21,10 +23,12 @@ from kunicorn.observe.catalogue import Declared, Kind
 
 
 class Login:
-    """Written by the control thread, read by the runner and by a thread of librdkafka's: whole objects, replaced."""
+    """Current credentials of the client: the token or password that the supervisor sent last. Written by the control
+    thread, read by the runner and by a thread of librdkafka's: whole objects, replaced.
+    """
 
     def __init__(self, token: Token | None) -> None:
-        """None where the mechanism is another one."""
+        """`token`: None where the mechanism is not OAUTHBEARER."""
         self._token = token
         self._password: Password | None = None
         self._latest: Password | None = None
@@ -36,8 +40,9 @@ class Login:
         return self._token is not None
 
     def use(self, *producers: Producer) -> None:
-        """Clients made later than the consumer, in place of those before: they, too, get the password of now.
-        Caller: the runner."""
+        """Add producers made later than the consumer, in place of those before: they, too, get the current password.
+        Caller: the runner.
+        """
         self._producers = producers
         if self._latest is not None:
             for producer in producers:
@@ -101,7 +106,7 @@ class _Statistics(msgspec.Struct):
 
 
 class ClientStatistics:
-    """The latest of them."""
+    """Latest statistics of the Kafka client, as metric families."""
 
     def __init__(self) -> None:
         self._text: str | None = None
@@ -111,7 +116,9 @@ class ClientStatistics:
         self._text = text
 
     def families(self) -> list[Family]:
-        """Since the client's start; empty before the first statistics. Reads up to megabytes of JSON."""
+        """Metric families since the client's start; empty before the first statistics. Reads up to megabytes of
+        JSON.
+        """
         if self._text is None:
             return []
         found = msgspec.json.decode(self._text, type=_Statistics)
@@ -140,14 +147,18 @@ def _family(declared: Declared, values: list[tuple[dict[str, str], float]], merg
 
 
 class KnownTopics:
-    """Caller: the runner, or who comes before it: the client lets one thread in at a time."""
+    """Topics that the client has metadata of. Caller: the runner, or the assembly before it: the client lets one thread
+    in at a time.
+    """
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._known: set[str] = set()
 
     def learn(self, topics: Iterable[str], seconds: float) -> None:
-        """Ask for those not asked for before; blocks up to `seconds`. A failure is none: fetching starts later."""
+        """Ask for the metadata of topics not asked for before; blocks up to `seconds`. A failure only delays
+        fetching.
+        """
         deadline = time.monotonic() + seconds
         for topic in topics:
             left = deadline - time.monotonic()
@@ -156,3 +167,16 @@ class KnownTopics:
             self._known.add(topic)
             with contextlib.suppress(KafkaException):
                 self._consumer.list_topics(topic, timeout=left)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The consumer, its known topics and its login. Caller: the runner, or the assembly before it."""
+
+    consumer: Consumer
+    topics: KnownTopics
+    login: Login
+
+    def log_in(self) -> None:
+        """Give the clients a password that has come."""
+        self.login.apply(self.consumer)

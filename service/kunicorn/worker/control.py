@@ -10,30 +10,22 @@ import select
 import threading
 import traceback
 from collections.abc import Callable
-from typing import NoReturn, assert_never
+from typing import NoReturn
 
 from kunicorn.errors import ExitCode, PeerError
 from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
-    CommitAs,
     Configure,
-    Drain,
     Family,
     FrameError,
-    Password,
     Ping,
     Pong,
-    StartFetcher,
-    StopFetcher,
-    TimedOut,
-    Token,
     ToWorker,
 )
 from kunicorn.worker.assembly import Assembled
 from kunicorn.worker.linux import ResidentMemory
-from kunicorn.worker.produce.sender import NOTHING_SENT
 from kunicorn.worker.stats import Collecting
 
 _LEASE_RECHECK_SECONDS = 0.25
@@ -57,11 +49,8 @@ class Control(threading.Thread):
         super().__init__(name="control", daemon=True)
         self._channel = channel
         self._ledger = ledger
-        self._fetcher = worker.fetcher
-        self._lifecycle = worker.lifecycle
-        self._runner = worker.runner
-        self._login = worker.login
-        self._sending = worker.sending
+        self._worker = worker
+        self._table = worker.table
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
         self._collecting = collecting
@@ -89,54 +78,38 @@ class Control(threading.Thread):
         left = self._ledger.lease_ns - now_ns()
         if left > 0:
             return min(left / NANOSECONDS, _LONGEST_SLEEP_SECONDS)
-        self._fetcher.interrupt()
+        self._table.interrupts.request()
         return _LEASE_RECHECK_SECONDS
 
     def _react(self, message: ToWorker) -> None:
         match message:
-            case StartFetcher(partitions=partitions):
-                self._lifecycle.start(partitions)
-            case StopFetcher(grants=grants, lost=lost):
-                self._lifecycle.stop(grants, lost=lost)
-            case CommitAs():
-                if self._sending is not None:
-                    self._sending.identities.given(message)
-            case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
-                self._runner.time_out(grant, offset, overdue_ns)
             case Ping(sequence=sequence):
                 self._channel.send(self._evidence(sequence, self._collecting.news()))
-            case Drain():
-                self._lifecycle.drain()
-            case Token() | Password():
-                self._login.renew(message)
             case Configure():
                 raise FrameError("a second Configure")
             case _:
-                assert_never(message)
+                self._worker.apply(message)
 
     def _evidence(self, sequence: int, families: tuple[list[Family] | None, list[Family] | None]) -> Pong:
-        handled, deltas = self._fetcher.measured()
-        parked, parked_count = self._fetcher.parked()
-        put_off = self._lifecycle.parked()
-        sent = self._sending.tally.take() if self._sending is not None else NOTHING_SENT
+        runner, hooks, counters = self._worker.runner, self._worker.hooks, self._worker.counters
+        counted, observed = counters.take()
+        parked, parked_count = self._table.parked()
+        put_off = hooks.parked()
         return Pong(
             sequence=sequence,
-            runner=self._runner.progress,
-            handled=handled,
-            in_hand=self._fetcher.in_hand(now_ns()),
+            runner=runner.progress,
+            handled=counters.handled,
+            in_hand=self._table.in_hand(now_ns()),
             rss_bytes=self._memory.bytes(),
-            paused_by_lease=self._runner.paused_by_lease,
-            deltas=deltas,
+            paused_by_lease=runner.paused_by_lease,
+            counted=counted,
+            observed=observed,
             logs_dropped=self._logs_dropped(),
             parked=parked + put_off[:_PUT_OFF_TOLD],
             parked_count={**parked_count, **({"handler": len(put_off)} if put_off else {})},
             families=families[0],
             client_families=families[1],
-            hook_failures=self._lifecycle.failures(),
-            in_flight=self._fetcher.in_flight(),
-            sent=sent.sent,
-            committed_seconds=sent.committed_seconds,
-            aborted=sent.aborted,
+            in_flight=self._table.in_flight(),
         )
 
 

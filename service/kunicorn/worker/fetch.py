@@ -1,6 +1,5 @@
-"""What the client returned: runs of records that can be handled in one go, how many of them between two looks at the
-clock (`ChunkPace`, in nanoseconds), and how a grant ends by itself, other than by its handler: by what librdkafka
-reports or refuses. Pure but for log lines and reports.
+"""Fetched messages: runs of records that can be handled in one go, how many of them between two looks at the clock
+(`ChunkPace`, in nanoseconds), and errors of the client that end a grant. Pure but for log lines and reports.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, Stopped
-from kunicorn.librdkafka.errors import DAMAGED, REMEDY_OF_DAMAGE, RETRIABLE, log_client_error, log_refused_fetch
+from kunicorn.librdkafka.errors import DAMAGED, RETRIABLE, UNREACHED, fault_of, log_client_error, log_refused_fetch
 from kunicorn.positions import NO_EPOCH, TopicPartition
 
 
@@ -30,14 +29,15 @@ _MESSAGE_BYTES = 500
 
 
 def kept_bytes(messages: Sequence[Message]) -> int:
-    """What they take in memory, about: keys and headers are taken to be as large as the first one's."""
+    """Approximate memory of the messages: keys and headers are taken to be as large as the first one's."""
     beside_value = _MESSAGE_BYTES + len(messages[0].key() or b"") + headers_bytes(messages[0])
     return sum(map(len, messages)) + beside_value * len(messages)
 
 
 def headers_bytes(message: Message) -> int:
-    """What its headers take. Whoever counts those of many looks at one of them, as producers set the same on every
-    record: reading them costs as much as all the rest of a record."""
+    """Memory of one message's headers. Callers look at one message of many, as producers set the same on every record:
+    reading headers costs as much as all the rest of a record.
+    """
     return sum(len(name) + len(value or b"") for name, value in Record.of(message).headers)
 
 
@@ -64,8 +64,9 @@ def gathered_runs(batch: Sequence[Message], several_topics: bool) -> Iterator[Ru
 
 
 def _pieces(batch: Sequence[Message], several_topics: bool) -> Iterator[tuple[TopicPartition, list[Message]]]:
-    """Neighbours of one partition. Grouping is done by C functions, one attribute at a time: a key function in Python
-    would cost more than the handler."""
+    """Neighbouring messages of one partition. Grouping is done by C functions, one attribute at a time: a key function
+    in Python would cost more than the handler.
+    """
     for number, group in groupby(batch, Message.partition):
         of_number = list(group)
         parts = [list(part) for _, part in groupby(of_number, Message.topic)] if several_topics else [of_number]
@@ -74,7 +75,7 @@ def _pieces(batch: Sequence[Message], several_topics: bool) -> Iterator[tuple[To
 
 
 def _by_epoch(tp: TopicPartition, messages: list[Message]) -> Iterator[Run]:
-    """Epochs only grow along a partition, so equal ends mean one epoch."""
+    """Runs of one leader epoch each. Epochs only grow along a partition, so equal ends mean one epoch."""
     first = messages[0].leader_epoch()
     if first == messages[-1].leader_epoch():
         yield Run(tp, NO_EPOCH if first is None else first, messages)
@@ -88,10 +89,11 @@ _CHUNK_NS = 1_000_000
 
 
 class ChunkPace:
-    """Grows with fast handlers, so that the clock costs nothing, and falls to one record with slow ones.
+    """Number of records between two looks at the clock: grows with fast handlers, and falls to one record with slow
+    ones.
 
-    Between two looks at the clock the lease may run out unseen by the runner (the control thread sees it, but only
-    when it gets the interpreter), so a chunk shall stay in the order of a millisecond.
+    Between two looks at the clock the lease may run out unseen by the runner (the control thread sees it, but only when
+    it gets the interpreter), so a chunk shall stay in the order of a millisecond.
     """
 
     def __init__(self) -> None:
@@ -112,11 +114,7 @@ FAULTS: Mapping[int, FailureKind | None] = {
     KafkaError._LOG_TRUNCATION: FailureKind.TRUNCATED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED: FailureKind.DENIED,
     # librdkafka tries again by itself.
-    **dict.fromkeys(RETRIABLE),
-    KafkaError._TRANSPORT: None,
-    KafkaError._ALL_BROKERS_DOWN: None,
-    KafkaError._TIMED_OUT: None,
-    KafkaError._RESOLVE: None,
+    **dict.fromkeys(RETRIABLE | UNREACHED),
     KafkaError._PARTITION_EOF: None,
     KafkaError._MAX_POLL_EXCEEDED: None,
 }
@@ -127,24 +125,26 @@ _TRUNCATION_TEXT = "log truncation"
 
 
 def kind_of(code: int, text: str) -> FailureKind | None:
-    """Why the grant ends; None where it does not."""
+    """Failure kind with which the grant ends; None where it goes on."""
     kind = FAULTS.get(code, FailureKind.PARTITION)
     if kind is FailureKind.OUT_OF_RANGE and _TRUNCATION_TEXT in text.lower():
         return FailureKind.TRUNCATED
     return kind
 
 
-def explained(tp: TopicPartition, code: int, text: str) -> str:
-    """What happened, and what to do; librdkafka's text names neither a missing right nor its topic."""
-    if code in DAMAGED:
-        return f"{text}: {REMEDY_OF_DAMAGE}"
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return f"{text}: this user needs READ on topic {tp.topic!r}"
-    return text
+def explained(tp: TopicPartition, kind: FailureKind, code: int, text: str) -> str:
+    """What happened and, where only a person can help, what to do: librdkafka's text names neither a missing right nor
+    its topic."""
+    if kind not in (FailureKind.DENIED, FailureKind.PARTITION):
+        return text
+    then = "; none behind them is handled until kunicorn resume, or kunicorn seek" if code in DAMAGED else ""
+    return f"{text}: {fault_of(code).remedy(topic=f'topic {tp.topic!r}', rights='READ')}{then}"
 
 
 def no_start(start: FetcherStart) -> Failed:
-    """librdkafka reads -1 as "from the end" and -2 as "from the beginning": no start offset is guessed."""
+    """Report of a partition without a start offset. librdkafka reads -1 as "from the end" and -2 as "from the
+    beginning": no start offset is guessed.
+    """
     text = (
         f"{start.topic}-{start.partition} has no start offset ({start.offset}): nothing is committed, the handler's "
         f'load_offsets gave none, and auto_offset_reset is "none"; give it one'
@@ -153,7 +153,7 @@ def no_start(start: FetcherStart) -> Failed:
 
 
 def refused(tp: TopicPartition, final: Stopped, error: KafkaException) -> Failed:
-    """The client does not take the assignment."""
+    """Report of a partition whose assignment the client does not take."""
     text = f"the client refuses to fetch {tp} from offset {final.offset}: {error}"
     return Failed(final.grant, FailureKind.PARTITION, final.offset, final.leader_epoch, text)
 
@@ -164,7 +164,7 @@ def ends_grant(error: KafkaError) -> bool:
 
 
 def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, FailureKind, str], None]) -> None:
-    """What the client gave out in place of records: those that end a partition's grant are told to `broken`."""
+    """React to the client's errors: those that end a partition's grant are told to `broken`."""
     for message in errors:
         error, topic, partition = message.error(), message.topic(), message.partition()
         if error is None:
@@ -177,4 +177,4 @@ def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, Fai
             log_client_error(error)
         else:
             tp = TopicPartition(topic, partition)
-            broken(tp, kind, explained(tp, error.code(), error.str()))
+            broken(tp, kind, explained(tp, kind, error.code(), error.str()))

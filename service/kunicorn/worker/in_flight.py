@@ -1,15 +1,16 @@
 """This worker's partitions where several records are in hand at a time.
 
 `Flights` is the table: what is known of grants, and their lanes. It is called by three kinds of threads: the runner
-feeds it and deals with what failed, the crew starts and finishes records, the control thread opens and stops grants.
-All of it happens under the fetcher's lock, and none of it blocks but for the client's own calls between turns. A grant
-that ends is reported when its last record has left the handlers' hands.
+feeds it and deals with what failed, executors start and finish records, the control thread opens and stops grants. All
+of it happens under the table's lock, and none of it blocks but for the client's own calls between turns. A grant
+that ends is reported when nothing of it is in hand any more.
 
-`Handed` is one grant: its lanes, and what the ledger says of it. Bits before offsets, and offsets before bits that are
-cleared: a record that SIGKILL hits between two stores is at worst handled again, never passed over (see `ipc.bitmap`).
+`LedgerMirror` writes one partition's offsets in hand, and done, into the ledger. Bits before offsets, and offsets
+before bits that are cleared: a record that SIGKILL hits between two stores is at worst handled again, never passed over
+(see `ipc.bitmap`).
 
-`Ahead` is what the worker keeps in memory for when there is a free hand, and what it does if that is too much. Every
-caller holds the table's lock.
+`Backpressure` is what the worker keeps in memory for when there is a free slot, and what it does if that is too much.
+Every caller holds the table's lock.
 """
 
 from __future__ import annotations
@@ -26,19 +27,30 @@ from kunicorn.ipc import bitmap
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH, TIMESTAMP, Ledger
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, InHand, Parked, Stopped
+from kunicorn.observe import catalogue as c
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.worker.fetch import headers_bytes, refused
 from kunicorn.worker.partitions import PARKED_TOLD, GrantTable, Parts
-from kunicorn.worker.progress import Attempt, Flight, Grant, GrantState, Hands, Track, done_ahead, kept_bytes, oldest
-from kunicorn.worker.scheduler import Lanes
+from kunicorn.worker.progress import (
+    Attempt,
+    Grant,
+    GrantState,
+    InFlight,
+    OffsetTracker,
+    Slots,
+    kept_bytes,
+)
+from kunicorn.worker.scheduler import Scheduler
 
 
-class Handed:
-    """Every caller holds the table's lock."""
+class LedgerMirror:
+    """Writer of one partition's offsets in hand, and done ahead, into the ledger. Every caller holds the table's
+    lock.
+    """
 
-    def __init__(self, grant: Grant, track: Track, ledger: Ledger, slot: int) -> None:
+    def __init__(self, grant: Grant, tracker: OffsetTracker, ledger: Ledger, slot: int) -> None:
         self.grant = grant
-        self.track = track
+        self.tracker = tracker
         self.poison: tuple[int, str, int] | None = None
         """Offset of a record that is not for the handler, why, and how many workers died with it."""
         self.failed: tuple[FailureKind, str] | None = None
@@ -48,38 +60,39 @@ class Handed:
 
     @property
     def busy(self) -> bool:
-        """Something of it is in hand, or on its way to the brokers."""
-        return bool(self.track.running or self.track.sending)
+        """Whether a record of it is in hand, or on its way to the brokers."""
+        return bool(self.tracker.running or self.tracker.sending)
 
     @property
     def done_text(self) -> str:
-        """What is done beyond the consumed offset, as it is told."""
-        return bitmap.written(self.track.consumed, frozenset(done_ahead(self.track)))
+        """Offsets done beyond the consumed one, as text for reports and commits."""
+        return bitmap.written(self.tracker.consumed, frozenset(self.tracker.done_ahead()))
 
-    def taken(self, flight: Flight) -> None:
-        """A handler has it in hand."""
+    def taken(self, flight: InFlight) -> None:
+        """Mark the record as in hand."""
         self._in_hand.mark(flight.offset)
-        cells, at, running = self._cells, self.grant.at, self.track.running
+        cells, at, running = self._cells, self.grant.at, self.tracker.running
         if len(running) == 1:
             cells[at + HAND_OFFSET], cells[at + HAND_SINCE] = flight.offset, flight.since_ns
         cells[at + HAND_COUNT] = len(running)
 
-    def left(self, flight: Flight) -> None:
-        """It has left the handler's hands, and nothing of it is on its way."""
+    def left(self, flight: InFlight) -> None:
+        """Unmark the record: the handler has returned, and none of its outputs is on its way."""
         self._in_hand.unmark(flight.offset)
         self.returned(flight)
 
-    def returned(self, flight: Flight) -> None:
-        """It has left the handler's hands, and its bit stays: a worker that dies before its outputs are delivered may
-        have died of it."""
-        cells, at, running = self._cells, self.grant.at, self.track.running
+    def returned(self, flight: InFlight) -> None:
+        """Note the handler's return; the record's bit stays: a worker that dies before its outputs are delivered may
+        have died of it.
+        """
+        cells, at, running = self._cells, self.grant.at, self.tracker.running
         if running and cells[at + HAND_OFFSET] == flight.offset:
             first = next(iter(running))
             cells[at + HAND_OFFSET], cells[at + HAND_SINCE] = first.offset, first.since_ns
         cells[at + HAND_COUNT] = len(running)
 
-    def done(self, flight: Flight, *, moved: bool) -> None:
-        """It is done; `moved`: the consumed offset with it."""
+    def done(self, flight: InFlight, *, moved: bool) -> None:
+        """Mark the record as done; `moved`: the consumed offset has moved with it."""
         if moved:
             self.store()
         else:
@@ -88,32 +101,32 @@ class Handed:
         self.left(flight)
 
     def took(self, nanoseconds: int) -> None:
-        """A call of the handler did; of all that its hands do at a time it is one part."""
-        self._cells[self.grant.busy_at] += nanoseconds // self.track.hands.most
+        """Add a call's duration, by its share of the handler's slots."""
+        self._cells[self.grant.busy_at] += nanoseconds // self.tracker.slots.most
 
     def store(self) -> None:
-        """The consumed offset, where it has moved; the bits behind it are cleared. Caller: whoever has moved it."""
-        cells, at, track = self._cells, self.grant.at, self.track
-        moved = track.consumed != cells[at + CONSUMED]
-        if (moved or cells[at + TIMESTAMP] == NO_TIMESTAMP) and track.order and track.order[0].message is not None:
-            cells[at + TIMESTAMP] = track.order[0].message.timestamp()[1]
+        """Store the consumed offset, where it has moved, and clear the bits behind it."""
+        cells, at, tracker = self._cells, self.grant.at, self.tracker
+        moved = tracker.consumed != cells[at + CONSUMED]
+        if (moved or cells[at + TIMESTAMP] == NO_TIMESTAMP) and tracker.order and tracker.order[0].message is not None:
+            cells[at + TIMESTAMP] = tracker.order[0].message.timestamp()[1]
         if not moved:
             return
-        if track.consumed - cells[at + CONSUMED] >= bitmap.WINDOW:
+        if tracker.consumed - cells[at + CONSUMED] >= bitmap.WINDOW:
             # So far their bits would stand for offsets beyond the new one until they are cleared.
             self._done.clear()
             self._in_hand.clear()
-        if track.epoch != NO_EPOCH:
-            cells[at + LEADER_EPOCH] = track.epoch
-        cells[at + CONSUMED] = track.consumed
-        for offset in track.passed:
+        if tracker.epoch != NO_EPOCH:
+            cells[at + LEADER_EPOCH] = tracker.epoch
+        cells[at + CONSUMED] = tracker.consumed
+        for offset in tracker.passed:
             self._done.unmark(offset)
-        track.passed.clear()
+        tracker.passed.clear()
 
 
-def longest_in_hand(handed: Iterable[Handed], in_flight: int, now: int) -> InHand | None:
-    """What is said of the record that is in hand for the longest; `in_flight`: how many are in all."""
-    held = [flight for each in handed if (flight := oldest(each.track)) is not None]
+def longest_in_hand(mirrors: Iterable[LedgerMirror], in_flight: int, now: int) -> InHand | None:
+    """Record that is in hand for the longest, as reported; `in_flight`: how many are in all."""
+    held = [flight for each in mirrors if (flight := each.tracker.oldest) is not None]
     if not held:
         return None
     first = min(held, key=lambda flight: flight.since_ns)
@@ -121,41 +134,44 @@ def longest_in_hand(handed: Iterable[Handed], in_flight: int, now: int) -> InHan
     return InHand(first.tp.topic, first.tp.partition, first.offset, in_flight, age)
 
 
-def waiting(handed: Mapping[int, Handed]) -> tuple[list[Parked], dict[str, int]]:
-    """Some of the partitions of which a record waits, and how many there are in all, by what they wait for."""
+def waiting(mirrors: Mapping[int, LedgerMirror]) -> tuple[list[Parked], dict[str, int]]:
+    """Some of the partitions of which a record waits, and the count of all by what they wait for."""
     told = []
-    for number, each in handed.items():
-        if (flight := next(iter(each.track.waiting), None)) is not None:
+    for number, each in mirrors.items():
+        if (flight := next(iter(each.tracker.waiting), None)) is not None:
             told.append(Parked(number, flight.waits_for, flight.why))
-        elif each.grant.state is GrantState.PUT_OFF:
+        elif each.grant.state is GrantState.DELAYED:
             told.append(Parked(number, each.grant.waits_for, each.grant.why))
     return told[:PARKED_TOLD], dict(Counter(each.waits_for for each in told))
 
 
-class Ahead:
-    """Ordinarily the client is just not asked for more. Where nothing that is kept may start for some handler's free
-    hands, one slow key for example fills it all, that would hold up every other partition."""
+class Backpressure:
+    """Back-pressure. Ordinarily the loop just stops polling when the buffer is full. If nothing that is buffered may
+    start in some handler's free slots (say, one slow key fills it all), the tail of the largest partition is dropped
+    and fetched again later, so that the others go on.
+    """
 
-    def __init__(self, lanes: Lanes, most_bytes: int) -> None:
-        self._lanes = lanes
+    def __init__(self, scheduler: Scheduler, most_bytes: int) -> None:
+        self._scheduler = scheduler
         self._most_bytes = most_bytes
-        self._aside: list[Handed] = []
+        self._aside: list[LedgerMirror] = []
 
     @property
     def full(self) -> bool:
-        """Nothing more is to be fetched."""
-        return self._lanes.bytes >= self._most_bytes
+        """Whether the loop is to stop fetching."""
+        return self._scheduler.bytes >= self._most_bytes
 
-    def set_aside(self, handed: Mapping[int, Handed]) -> Grant | None:
-        """Keep the partition that has the most only in part, if that is needed: the client is to give out no more of
-        it, and the rest is fetched again when that is done."""
-        if not self.full or not any(self._lanes.starved(each.track.hands) for each in handed.values()):
+    def set_aside(self, mirrors: Mapping[int, LedgerMirror]) -> Grant | None:
+        """Drop the tail of the partition that has the most, if that is needed: the client gives out no more of it, and
+        the rest is fetched again when what is kept is done.
+        """
+        if not self.full or not any(self._scheduler.starved(each.tracker.slots) for each in mirrors.values()):
             return None
-        queued = [each for each in handed.values() if each.track.bytes and each.grant.state is GrantState.FETCHING]
+        queued = [each for each in mirrors.values() if each.tracker.bytes and each.grant.state is GrantState.FETCHING]
         if not queued:
             return None
-        largest = max(queued, key=lambda each: each.track.bytes)
-        first = self._lanes.shed(largest.track, self._share(len(handed)))
+        largest = max(queued, key=lambda each: each.tracker.bytes)
+        first = self._scheduler.shed(largest.tracker, self._share(len(mirrors)))
         if first is None:
             return None
         largest.grant.resume_at = Position(first.offset, first.epoch)
@@ -164,18 +180,20 @@ class Ahead:
         return largest.grant
 
     def fetched_again(self, partitions: int) -> list[Grant]:
-        """Of so many partitions, those set aside of which what was kept is mostly done; they are to be assigned."""
+        """Partitions set aside (of `partitions` in all) of which what was kept is mostly done; they are to be assigned
+        again.
+        """
         if not self._aside:
             return []
         aside = [each for each in self._aside if each.grant.state is GrantState.ASIDE]
-        ready = [each for each in aside if each.track.bytes * 4 <= self._share(partitions)]
+        ready = [each for each in aside if each.tracker.bytes * 4 <= self._share(partitions)]
         self._aside = [each for each in aside if each not in ready]
         for each in ready:
             each.grant.state = GrantState.WAITING
         return [each.grant for each in ready]
 
     def _share(self, partitions: int) -> int:
-        """What one may keep while it is set aside: all of them together leave something over."""
+        """Bytes that one partition may keep while it is set aside: all of them together leave something over."""
         return self._most_bytes // (partitions + 1)
 
 
@@ -184,17 +202,17 @@ _FED_AT_ONCE = 50
 
 
 class Flights(GrantTable):
-    """The table; see the module's head."""
+    """Table of partitions with several records in hand; see the module's head."""
 
-    def __init__(self, parts: Parts, hands_of: Callable[[str], Hands]) -> None:
-        """`hands_of`: by topic, its handler's."""
+    def __init__(self, parts: Parts, slots_of: Callable[[str], Slots]) -> None:
+        """`slots_of`: the slots of a topic's handler."""
         super().__init__(parts)
         parts.ledger.use_marks()
-        self._hands_of = hands_of
-        self._lanes = Lanes()
-        self._ahead = Ahead(self._lanes, parts.ahead_bytes)
-        self._handed: dict[int, Handed] = {}
-        self._faulty: list[tuple[Handed, FailureKind, str]] = []
+        self._slots_of = slots_of
+        self._scheduler = Scheduler()
+        self._backpressure = Backpressure(self._scheduler, parts.settings.ahead_bytes)
+        self._mirrors: dict[int, LedgerMirror] = {}
+        self._faulty: list[tuple[LedgerMirror, FailureKind, str]] = []
         """Behind the records that are still queued the client has an error, and which."""
 
     # -- control thread ----------------------------------------------------------------------------------------------
@@ -202,46 +220,46 @@ class Flights(GrantTable):
     def in_hand(self, now: int) -> InHand | None:
         """See `GrantTable`: the record that is in hand for the longest, and how many there are in all."""
         with self._lock:
-            return longest_in_hand(self._handed.values(), self._lanes.in_flight, now)
+            return longest_in_hand(self._mirrors.values(), self._scheduler.in_flight, now)
 
     def in_flight(self) -> int:
-        """See `GrantTable`."""
-        return self._lanes.in_flight
+        return self._scheduler.in_flight
 
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
         """See `GrantTable`: partitions of which at least one record waits."""
         with self._lock:
-            return waiting(self._handed)
+            return waiting(self._mirrors)
 
-    def overdue(self, number: int, offset: int, overdue_ns: int) -> list[Flight]:
+    def overdue(self, number: int, offset: int, overdue_ns: int) -> list[InFlight]:
         """The record of that grant, if a handler has it in hand, and all that handlers have had since `overdue_ns` or
         earlier. Those besides the one that was named are counted here."""
         with self._lock:
-            if (handed := self._handed.get(number)) is None:
+            if (mirror := self._mirrors.get(number)) is None:
                 return []
-            found = [f for f in handed.track.running if f.offset == offset or f.since_ns <= overdue_ns]
-            self._meter.timed_out(handed.track.tp.topic, sum(flight.offset != offset for flight in found))
+            found = [f for f in mirror.tracker.running if f.offset == offset or f.since_ns <= overdue_ns]
+            if others := sum(flight.offset != offset for flight in found):
+                self._counters.count(c.HANDLER_TIMEOUTS, others, mirror.tracker.tp.topic)
             return found
 
     # -- runner ------------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
-        """So much is kept already that nothing more is to be fetched."""
-        return self._ahead.full
+        """Whether so much is kept that nothing more is to be fetched."""
+        return self._backpressure.full
 
     @property
     def bytes(self) -> int:
-        """Of all that waits for a free hand."""
-        return self._lanes.bytes
+        """Bytes of all records that wait for a free slot."""
+        return self._scheduler.bytes
 
     def partitions(self) -> Iterable[TopicPartition]:
-        """Of which something waits for a free hand."""
+        """Partitions of which a record waits for a free slot."""
         with self._lock:
-            return [handed.track.tp for handed in self._handed.values() if handed.track.bytes]
+            return [mirror.tracker.tp for mirror in self._mirrors.values() if mirror.tracker.bytes]
 
     def feed(self, tp: TopicPartition, epoch: int, messages: Sequence[Message]) -> None:
-        """These were fetched. What is not ours any more is dropped."""
+        """Take in fetched messages, without those of partitions that have been stopped."""
         for first in range(0, len(messages), _FED_AT_ONCE):
             self._feed(tp, epoch, messages[first : first + _FED_AT_ONCE])
 
@@ -249,230 +267,228 @@ class Flights(GrantTable):
         with self._lock:
             if (grant := self.fetching(tp)) is None:
                 return
-            handed = self._handed[grant.number]
-            lanes, track = self._lanes, handed.track
+            mirror = self._mirrors[grant.number]
+            scheduler, tracker = self._scheduler, mirror.tracker
             headers = headers_bytes(messages[0])
             for message in messages:
                 offset, key = message.offset(), message.key()
                 size = kept_bytes(key, message.value(), headers)
-                flight = lanes.arrive(track, NO_OFFSET if offset is None else offset, epoch, key, message, size)
-                if flight is not None and handed.poison is not None and handed.poison[0] == flight.offset:
-                    _, flight.poison, flight.poison_deaths = handed.poison
-            handed.store()
+                flight = scheduler.arrive(tracker, NO_OFFSET if offset is None else offset, epoch, key, message, size)
+                if flight is not None and mirror.poison is not None and mirror.poison[0] == flight.offset:
+                    _, flight.poison, flight.poison_deaths = mirror.poison
+            mirror.store()
 
     def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
-        """See `GrantTable`: once what was fetched before the error has been in the handler's hands. Else a partition of
+        """See `GrantTable`: once what was fetched before the error is handled. Else a partition of
         which each fetch ends with one would never get on."""
         with self._lock:
             if (grant := self.fetching(tp)) is not None:
                 self._leave(grant)
                 grant.state = GrantState.ASIDE
-                self._faulty.append((self._handed[grant.number], kind, error))
+                self._faulty.append((self._mirrors[grant.number], kind, error))
 
     def balance(self) -> None:
         """Set aside a partition that fills all there is and cannot go on; take up again those that were. End those of
         which nothing is left before their error."""
         with self._lock:
             self._end_faulty()
-            if (grant := self._ahead.set_aside(self._handed)) is not None:
+            if (grant := self._backpressure.set_aside(self._mirrors)) is not None:
                 self._leave(grant)
-            self._waiting += self._ahead.fetched_again(len(self._handed))
+            self._waiting += self._backpressure.fetched_again(len(self._mirrors))
 
-    def to_be_given_up(self) -> list[Flight]:
-        """What is in hand of grants that are to end."""
+    def to_be_given_up(self) -> list[InFlight]:
+        """Records in hand of grants that are to end."""
         with self._lock:
-            ending = (h for h in self._handed.values() if h.grant.state is GrantState.STOPPING)
-            return [flight for handed in ending for flight in handed.track.running]
+            ending = (h for h in self._mirrors.values() if h.grant.state is GrantState.STOPPING)
+            return [flight for mirror in ending for flight in mirror.tracker.running]
 
-    # -- crew --------------------------------------------------------------------------------------------------------
+    # -- executors ---------------------------------------------------------------------------------------------------
 
-    def start_next(self, hands: Hands) -> Flight | None:
+    def start_next(self, slots: Slots) -> InFlight | None:
         """Put the next record in hand; None if there is none, or membership is not certain."""
         with self._lock:
-            return self._start(hands, now_ns())
+            return self._start(slots, now_ns())
 
-    def startable(self, hands: Hands) -> bool:
-        """Whether there is something for another free hand. Not locked: whoever is wrong looks once too often."""
-        return self._lanes.startable(hands)
+    def startable(self, slots: Slots) -> bool:
+        """Whether there is a record for another free slot. Not locked: a wrong answer costs one look too many."""
+        return self._scheduler.startable(slots)
 
-    def finish(self, flight: Flight) -> Flight | None:
-        """The handler is done with it; the next record for the hand that is free by that."""
+    def finish(self, flight: InFlight) -> InFlight | None:
+        """Note that the handler is done with the record; the next record for the slot that this frees."""
         with self._lock:
             now = now_ns()
             took = now - flight.since_ns
-            self._meter.finished(flight.tp.topic, 1, took, 1)
-            self._handed[flight.track.grant].took(took)
+            self._counters.finished(flight.tp.topic, 1, took, 1)
+            self._mirrors[flight.tracker.grant].took(took)
             self._finish(flight)
-            return self._start(flight.track.hands, now)
+            return self._start(flight.tracker.slots, now)
 
     # -- what failed -------------------------------------------------------------------------------------------------
 
-    def park(self, attempt: Attempt[Flight], waits_for: str, why: str) -> bool:
+    def park(self, attempt: Attempt[InFlight], waits_for: str, why: str) -> bool:
         """See `GrantTable`: its lane waits with it, and nothing else."""
         flight = attempt.grant
         with self._lock:
             self._count_failure(attempt, retried=waits_for == "retry")
-            self._lanes.wait(flight, waits_for, why)
+            self._scheduler.wait(flight, waits_for, why)
             return self._left_hands(flight)
 
-    def waits(self, grant: Flight, why: str) -> None:
-        """See `GrantTable`."""
+    def explain_wait(self, grant: InFlight, why: str) -> None:
         with self._lock:
             grant.why = why
 
-    def retake(self, grant: Flight, now: int) -> bool:
+    def begin_again(self, grant: InFlight, now: int) -> bool:
         """A waiting record is about to be ended; False if its grant has ended since."""
         with self._lock:
             if not grant.held:
                 return False
-            self._lanes.take_up(grant, now)
-            self._handed[grant.track.grant].taken(grant)
+            self._scheduler.take_up(grant, now)
+            self._mirrors[grant.tracker.grant].taken(grant)
             return True
 
-    def try_again(self, flight: Flight) -> None:
-        """Its wait is over: it is its lane's next."""
+    def try_again(self, flight: InFlight) -> None:
+        """Make the record its lane's next: its wait is over."""
         with self._lock:
             if flight.held:
-                self._lanes.queue_again(flight)
+                self._scheduler.queue_again(flight)
 
-    def overtaken(self, flight: Flight) -> bool:
+    def overtaken(self, flight: InFlight) -> bool:
         """Whether one of its lane that was refused comes before it now: it is put back, whatever its handler did."""
-        return self._lanes.overtaken(flight)
+        return self._scheduler.overtaken(flight)
 
-    def put_back(self, flight: Flight) -> None:
-        """The handler was interrupted, or worked too early: it is not done."""
+    def put_back(self, flight: InFlight) -> None:
+        """Have the record handled again: the handler was interrupted, or worked too early."""
         with self._lock:
-            self._lanes.queue_again(flight)
+            self._scheduler.queue_again(flight)
             self._left_hands(flight)
 
-    def pass_over(self, attempt: Attempt[Flight], end: End, label: str | None) -> bool:
-        """See `GrantTable`."""
+    def pass_over(self, attempt: Attempt[InFlight], end: End, label: str | None) -> bool:
         with self._lock:
             self._count_failure(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(attempt.grant.tp.topic, 1, end, label)
+            self._counters.passed_over(attempt.grant.tp.topic, 1, end, label)
             return self._finish(attempt.grant)
 
-    def give_up(self, attempt: Attempt[Flight], error: str) -> None:
+    def give_up(self, attempt: Attempt[InFlight], error: str) -> None:
         """See `GrantTable`; what else is in hand of its partition is waited for."""
         flight = attempt.grant
         with self._lock:
             self._count_failure(attempt, retried=False)
-            self._lanes.queue_again(flight)
-            handed = self._handed[flight.track.grant]
-            self._end(handed, FailureKind.HANDLER, f"offset {flight.offset}: {error}")
+            self._scheduler.queue_again(flight)
+            mirror = self._mirrors[flight.tracker.grant]
+            self._end(mirror, FailureKind.HANDLER, f"offset {flight.offset}: {error}")
             self._left_hands(flight)
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
     def _open(self, start: FetcherStart) -> Grant:
-        self._ledger.done(start.slot).clear()
-        self._ledger.in_hand(start.slot).clear()
+        self.ledger.done(start.slot).clear()
+        self.ledger.in_hand(start.slot).clear()
         grant = super()._open(start)
-        track = Track(grant.tp, grant.number, self._hands_of(start.topic), start.offset, start.leader_epoch)
-        track.done_before, track.suspects = set(bitmap.read(start.offset, start.done)), frozenset(start.suspects)
-        handed = self._handed[grant.number] = Handed(grant, track, self._ledger, start.slot)
+        tracker = OffsetTracker(grant.tp, grant.number, self._slots_of(start.topic), start.offset, start.leader_epoch)
+        tracker.done_before, tracker.suspects = set(bitmap.read(start.offset, start.done)), frozenset(start.suspects)
+        mirror = self._mirrors[grant.number] = LedgerMirror(grant, tracker, self.ledger, start.slot)
         if start.poison:
             offset = start.offset if start.poison_offset == NO_OFFSET else start.poison_offset
-            handed.poison = offset, start.poison, start.poison_deaths
+            mirror.poison = offset, start.poison, start.poison_deaths
         return grant
 
     def _busy(self, grant: Grant) -> bool:
         """See `GrantTable`. What is stopped starts nothing from here on."""
-        handed = self._handed[grant.number]
-        self._lanes.close(handed.track)
-        return handed.busy
+        mirror = self._mirrors[grant.number]
+        self._scheduler.close(mirror.tracker)
+        return mirror.busy
 
     def _forget(self, grant: Grant) -> None:
-        self._lanes.close(self._handed.pop(grant.number).track)
+        self._scheduler.close(self._mirrors.pop(grant.number).tracker)
         super()._forget(grant)
 
     def _final(self, grant: Grant) -> Stopped:
-        return msgspec.structs.replace(super()._final(grant), done=self._handed[grant.number].done_text)
+        return msgspec.structs.replace(super()._final(grant), done=self._mirrors[grant.number].done_text)
 
     def _fail(self, grant: Grant, kind: FailureKind, offset: int, error: str) -> None:
-        """What is in hand of it is waited for."""
-        handed = self._handed[grant.number]
-        self._end(handed, kind, error)
-        self._conclude(handed)
+        """End the grant with this failure, once nothing of it is in hand."""
+        mirror = self._mirrors[grant.number]
+        self._end(mirror, kind, error)
+        self._conclude(mirror)
 
     def _refuse(self, grant: Grant, error: KafkaException) -> None:
         report = refused(grant.tp, self._final(grant), error)
         self._fail(grant, report.kind, report.offset, report.error)
 
-    def _end(self, handed: Handed, kind: FailureKind, error: str) -> None:
-        self._leave(handed.grant)
-        self._lanes.close(handed.track)
-        if handed.grant.state is not GrantState.STOPPING:
-            handed.grant.state, handed.failed = GrantState.STOPPING, (kind, error)
+    def _end(self, mirror: LedgerMirror, kind: FailureKind, error: str) -> None:
+        self._leave(mirror.grant)
+        self._scheduler.close(mirror.tracker)
+        if mirror.grant.state is not GrantState.STOPPING:
+            mirror.grant.state, mirror.failed = GrantState.STOPPING, (kind, error)
 
-    def _left_hands(self, flight: Flight) -> bool:
-        """A record that is not done has left the handler's hands; False if that was its grant's end."""
-        handed = self._handed[flight.track.grant]
-        handed.left(flight)
-        return not self._conclude(handed)
+    def _left_hands(self, flight: InFlight) -> bool:
+        """Note that the handler has returned from a record that is not done; False if that was its grant's end."""
+        mirror = self._mirrors[flight.tracker.grant]
+        mirror.left(flight)
+        return not self._conclude(mirror)
 
-    def _start(self, hands: Hands, now: int) -> Flight | None:
-        if now > self._ledger.lease_ns or (flight := self._lanes.start(hands, now)) is None:
+    def _start(self, slots: Slots, now: int) -> InFlight | None:
+        if now > self.ledger.lease_ns or (flight := self._scheduler.start(slots, now)) is None:
             return None
-        self._handed[flight.track.grant].taken(flight)
+        self._mirrors[flight.tracker.grant].taken(flight)
         return flight
 
-    def _finish(self, flight: Flight) -> bool:
-        """It has been handled; False if that was its grant's end."""
+    def _finish(self, flight: InFlight) -> bool:
+        """Note that the record has been handled; False if that was its grant's end."""
         return self._done(flight)
 
-    def _done(self, flight: Flight) -> bool:
-        handed = self._handed[flight.track.grant]
-        handed.done(flight, moved=self._lanes.finish(flight))
-        return not self._conclude(handed)
+    def _done(self, flight: InFlight) -> bool:
+        mirror = self._mirrors[flight.tracker.grant]
+        mirror.done(flight, moved=self._scheduler.finish(flight))
+        return not self._conclude(mirror)
 
     def _end_faulty(self) -> None:
         left = []
-        for handed, kind, error in self._faulty:
-            if handed.grant.number not in self._grants or handed.grant.state is not GrantState.ASIDE:
+        for mirror, kind, error in self._faulty:
+            if mirror.grant.number not in self._grants or mirror.grant.state is not GrantState.ASIDE:
                 continue  # It has ended, or is to end, otherwise.
-            if handed.track.bytes:
-                left.append((handed, kind, error))
+            if mirror.tracker.bytes:
+                left.append((mirror, kind, error))
             else:
-                self._fail(handed.grant, kind, NO_OFFSET, error)
+                self._fail(mirror.grant, kind, NO_OFFSET, error)
         self._faulty = left
 
-    def _conclude(self, handed: Handed) -> bool:
+    def _conclude(self, mirror: LedgerMirror) -> bool:
         """Report a grant that is to end once nothing of it is in hand."""
-        grant = handed.grant
-        if grant.state is not GrantState.STOPPING or handed.busy:
+        grant = mirror.grant
+        if grant.state is not GrantState.STOPPING or mirror.busy:
             return False
         final = self._final(grant)
         self._forget(grant)
-        if handed.failed is None:
+        if mirror.failed is None:
             self._report(FetcherStopped([final]))
         else:
-            kind, error = handed.failed
+            kind, error = mirror.failed
             self._report(Failed(grant.number, kind, final.offset, final.leader_epoch, error, final.done))
         return True
 
-    def _count_failure(self, attempt: Attempt[Flight], *, retried: bool, failed: bool = True) -> None:
-        self._handed[attempt.grant.track.grant].took(attempt.nanoseconds)
-        self._meter.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
+    def _count_failure(self, attempt: Attempt[InFlight], *, retried: bool, failed: bool = True) -> None:
+        self._mirrors[attempt.grant.tracker.grant].took(attempt.nanoseconds)
+        self._counters.finished(attempt.grant.tp.topic, 0, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
-            self._meter.failed(attempt.grant.tp.topic, retried=retried)
+            self._counters.failed(attempt.grant.tp.topic, retried=retried)
 
     def _advance(self) -> None:
         """See `GrantTable`; only where nothing that was fetched is unfinished and in memory."""
-        idle = [h for h in self._handed.values() if h.grant.state is GrantState.FETCHING and not h.track.bytes]
+        idle = [h for h in self._mirrors.values() if h.grant.state is GrantState.FETCHING and not h.tracker.bytes]
         if not idle:
             return
-        positions = self._consumer.position([ClientPartition(*handed.track.tp) for handed in idle])
-        for handed, now in zip(idle, positions, strict=True):
+        positions = self._consumer.position([ClientPartition(*mirror.tracker.tp) for mirror in idle])
+        for mirror, now in zip(idle, positions, strict=True):
             if now.offset < 0:
                 continue
             # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
-            position = min(now.offset, self.stops.get(handed.track.tp, now.offset))
-            self._pass_by(handed, position, NO_EPOCH if now.leader_epoch is None else now.leader_epoch)
+            position = min(now.offset, self.stops.get(mirror.tracker.tp, now.offset))
+            self._pass_by(mirror, position, NO_EPOCH if now.leader_epoch is None else now.leader_epoch)
 
-    def _pass_by(self, handed: Handed, position: int, epoch: int) -> None:
-        """Nothing before the position is left to come."""
-        self._lanes.pass_by(handed.track, position)
-        if not handed.track.order and epoch != NO_EPOCH:
-            handed.track.epoch = epoch
-        handed.store()
+    def _pass_by(self, mirror: LedgerMirror, position: int, epoch: int) -> None:
+        """Move on to `position`: nothing before it is left to come."""
+        self._scheduler.pass_by(mirror.tracker, position)
+        if not mirror.tracker.order and epoch != NO_EPOCH:
+            mirror.tracker.epoch = epoch
+        mirror.store()

@@ -1,5 +1,6 @@
-"""What template and workers ask of Linux: to die with the supervisor, and what a process holds besides its memory.
-Light: part of every start."""
+"""Linux facilities of template and workers: dying with the supervisor, process names, threads and sockets, memory.
+Small, as it is part of every start.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def wait_for_parent(supervisor: int, hop: int) -> bool:
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show as the command; the kernel keeps fifteen bytes."""
+    """Set the command that `ps` and `top` show; the kernel keeps fifteen bytes."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
@@ -62,7 +63,7 @@ def sockets() -> frozenset[str]:
 
 
 def stdin_from_nowhere() -> None:
-    """Nothing here reads a terminal, and a handler that tries shall get an end of file rather than wait."""
+    """Replace standard input by /dev/null: a handler that reads it shall get an end of file rather than wait."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

@@ -1,19 +1,19 @@
-"""This worker's partitions: the client and the table of open grants, shared by the control thread and the runner.
+"""Partitions of a worker: the client's assignment and the table of open grants, shared by the control thread and the
+runner.
 
-`GrantTable` is what all tables have in common.
-1. Only the runner calls the client. confluent-kafka lets one thread at a time into a consumer, and whoever comes second
-   sleeps and looks again: beside a runner that waits in `poll`, a control thread would hardly ever get in.
-2. So the control thread changes the table, and that takes effect at once: a record is handled only after `take` found
-   its grant fetching. The client follows at the next turn. A stopped partition may be fetched until then, in vain.
-3. A *turn* is from before the client is asked until its batch is handled, dropped or left over for the next one.
-   Partitions are assigned and unassigned only between turns, so a batch never holds records from before a grant that is
-   fetching; what is kept beyond a turn counts only until its grant is assigned again (`Grant.assignments`).
-4. Reports are sent under the lock: what is said is in the order in which it happened.
-5. The consumed offset follows librdkafka's position only between turns, where all it has given out is handled. That
-   position survives an unassign for a moment (`rktp_app_pos` is reset by another thread), and would skip records of an
-   assignment further back: a partition is assigned only once the client has forgotten where it was.
+`GrantTable` is what all tables have in common. 1. Only the runner calls the client. confluent-kafka lets one thread at
+a time into a consumer, and whoever comes second sleeps and looks again: beside a runner that waits in `poll`, a control
+thread would hardly ever get in. 2. So the control thread changes the table, and that takes effect at once: a record is
+handled only after `begin` found its grant fetching. The client follows at the next turn. A stopped partition may be
+fetched until then, in vain. 3. A *turn* is from before the client is asked until its batch is handled, dropped or left
+over for the next one. Partitions are assigned and unassigned only between turns, so a batch never holds records from
+before a grant that is fetching; what is kept beyond a turn counts only until its grant is assigned again
+(`Grant.assignments`). 4. Reports are sent under the lock: what is said is in the order in which it happened. 5. The
+consumed offset follows librdkafka's position only between turns, where all it has given out is handled. That position
+survives an unassign for a moment (`rktp_app_pos` is reset by another thread), and would skip records of an assignment
+further back: a partition is assigned only once the client has forgotten where it was.
 
-`Fetcher` is the table where records of one partition at a time are in the handler's hands.
+`SequentialTable` is the table where records of one partition at a time are in the handler's slots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.call import following_offsets
@@ -34,7 +34,6 @@ from kunicorn.ipc import bitmap
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH, TIMESTAMP, Ledger
 from kunicorn.ipc.messages import (
-    Deltas,
     Failed,
     FailureKind,
     FetcherStart,
@@ -45,48 +44,61 @@ from kunicorn.ipc.messages import (
     Stopped,
 )
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
-from kunicorn.worker.client import KnownTopics
+from kunicorn.worker.client import Client
 from kunicorn.worker.fetch import no_start, refused
-from kunicorn.worker.progress import Attempt, Grant, GrantState
-from kunicorn.worker.stats import Meter
+from kunicorn.worker.progress import Attempt, Grant, GrantState, Interrupts
+from kunicorn.worker.stats import Counters
 
 _ADVANCE_NS = NANOSECONDS
 """How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
 PARKED_TOLD = 50
+UNLIMITED = 2**62
+"""Room for records where none of them leaves outputs to be delivered."""
 _LEARN_SECONDS = 0.5
 """How long the runner may wait for a new topic's metadata, once for each topic."""
 
 
-class Parts(NamedTuple):
-    """What every table works with."""
+class TableSettings(NamedTuple):
+    """Settings that a table needs."""
 
-    consumer: Consumer
-    known_topics: KnownTopics
-    ledger: Ledger
-    meter: Meter
-    report: Callable[[FromWorker], None]
-    """Sends one message to the supervisor."""
     ahead_bytes: int
     """So much is kept in memory of what was fetched and is not begun."""
+    delays: Mapping[str, int] = {}
+    """Retry topics: milliseconds that their records wait before they are handled."""
+    batches: bool = False
+    """Whether a call of the handler gets all records that are in hand."""
+
+
+class Parts(NamedTuple):
+    """Parts that every table is made with."""
+
+    client: Client
+    ledger: Ledger
+    counters: Counters
+    report: Callable[[FromWorker], None]
+    """Sends one message to the supervisor."""
+    interrupts: Interrupts
+    settings: TableSettings
 
 
 class GrantTable(ABC):
-    """Who may handle what.
+    """Table of this worker's open grants: which partitions are fetched, in hand, waiting or stopping.
 
-    Its two kinds differ in what is in the handler's hands: `Fetcher` has records of one partition, `Flights` several.
+    Its two kinds differ in how many partitions have records in hand at a time: in a `SequentialTable` one, in `Flights`
+    several.
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.interrupts: list[None] = []
-        """Not empty: the runner stops before its next record and looks around. The hot loop tests its truth."""
+        self.interrupts = parts.interrupts
+        self.ledger = parts.ledger
+        self.settings = parts.settings
         self.several_topics = False
         """Records of more than one topic may be in one batch."""
         self.stops: dict[TopicPartition, int] = {}
         """The first offset not to be handled, for partitions that have one; changed by the control thread."""
-        self.delays: Mapping[str, int] = {}
-        """Retry topics: milliseconds that their records wait before they are handled."""
         self.draining = False
-        self._consumer, self._known_topics, self._ledger, self._meter, self._report, self.ahead_bytes = parts
+        self._consumer, self._known_topics = parts.client.consumer, parts.client.topics
+        self._counters, self._report = parts.counters, parts.report
         self._cells = parts.ledger.cells
         self._lock = threading.Lock()
         self._grants: dict[int, Grant] = {}
@@ -97,14 +109,14 @@ class GrantTable(ABC):
         self._leaving: set[TopicPartition] = set()
         """Assigned to the client, but for a grant that is not fetching any more."""
         self._advanced_at = 0
-        self.held_back: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
         """Assigned, and the client gives out nothing of them; changed by the runner."""
         self.came_at = -NANOSECONDS * 60
         """When a partition was assigned last that was not there before, or had waited for its time."""
 
     @property
     def drained(self) -> bool:
-        """Nothing is left to do, and everything has been reported. Caller: the runner."""
+        """Whether nothing is left to do, and everything has been reported. Caller: the runner."""
         if not self.draining or self._grants:
             return False
         # The sender's thread forgets a grant and then reports it: a worker that ended in between would not.
@@ -114,7 +126,7 @@ class GrantTable(ABC):
     # -- control thread ----------------------------------------------------------------------------------------------
 
     def start(self, starts: Iterable[FetcherStart]) -> None:
-        """Open the slots at once; fetching starts with the next turn."""
+        """Open these grants' slots at once; fetching starts with the next turn."""
         with self._lock:
             for start in starts:
                 if start.offset < 0:
@@ -130,7 +142,7 @@ class GrantTable(ABC):
             self.several_topics = len(self._topics) > 1
 
     def stop(self, numbers: Iterable[int], *, lost: bool = False) -> None:
-        """Fetch these no more. Reports those with nothing in hand before it returns; the runner reports the others.
+        """Stop these grants. Reports those with nothing in hand before it returns; the runner reports the others.
 
         A grant that has ended by itself meanwhile was reported then, and is passed over. `lost`: their next owner may
         have begun.
@@ -147,33 +159,24 @@ class GrantTable(ABC):
             self._stop(list(self._grants.values()))
             self.draining = True
 
-    def interrupt(self) -> None:
-        """Make the runner look around before its next record."""
-        if not self.interrupts:
-            self.interrupts.append(None)
-
     @abstractmethod
     def in_hand(self, now: int) -> InHand | None:
-        """What the handler is busy with."""
+        """Oldest record in hand and the count of all, for Pong."""
 
     @abstractmethod
     def in_flight(self) -> int:
-        """Records that calls of the handler have right now."""
+        """Number of records that calls of the handler have right now."""
 
     @abstractmethod
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
-        """Some of the partitions of which a record waits, and how many there are in all, by what they wait for."""
-
-    def measured(self) -> tuple[int, list[Deltas]]:
-        """Records handled in all, and what changed in the counters since the last call."""
-        with self._lock:
-            return self._meter.handled, self._meter.take()
+        """Some of the partitions of which a record waits, and the count of all by what they wait for."""
 
     # -- runner --------------------------------------------------------------------------------------------------------
 
     def begin_turn(self, now: int) -> None:
-        """The last turn is over: nothing that the client has given out is unhandled, except what is parked, left over
-        or waits for a fuller batch."""
+        """Assign and unassign at the client: the last turn is over, and nothing that it has given out is unhandled,
+        except what is parked, left over or waits for a fuller batch.
+        """
         due = now - self._advanced_at >= _ADVANCE_NS
         if not (due or self._leaving or self._waiting):
             return
@@ -184,23 +187,23 @@ class GrantTable(ABC):
                 self._advance()
             if self._leaving:
                 # Held back when it left, it would be so when it is assigned again.
-                self._let_on(self.held_back & self._leaving)
+                self._resume(self.paused & self._leaving)
                 self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self._leaving])
                 self._leaving.clear()
             waiting, self._waiting = self._waiting, []
             self._assign([g for g in waiting if g.number in self._grants and g.state is GrantState.WAITING], now)
 
-    def hold_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have the client give out nothing more of these until `let_on`, and throw away what it has fetched of them
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the client give out nothing more of these until `resume`, and throw away what it has fetched of them
         (librdkafka's `rd_kafka_toppar_pause_resume`): whatever else it has comes next."""
-        more = {tp for tp in partitions if tp not in self.held_back and self.fetching(tp) is not None}
+        more = {tp for tp in partitions if tp not in self.paused and self.fetching(tp) is not None}
         if more:
             self._consumer.pause([ClientPartition(*tp) for tp in more])
-            self.held_back |= more
+            self.paused |= more
 
-    def let_on(self) -> None:
-        """Those held back are fetched again, from where the client had come to with them."""
-        self._let_on(set(self.held_back))
+    def resume(self) -> None:
+        """Fetch the paused partitions again, from the client's position in them."""
+        self._resume(set(self.paused))
 
     def fetching(self, tp: TopicPartition) -> Grant | None:
         """The partition's grant, if it is one whose records may be handled."""
@@ -208,54 +211,57 @@ class GrantTable(ABC):
         return grant if grant is not None and grant.state is GrantState.FETCHING else None
 
     def goes_on_behind(self, grant: Grant, assignments: int) -> bool:
-        """Whether what was fetched of it, when it had been assigned so many times, comes next: its records may be
-        handled, and it was not fetched again since."""
+        """Whether messages that were fetched under the `assignments`-th assignment come next: their records may be
+        handled, and the partition was not fetched again since.
+        """
         return self.fetching(grant.tp) is grant and grant.assignments == assignments
 
-    def put_off(self, tp: TopicPartition, why: str) -> Grant | None:
-        """Give out nothing more of it until it is taken up: its next record waits for its time, in a retry topic."""
+    def delay(self, tp: TopicPartition, why: str) -> Grant | None:
+        """Stop fetching the partition, whose next record waits for its time in a retry topic, until `end_delay`."""
         with self._lock:
             if (grant := self.fetching(tp)) is None:
                 return None
-            grant.state, grant.waits_for, grant.why = GrantState.PUT_OFF, "delay", why
+            grant.state, grant.waits_for, grant.why = GrantState.DELAYED, "delay", why
             self._leave(grant)
             return grant
 
-    def take_up(self, grant: Grant) -> None:
-        """That wait is over; nothing happens where it ended otherwise."""
+    def end_delay(self, grant: Grant) -> None:
+        """Fetch a delayed partition again; does nothing where the delay ended otherwise."""
         with self._lock:
-            if grant.number in self._grants and grant.state is GrantState.PUT_OFF:
+            if grant.number in self._grants and grant.state is GrantState.DELAYED:
                 grant.state = GrantState.WAITING
                 self._waiting.append(grant)
 
     def broken(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
-        """The client reported an error in place of records, once: the partition would be silent from here on."""
+        """End the partition's grant: the client reported an error in place of records, once, and would be silent from
+        here on.
+        """
         with self._lock:
             if (grant := self.fetching(tp)) is not None:
                 self._fail(grant, kind, max(self._cells[grant.at + CONSUMED], grant.handled_to), error)
 
-    def _let_on(self, partitions: set[TopicPartition]) -> None:
+    def _resume(self, partitions: set[TopicPartition]) -> None:
         if partitions:
             self._consumer.resume([ClientPartition(*tp) for tp in partitions])
-            self.held_back -= partitions
+            self.paused -= partitions
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _busy(self, grant: Grant) -> bool:
-        """Whether the handler has records of it. Asked when it is to be stopped."""
+        """Whether the handler has records of the grant. Asked when it is to be stopped."""
 
     @abstractmethod
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""
 
     def _open(self, start: FetcherStart) -> Grant:
-        self._ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
-        tp, at = TopicPartition(start.topic, start.partition), self._ledger.index(start.slot)
-        return Grant(start.grant, tp, at, self._ledger.busy_index(start.slot), began_with=start.began_with)
+        self.ledger.open_slot(start.slot, start.grant, Position(start.offset, start.leader_epoch))
+        tp, at = TopicPartition(start.topic, start.partition), self.ledger.index(start.slot)
+        return Grant(start.grant, tp, at, self.ledger.busy_index(start.slot), began_with=start.began_with)
 
     def _final(self, grant: Grant) -> Stopped:
-        """The last word under this grant."""
+        """Final progress under this grant."""
         return Stopped(grant.number, self._cells[grant.at + CONSUMED], self._cells[grant.at + LEADER_EPOCH])
 
     def _stop(self, grants: list[Grant]) -> None:
@@ -264,7 +270,7 @@ class GrantTable(ABC):
             self._leave(grant)
             if self._busy(grant):
                 grant.state = GrantState.STOPPING
-                self.interrupt()
+                self.interrupts.request()
             else:
                 reports.append(self._final(grant))
                 self._forget(grant)
@@ -282,7 +288,7 @@ class GrantTable(ABC):
         self._report(refused(grant.tp, final, error))
 
     def _forget(self, grant: Grant) -> None:
-        """Nothing is known of it any more."""
+        """Remove the grant from the table."""
         grant.held = ()
         del self._grants[grant.number]
         if self._by_partition.get(grant.tp) is grant:
@@ -305,7 +311,7 @@ class GrantTable(ABC):
             grant.assignments += 1
 
     def _forgotten(self, grants: list[Grant]) -> list[Grant]:
-        """Those of which the client tells no position any more; the others wait for the next turn."""
+        """Grants of which the client tells no position any more; the others wait for the next turn."""
         if not grants:
             return []
         positions = self._consumer.position([ClientPartition(*grant.tp) for grant in grants])
@@ -319,13 +325,14 @@ class GrantTable(ABC):
             self._leaving.add(grant.tp)
 
 
-class Fetcher(GrantTable):
-    """See the module's head."""
+class SequentialTable(GrantTable):
+    """Table with records of one partition in hand at a time; see the module's head."""
+
+    progress_cell = CONSUMED
+    """Word of a grant's ledger slot in which a call of the handler stores how far it has come."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self.batches = False
-        """Whether a call gets all records that are in hand."""
         self.singly: dict[TopicPartition, int] = {}
         """Up to this offset a batch has one record, for partitions whose batch killed workers."""
         self.alone: dict[TopicPartition, int] = {}
@@ -336,7 +343,6 @@ class Fetcher(GrantTable):
     # -- control thread ----------------------------------------------------------------------------------------------
 
     def in_hand(self, now: int) -> InHand | None:
-        """What the handler is busy with."""
         with self._lock:
             if (grant := self._hand) is None:
                 return None
@@ -346,23 +352,24 @@ class Fetcher(GrantTable):
             return InHand(grant.tp.topic, grant.tp.partition, offset, cells[at + HAND_COUNT], max(0.0, age))
 
     def in_flight(self) -> int:
-        """Records that a call of the handler has right now; of fast ones, which are taken in hand many at once, one."""
+        """Number of records that a call of the handler has right now; of fast ones, which are taken in hand many at
+        once, one.
+        """
         with self._lock:
             if (grant := self._hand) is None:
                 return 0
-            return self._cells[grant.at + HAND_COUNT] if self.batches else 1
+            return self._cells[grant.at + HAND_COUNT] if self.settings.batches else 1
 
     def parked(self) -> tuple[list[Parked], dict[str, int]]:
-        """Some of the partitions whose record waits, and how many there are in all, by what they wait for."""
         with self._lock:
-            states = (GrantState.PARKED, GrantState.PUT_OFF)
+            states = (GrantState.PARKED, GrantState.DELAYED)
             parked = [grant for grant in self._grants.values() if grant.state in states]
             told = [Parked(grant.number, grant.waits_for, grant.why) for grant in parked[:PARKED_TOLD]]
             return told, dict(Counter(grant.waits_for for grant in parked))
 
     # -- runner --------------------------------------------------------------------------------------------------------
 
-    def take(
+    def begin(
         self, tp: TopicPartition, following: Sequence[int], epoch: int, now: int, timestamp: int = NO_TIMESTAMP
     ) -> Grant | None:
         """Put the records before these offsets in hand; None if they are not ours to handle any more.
@@ -371,40 +378,44 @@ class Fetcher(GrantTable):
         """
         with self._lock:
             grant = self._by_partition.get(tp)
-            if grant is None or grant.state is not GrantState.FETCHING:
+            if grant is None or grant.state is not GrantState.FETCHING or not self._may_begin(grant):
                 return None
-            self._take(grant, following, epoch, now)
+            self._begin(grant, following, epoch, now)
             self._cells[grant.at + TIMESTAMP] = timestamp
             return grant
 
-    def retake(self, grant: Grant, now: int) -> bool:
+    def begin_again(self, grant: Grant, now: int) -> bool:
         """Put what a parked grant holds in hand again; False if the grant has ended since."""
         with self._lock:
-            if grant.state is not GrantState.PARKED or grant.number not in self._grants:
+            parked = grant.state is GrantState.PARKED and grant.number in self._grants
+            if not parked or not self._may_begin(grant):
                 return False
             epoch = grant.held[0].leader_epoch()
-            self._take(grant, following_offsets(grant.held), NO_EPOCH if epoch is None else epoch, now)
+            self._begin(grant, following_offsets(grant.held), NO_EPOCH if epoch is None else epoch, now)
             return True
 
     def release(self, grant: Grant, finished: int, nanoseconds: int, calls: int) -> bool:
-        """The handler has returned after `finished` records, in so many calls; False if that was the grant's end."""
+        """Note that the handler has returned after `finished` records, in so many calls; False if that was the grant's
+        end.
+        """
         with self._lock:
             self._put_down(grant, finished, nanoseconds, calls)
             return not self._ended(grant) and self._go_on(grant)
 
     def pass_over(self, attempt: Attempt[Grant], end: End, label: str | None) -> bool:
-        """These records are done with, though not by the handler's return; False if that was the grant's end."""
+        """Count these records as done, without the handler's return; False if that was the grant's end."""
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=False, failed=end is not End.DONE)
-            self._meter.passed_over(grant.tp.topic, len(attempt.records), end, label)
+            self._counters.passed_over(grant.tp.topic, len(attempt.records), end, label)
             self._done_up_to(grant, attempt.following, len(attempt.records))
             grant.failures = 0
             return not self._ended(grant) and self._go_on(grant)
 
     def park(self, attempt: Attempt[Grant], waits_for: str, why: str) -> bool:
-        """These records wait: for the next try, or for their dead letters. Let the other partitions go on; False if
-        the grant ended."""
+        """Have these records wait, for the next try or for their dead letters, while the other partitions go on; False
+        if the grant ended.
+        """
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=waits_for == "retry")
@@ -415,29 +426,35 @@ class Fetcher(GrantTable):
             self._leave(grant)
             return True
 
-    def waits(self, grant: Grant, why: str) -> None:
-        """A parked one waits on, for another reason."""
+    def explain_wait(self, grant: Grant, why: str) -> None:
+        """Change the reason why a parked grant waits."""
         with self._lock:
             grant.why = why
 
     def give_up(self, attempt: Attempt[Grant], error: str) -> None:
-        """These cannot be handled and may not be passed over: the grant ends before them."""
+        """End the grant before these records, which cannot be handled and may not be passed over."""
         grant = attempt.grant
         with self._lock:
             self._end_attempt(attempt, retried=False)
             if not self._ended(grant):
                 self._fail(grant, FailureKind.HANDLER, attempt.offset, error)
 
-    def spare(self, grant: Grant, offsets: Collection[int]) -> None:
-        """The handler is done with these, though not with one before them: they do not come to it again."""
+    def room(self, tp: TopicPartition, following: int, seconds: float) -> int:
+        """Number of records that may be handled now, the first of them before `following`; waits so long for some."""
+        return UNLIMITED
+
+    def note_done_ahead(self, grant: Grant, offsets: Collection[int]) -> None:
+        """Note records that the handler is done with, though not with one before them: they do not come to it again."""
         new = frozenset(offsets) - grant.ahead
         with self._lock:
             grant.ahead |= new
             self._cells[grant.at + HANDLED] += len(new)
-            self._meter.finished(grant.tp.topic, len(new), 0, 0)
+            self._counters.finished(grant.tp.topic, len(new), 0, 0)
 
     def unhandled(self, tp: TopicPartition, messages: list[Message]) -> list[Message]:
-        """Without those that are done already, here or before: like compacted ones, a gap that the position passes."""
+        """Messages without those that are done already, here or before: like compacted ones, a gap that the position
+        passes.
+        """
         grant = self._by_partition.get(tp)
         if grant is None or not grant.ahead:
             return messages
@@ -463,10 +480,13 @@ class Fetcher(GrantTable):
         return msgspec.structs.replace(final, done=bitmap.written(final.offset, grant.ahead)) if grant.ahead else final
 
     def _busy(self, grant: Grant) -> bool:
-        """The handler has records of it."""
         return grant.state in (GrantState.IN_HAND, GrantState.STOPPING)
 
-    def _take(self, grant: Grant, following: Sequence[int], epoch: int, now: int) -> None:
+    def _may_begin(self, grant: Grant) -> bool:
+        """Whether a record of the grant may be handled, whatever its state."""
+        return True
+
+    def _begin(self, grant: Grant, following: Sequence[int], epoch: int, now: int) -> None:
         grant.put_in_hand(self._cells, following, epoch, now)
         grant.state = GrantState.IN_HAND
         self._hand = grant
@@ -475,16 +495,16 @@ class Fetcher(GrantTable):
         grant.put_down(self._cells, finished)
         self._cells[grant.busy_at] += nanoseconds
         self._hand = None
-        self._meter.finished(grant.tp.topic, finished, nanoseconds, calls)
+        self._counters.finished(grant.tp.topic, finished, nanoseconds, calls)
 
     def _done_up_to(self, grant: Grant, following: int, records: int) -> None:
-        """So far, with so many records more, but not by the handler's return."""
+        """Move the consumed offset, over so many more records, but not by the handler's return."""
         self._cells[grant.at + CONSUMED] = following
 
     def _end_attempt(self, attempt: Attempt[Grant], *, retried: bool, failed: bool = True) -> None:
         self._put_down(attempt.grant, attempt.finished, attempt.nanoseconds, attempt.calls)
         if attempt.calls and failed:
-            self._meter.failed(attempt.grant.tp.topic, retried=retried)
+            self._counters.failed(attempt.grant.tp.topic, retried=retried)
 
     def _go_on(self, grant: Grant) -> bool:
         if grant.held:
@@ -496,7 +516,7 @@ class Fetcher(GrantTable):
         return True
 
     def _ended(self, grant: Grant) -> bool:
-        """Report a grant that was to be given up as soon as the handler returned."""
+        """Report a grant that was to end as soon as the handler returned."""
         if grant.state is not GrantState.STOPPING:
             return False
         final = self._final(grant)

@@ -1,10 +1,12 @@
-"""The progress of a partition in a worker. Pure; changed under the table's lock.
+"""Progress of a partition in a worker: its grant, its records in flight, their lanes, its consumed offset. Pure;
+changed under the table's lock.
 
+- `Interrupts`: what stops the loop before its next record.
 - `Grant`: one partition handed out to this worker, from StartFetcher to the final report.
-- `Flight`: a record on its way where several are in hand; `Lane` and `Track`: where it belongs.
-- `Hands`: how many records one handler may have in hand at a time, and what they may take next. Every handler has its
-  own, with its own order; `scheduler.Lanes` decides over all of them.
-- `settle` and what follows it: how far a partition is with its records, and what may start by that.
+- `InFlight`: a record on its way where several are in hand; `Lane`: the records that are handled one after the other;
+  `OffsetTracker`: how far its partition is, and what may start by that.
+- `Slots`: how many records one handler may have in hand at a time, and what they may take next. Every handler has its
+  own, with its own order; `scheduler.Scheduler` decides over all of them.
 """
 
 from __future__ import annotations
@@ -27,8 +29,19 @@ from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 from kunicorn.worker.produce.outbox import GivenUp
 
 
+class Interrupts(list[None]):
+    """Flag that makes the loop stop before its next record and look around: set while not empty. A list, as the hot
+    loop tests its truth.
+    """
+
+    def request(self) -> None:
+        """Set the flag. Caller: any thread."""
+        if not self:
+            self.append(None)
+
+
 class GrantState(Enum):
-    """Where an open grant stands; reported and failed grants are in no state, they are forgotten."""
+    """State of an open grant; reported and failed grants have none, they are forgotten."""
 
     #: Its slot is open; fetching starts when the runner has let go of its batch.
     WAITING = "waiting"
@@ -41,7 +54,7 @@ class GrantState(Enum):
     #: Its record failed and waits for the next try; not assigned to the client meanwhile.
     PARKED = "parked"
     #: Its next record, of a retry topic, waits for its time; not assigned to the client meanwhile.
-    PUT_OFF = "put off"
+    DELAYED = "delayed"
     #: Not assigned to the client until what was fetched of it is mostly done, or to be ended then, as an error comes
     #: next; only where several are in hand.
     ASIDE = "aside"
@@ -49,7 +62,9 @@ class GrantState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """Changed only under the fetcher's lock, except what is about failures and batches, which is the runner's."""
+    """One partition handed out to this worker. Changed only under the table's lock, except what is about failures and
+    batches, which is the runner's.
+    """
 
     number: int
     tp: TopicPartition
@@ -77,6 +92,8 @@ class Grant:
     refusals: int = 0
     refused_before: int = NO_OFFSET
     """How often that record was refused in a row, and which it was."""
+    refusal_number: int = 0
+    """Of the last refusal; only who met that one may rewind."""
     singly_until: int = NO_OFFSET
     """From where it is rewound to up to here, records are handled one at a time."""
     rewinds: bool = False
@@ -116,7 +133,7 @@ class Grant:
         return self._place(max(cells[self.at + CONSUMED], self.handled_to), cells[self.at + LEADER_EPOCH])
 
     def place(self, cells: memoryview, offset: int) -> ClientPartition:
-        """That offset of it as the client commits it."""
+        """That offset of the partition, as the client commits it."""
         epoch, metadata = cells[self.at + LEADER_EPOCH], with_partitions(self.began_with, "")
         if epoch == NO_EPOCH:
             return ClientPartition(*self.tp, offset, metadata)
@@ -128,7 +145,9 @@ class Grant:
         return ClientPartition(*self.tp, offset, leader_epoch=epoch)
 
     def put_in_hand(self, cells: memoryview, following: Sequence[int], epoch: int, now: int) -> None:
-        """The handler is about to get the records before these offsets, written under `epoch`."""
+        """Note in the ledger that the handler is about to get the records before these offsets, written under
+        `epoch`.
+        """
         at = self.at
         if cells[at + LEADER_EPOCH] != epoch:
             # Before the first offset of that epoch: an older offset with a newer epoch is harmless.
@@ -139,47 +158,49 @@ class Grant:
         cells[at + HAND_COUNT] = len(following)
 
     def in_hand(self, cells: memoryview) -> int:
-        """The first unfinished offset of what the handler has."""
+        """First unfinished offset of what the handler has."""
         return int(max(cells[self.at + HAND_OFFSET], cells[self.at + CONSUMED]))
 
-    def settled(self, cells: memoryview) -> bool:
-        """All that was handled is delivered; always so where nothing is sent."""
+    def all_delivered(self, cells: memoryview) -> bool:
+        """Whether all that was handled is delivered; always so where nothing is sent."""
         return self.handled_to <= int(cells[self.at + CONSUMED])
 
     def handled(self, following: int) -> None:
-        """See `outbox.Origin`."""
         self.handled_to = max(self.handled_to, following)
 
     @property
     def takes_all_outputs(self) -> bool:
-        """Whether there is nothing to leave out."""
+        """Whether no output is to be left out."""
         return not self.discarded and self.refused_at == NO_OFFSET
 
     def takes_output_at(self, offset: int) -> bool:
-        """Whether what that record leaves is to be delivered."""
+        """Whether outputs of that record are to be delivered."""
         return not self.discarded and (self.refused_at == NO_OFFSET or offset < self.refused_at)
 
-    def refuse(self, offset: int, following: int, error: BaseException) -> None:
-        """The brokers will not take what the records from `offset` up to `following` leave.
+    def refuse(self, offset: int, following: int, error: BaseException) -> int:
+        """Note that the brokers will not take outputs of the records from `offset` up to `following`; see
+        `outbox.Origin`.
 
         One record has failed by that. Of a batch nobody knows whose output it was: its records are handled again, one
         at a time.
         """
         if not self.takes_output_at(offset):
-            return
+            return 0
         self.refusals = self.refusals + 1 if offset == self.refused_before else 1
         self.refused_at = self.refused_before = offset
         self.singly_until = following
         self.refusal = error if following == offset + 1 else None
+        self.refusal_number += 1
+        return self.refusal_number
 
     def put_down(self, cells: memoryview, finished: int) -> None:
-        """The handler has returned; `finished` records are done with."""
+        """Note in the ledger that the handler has returned; `finished` records are done with."""
         cells[self.at + HANDLED] += finished
         cells[self.at + HAND_COUNT] = 0
 
 
 class Failing(Protocol):
-    """What has failed tries: a partition, or a single record where several are in hand."""
+    """Holder of failed tries: a partition, or a single record where several are in hand."""
 
     failures: int
     failing_since: int
@@ -192,7 +213,7 @@ class Failing(Protocol):
     def tp(self) -> TopicPartition: ...
     @property
     def held(self) -> Sequence[Message]:
-        """What waits; nothing when it was stopped meanwhile."""
+        """Records that wait; none when it was stopped meanwhile."""
 
 
 F = TypeVar("F", bound=Failing)
@@ -214,7 +235,7 @@ class Attempt(Generic[F]):
 
     @property
     def offset(self) -> int:
-        """Of the first of them."""
+        """Offset of the first record."""
         offset = self.records[0].offset()
         return NO_OFFSET if offset is None else offset
 
@@ -235,7 +256,7 @@ class ReadyLanes:
     that what comes to a partition waits for none of another one's backlog."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[Track, deque[Lane]] = OrderedDict()
+        self._of: OrderedDict[OffsetTracker, deque[Lane]] = OrderedDict()
         """The partition whose turn it is comes first."""
 
     def __bool__(self) -> bool:
@@ -246,37 +267,38 @@ class ReadyLanes:
 
     def add(self, lane: Lane, *, first: bool) -> None:
         """`first`: before all others, as a retry whose wait is over."""
-        track = lane.track
-        lanes = self._of.get(track)
+        tracker = lane.tracker
+        lanes = self._of.get(tracker)
         if lanes is None:
-            self._of[track] = deque((lane,))
+            self._of[tracker] = deque((lane,))
         elif first:
             lanes.appendleft(lane)
         else:
             lanes.append(lane)
         if first:
-            self._of.move_to_end(track, last=False)
+            self._of.move_to_end(tracker, last=False)
 
     def take(self) -> Lane:
-        """The next one."""
-        track = next(iter(self._of))
-        lanes = self._of[track]
+        tracker = next(iter(self._of))
+        lanes = self._of[tracker]
         lane = lanes.popleft()
         if lanes:
-            self._of.move_to_end(track)
+            self._of.move_to_end(tracker)
         else:
-            del self._of[track]
+            del self._of[tracker]
         return lane
 
-    def drop(self, track: Track) -> None:
-        """None of that partition is to be started."""
-        for lane in self._of.pop(track, ()):
+    def drop(self, tracker: OffsetTracker) -> None:
+        """Remove the lanes of that partition."""
+        for lane in self._of.pop(tracker, ()):
             lane.ready = False
 
 
 @dataclass(slots=True, eq=False)
-class Hands:
-    """Changed by `Lanes` alone."""
+class Slots:
+    """Concurrency slots of one handler: their number, those in use, and the lanes that are ready to start. Changed by
+    `Scheduler` alone.
+    """
 
     ordering: str
     most: int
@@ -290,11 +312,11 @@ class Hands:
 
 
 class Stage(Enum):
-    """Where a record stands."""
+    """Stage of a record in flight."""
 
-    #: Fetched; behind others in its lane, or as soon as there is a free hand.
+    #: Fetched; behind others in its lane, or as soon as there is a free slot.
     QUEUED = "queued"
-    #: In a handler's hands.
+    #: A handler is called with it.
     RUNNING = "running"
     #: Handled; its outputs are on their way.
     SENDING = "sending"
@@ -307,11 +329,11 @@ class Stage(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """One record from its arrival until it is done with. `number` is unique in the worker."""
+class InFlight:
+    """A record from its arrival until it is done with. `number` is unique in the worker."""
 
     number: int
-    track: Track
+    tracker: OffsetTracker
     lane: Lane
     offset: int
     epoch: int
@@ -333,65 +355,72 @@ class Flight:
     """Set: it is the latter."""
     refusal: BaseException | None = None
     """Why the brokers will not take its outputs."""
+    refusal_number: int = 0
 
     @property
     def tp(self) -> TopicPartition:
-        """Its partition."""
-        return self.track.tp
+        return self.tracker.tp
 
     @property
     def held(self) -> tuple[Any, ...]:
         """The record while it waits, and nothing once that is over."""
-        return (self.message,) if self.stage is Stage.WAITING and not self.track.closed else ()
+        return (self.message,) if self.stage is Stage.WAITING and not self.tracker.closed else ()
 
     @property
     def takes_all_outputs(self) -> bool:
-        """See `outbox.Origin`."""
         refused_at = self.lane.refused_at
-        return not self.track.discarded and (refused_at == NO_OFFSET or self.offset < refused_at)
+        return not self.tracker.discarded and (refused_at == NO_OFFSET or self.offset < refused_at)
 
     def takes_output_at(self, offset: int) -> bool:
-        """See `outbox.Origin`."""
         return self.takes_all_outputs
 
     def withdraw(self) -> None:
-        """What its handler returned is not to be delivered: it is handled again, or ends otherwise."""
+        """Drop the outputs of its handler's call: the record is handled again, or ends otherwise."""
         self.outputs, self.given_up = (), None
 
     def handled(self, following: int) -> None:
         """See `outbox.Origin`: its stage says so."""
 
-    def refuse(self, offset: int, following: int, error: BaseException) -> None:
+    def refuse(self, offset: int, following: int, error: BaseException) -> int:
         """See `outbox.Origin`: it has failed by that, and what its lane went on with behind it is not delivered."""
-        if self.takes_all_outputs:
-            self.refusal, self.lane.refused_at = error, self.offset
+        if not self.takes_all_outputs:
+            return 0
+        self.refusal, self.lane.refused_at = error, self.offset
+        self.refusal_number += 1
+        return self.refusal_number
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
     """Records that are handled one after the other."""
 
-    track: Track
+    tracker: OffsetTracker
     key: object
-    queue: deque[Flight] = field(default_factory=deque)
+    queue: deque[InFlight] = field(default_factory=deque)
     """The first one may be running or waiting; it leaves when it is done."""
     ready: bool = False
     """In the list of those that may start."""
-    sending: dict[Flight, None] = field(default_factory=dict)
+    sending: dict[InFlight, None] = field(default_factory=dict)
     """Handled and not delivered, in order, where the lane goes on meanwhile."""
-    overtaken: Flight | None = None
+    overtaken: InFlight | None = None
     """In hand when a refused record was put before it: nothing of the lane is started before it is back."""
     refused_at: int = NO_OFFSET
     """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered."""
 
+    def make_ready(self, *, first: bool = False) -> None:
+        """Put the lane among those that a free slot looks at; `first`: before the others."""
+        if not self.ready:
+            self.ready = True
+            self.tracker.slots.ready.add(self, first=first)
+
 
 @dataclass(slots=True, eq=False)
-class Track:
-    """One partition under one grant."""
+class OffsetTracker:
+    """Progress of one partition under one grant."""
 
     tp: TopicPartition
     grant: int
-    hands: Hands
+    slots: Slots
     """Of the handler that has its records."""
     consumed: int
     epoch: int = NO_EPOCH
@@ -405,16 +434,16 @@ class Track:
     """It is lost: nothing that it has left is to be delivered."""
     following: int = 0
     """Beyond every offset that has arrived."""
-    order: deque[Flight] = field(default_factory=deque)
+    order: deque[InFlight] = field(default_factory=deque)
     """From the lowest unfinished one on, in offset order."""
-    running: dict[Flight, None] = field(default_factory=dict)
+    running: dict[InFlight, None] = field(default_factory=dict)
     """The oldest first."""
-    waiting: set[Flight] = field(default_factory=set)
+    waiting: set[InFlight] = field(default_factory=set)
     lanes: dict[object, Lane] = field(default_factory=dict)
-    sending: set[Flight] = field(default_factory=set)
+    sending: set[InFlight] = field(default_factory=set)
     beyond: list[tuple[int, int, Lane]] = field(default_factory=list)
     """Heap of lanes whose next record lies beyond the window, each by that record's offset and number."""
-    dropped: deque[Flight] = field(default_factory=deque)
+    dropped: deque[InFlight] = field(default_factory=deque)
     bytes: int = 0
     """Of what is queued."""
     placed: int = NO_OFFSET
@@ -424,74 +453,61 @@ class Track:
     passed: list[int] = field(default_factory=list)
     """Offsets that the consumed one has moved over since it was stored last."""
 
+    @property
+    def oldest(self) -> InFlight | None:
+        """Record that a handler has had in hand for the longest."""
+        return next(iter(self.running), None)
 
-def oldest(track: Track) -> Flight | None:
-    """What a handler has had in hand for the longest."""
-    return next(iter(track.running), None)
+    def advance(self) -> bool:
+        """Drop what is done with nothing unfinished before it; whether the consumed offset has moved by that."""
+        order = self.order
+        if not order or order[0].stage is not Stage.DONE:
+            return False
+        while order and order[0].stage is Stage.DONE:
+            flight = order.popleft()
+            self.passed.append(flight.offset)
+            self.consumed, self.epoch = flight.offset + 1, flight.epoch
+        if order:
+            self.consumed = order[0].offset
+        # Only those that may start now: each that may not would come back with every record that ends.
+        while self.beyond and self.beyond[0][0] < self.consumed + WINDOW:
+            heappop(self.beyond)[2].make_ready()
+        return True
+
+    def pass_deleted(self, position: int) -> None:
+        """Dropped records that did not come again before `position` were compacted away meanwhile."""
+        gone = False
+        while self.dropped and self.dropped[0].offset < position:
+            self.dropped.popleft().stage = Stage.DONE
+            gone = True
+        if gone:
+            self.advance()
+
+    def done_ahead(self) -> Iterator[int]:
+        """Offsets that are done beyond the consumed one: under this grant, and under earlier ones."""
+        yield from (flight.offset for flight in self.order if flight.stage is Stage.DONE)
+        yield from (offset for offset in self.done_before if offset >= self.consumed)
+
+    def position_with(self, delivered: Collection[InFlight]) -> Position:
+        """Position of the partition once these are done, too."""
+        consumed, epoch, ahead = self.consumed, self.epoch, []
+        unfinished = False
+        for flight in self.order:
+            if unfinished and flight.offset >= consumed + WINDOW:
+                break
+            if flight.stage is not Stage.DONE and flight not in delivered:
+                consumed, unfinished = (consumed if unfinished else flight.offset), True
+            elif unfinished:
+                ahead.append(flight.offset)
+            else:
+                consumed, epoch = flight.offset + 1, flight.epoch
+        ahead += [offset for offset in self.done_before if offset >= consumed]
+        return Position(consumed, epoch, written(consumed, frozenset(ahead)))
 
 
 _MESSAGE_BYTES = 600
 
 
 def kept_bytes(key: bytes | None, value: bytes | None, headers: int) -> int:
-    """What a record takes in memory while it is queued: key, value, headers of so many bytes, and so much that the
-    message has around them."""
+    """Memory of a queued record: key, value, headers of so many bytes, and what the message has around them."""
     return _MESSAGE_BYTES + headers + (0 if key is None else len(key)) + (0 if value is None else len(value))
-
-
-def settle(track: Track) -> bool:
-    """Let go of what is done with nothing unfinished before it; whether the consumed offset has moved by that."""
-    order = track.order
-    if not order or order[0].stage is not Stage.DONE:
-        return False
-    while order and order[0].stage is Stage.DONE:
-        flight = order.popleft()
-        track.passed.append(flight.offset)
-        track.consumed, track.epoch = flight.offset + 1, flight.epoch
-    if order:
-        track.consumed = order[0].offset
-    # Only those that may start now: each that may not would come back with every record that ends.
-    while track.beyond and track.beyond[0][0] < track.consumed + WINDOW:
-        make_ready(heappop(track.beyond)[2])
-    return True
-
-
-def note_gone(track: Track, position: int) -> None:
-    """Dropped records that did not come again were compacted away meanwhile."""
-    gone = False
-    while track.dropped and track.dropped[0].offset < position:
-        track.dropped.popleft().stage = Stage.DONE
-        gone = True
-    if gone:
-        settle(track)
-
-
-def make_ready(lane: Lane, *, first: bool = False) -> None:
-    """Put the lane among those that a free hand looks at; `first`: before the others."""
-    if lane.ready:
-        return
-    lane.ready = True
-    lane.track.hands.ready.add(lane, first=first)
-
-
-def done_ahead(track: Track) -> Iterator[int]:
-    """What is done beyond the consumed offset: under this grant, and under earlier ones."""
-    yield from (flight.offset for flight in track.order if flight.stage is Stage.DONE)
-    yield from (offset for offset in track.done_before if offset >= track.consumed)
-
-
-def place_with(track: Track, delivered: Collection[Flight]) -> Position:
-    """How far the partition is once these are done, too."""
-    consumed, epoch, ahead = track.consumed, track.epoch, []
-    unfinished = False
-    for flight in track.order:
-        if unfinished and flight.offset >= consumed + WINDOW:
-            break
-        if flight.stage is not Stage.DONE and flight not in delivered:
-            consumed, unfinished = (consumed if unfinished else flight.offset), True
-        elif unfinished:
-            ahead.append(flight.offset)
-        else:
-            consumed, epoch = flight.offset + 1, flight.epoch
-    ahead += [offset for offset in track.done_before if offset >= consumed]
-    return Position(consumed, epoch, written(consumed, frozenset(ahead)))

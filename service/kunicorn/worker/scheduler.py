@@ -1,7 +1,7 @@
 """Which record may start next when a worker has several in hand, and how far each partition is done. Pure.
 
 A *lane* is what is handled in order: a partition, the records of one key in it, or a single record. A lane has one
-record in a handler's hands at most; one that failed and waits keeps its place, and only its lane waits with it.
+record in hand at most; one that failed and waits keeps its place, and only its lane waits with it.
 
 1. The consumed offset is the lowest unfinished one (or what follows the last record, where all are finished).
 2. No record starts `WINDOW` offsets or more beyond it: so far reach the ledger's bits, which say what is done ahead.
@@ -17,111 +17,114 @@ from itertools import count
 from typing import Any
 
 from kunicorn.ipc.bitmap import WINDOW
-from kunicorn.worker.progress import Flight, Hands, Lane, Stage, Track, make_ready, note_gone, settle
+from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots, Stage
 
 
-class Lanes:
-    """All partitions of a worker. Not locked: every caller holds the table's lock."""
+class Scheduler:
+    """Decides over all partitions of a worker. Not locked: every caller holds the table's lock."""
 
     def __init__(self) -> None:
         self.in_flight = 0
-        """In all hands together."""
+        """Records in hand, of all handlers."""
         self.on_their_way = 0
         """Handled, and their outputs not delivered."""
         self.bytes = 0
         """Of all that is queued."""
         self._suspected: deque[Lane] = deque()
-        self._alone: Flight | None = None
+        self._alone: InFlight | None = None
         self._numbers = count(1)
 
-    def startable(self, hands: Hands) -> bool:
-        """Whether `start` may find another one."""
-        return bool(hands.ready or self._suspected) and self._alone is None and hands.busy < hands.most
+    def startable(self, slots: Slots) -> bool:
+        """Whether `start` may find another record."""
+        return bool(slots.ready or self._suspected) and self._alone is None and slots.busy < slots.most
 
     @property
     def holds_back(self) -> bool:
         """Whether something waits, or will, for what is on its way to be delivered."""
         return self._alone is not None or bool(self._suspected)
 
-    def starved(self, hands: Hands) -> bool:
-        """A hand is free and nothing that is queued may start."""
-        free = self._alone is None and hands.busy < hands.most
-        return free and not hands.ready and not self._suspected
+    def starved(self, slots: Slots) -> bool:
+        """Whether a slot is free and nothing that is queued may start."""
+        free = self._alone is None and slots.busy < slots.most
+        return free and not slots.ready and not self._suspected
 
     # -- arriving ----------------------------------------------------------------------------------------------------
 
     def arrive(
-        self, track: Track, offset: int, epoch: int, key: bytes | None, message: Any, size: int
-    ) -> Flight | None:
-        """A record was fetched; its offset is above all that arrived before, unless it is fetched again. None: it is
-        done already, or known."""
-        if track.dropped:
-            note_gone(track, offset)
-        if offset < track.following:
-            if not track.dropped or track.dropped[0].offset != offset:
+        self, tracker: OffsetTracker, offset: int, epoch: int, key: bytes | None, message: Any, size: int
+    ) -> InFlight | None:
+        """Queue a fetched record; its offset is above all that arrived before, unless it is fetched again. None: it is
+        done already, or known.
+        """
+        if tracker.dropped:
+            tracker.pass_deleted(offset)
+        if offset < tracker.following:
+            if not tracker.dropped or tracker.dropped[0].offset != offset:
                 return None
-            flight = track.dropped.popleft()
+            flight = tracker.dropped.popleft()
             flight.message, flight.stage = message, Stage.QUEUED
             self._enqueue(flight)
             return flight
-        track.following = offset + 1
-        lane_key = track.hands.lane_key(offset, key)
-        lane = track.lanes.get(lane_key) or Lane(track, lane_key)
-        flight = Flight(next(self._numbers), track, lane, offset, epoch, size, message)
-        if not track.order:
+        tracker.following = offset + 1
+        lane_key = tracker.slots.lane_key(offset, key)
+        lane = tracker.lanes.get(lane_key) or Lane(tracker, lane_key)
+        flight = InFlight(next(self._numbers), tracker, lane, offset, epoch, size, message)
+        if not tracker.order:
             # What lies between has been deleted or compacted away: nothing there is unfinished.
-            track.consumed = max(track.consumed, offset)
-        track.order.append(flight)
-        if offset in track.done_before:
-            track.done_before.discard(offset)
+            tracker.consumed = max(tracker.consumed, offset)
+        tracker.order.append(flight)
+        if offset in tracker.done_before:
+            tracker.done_before.discard(offset)
             flight.stage, flight.message = Stage.DONE, None
-            settle(track)
+            tracker.advance()
             return None
         self._enqueue(flight)
         return flight
 
-    def pass_by(self, track: Track, position: int) -> None:
-        """The client has given out all that there is before `position`."""
-        note_gone(track, position)
-        if not track.order:
-            track.consumed = max(track.consumed, position)
+    def pass_by(self, tracker: OffsetTracker, position: int) -> None:
+        """Move on: the client has given out all that there is before `position`."""
+        tracker.pass_deleted(position)
+        if not tracker.order:
+            tracker.consumed = max(tracker.consumed, position)
 
-    def stand_in(self, track: Track, position: int, epoch: int) -> Flight:
-        """One that stands for the offsets before `position` of a partition of which nothing is unfinished: on its way,
-        and with nothing to deliver."""
-        flight = Flight(next(self._numbers), track, Lane(track, None), position - 1, epoch, 0, None, Stage.SENDING)
-        flight.lane.sending[flight] = None
-        track.following = max(track.following, position)
-        track.order.append(flight)
-        track.sending.add(flight)
+    def stand_in(self, tracker: OffsetTracker, position: int, epoch: int) -> InFlight:
+        """Record in flight that stands for the offsets before `position` of a partition of which nothing is unfinished:
+        on its way, and with nothing to deliver.
+        """
+        lane = Lane(tracker, None)
+        flight = InFlight(next(self._numbers), tracker, lane, position - 1, epoch, 0, None, Stage.SENDING)
+        lane.sending[flight] = None
+        tracker.following = max(tracker.following, position)
+        tracker.order.append(flight)
+        tracker.sending.add(flight)
         self.on_their_way += 1
         return flight
 
-    def _enqueue(self, flight: Flight) -> None:
-        track, lane = flight.track, flight.lane
+    def _enqueue(self, flight: InFlight) -> None:
+        tracker, lane = flight.tracker, flight.lane
         lane.queue.append(flight)
-        track.lanes[lane.key] = lane
+        tracker.lanes[lane.key] = lane
         self._count(flight)
         if lane.queue[0] is flight:
-            make_ready(lane)
+            lane.make_ready()
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
-    def start(self, hands: Hands, now: int) -> Flight | None:
-        """The next record for a free hand of these, if there is one."""
-        if self._alone is not None or hands.busy >= hands.most:
+    def start(self, slots: Slots, now: int) -> InFlight | None:
+        """The next record for a free slot of these, if there is one."""
+        if self._alone is not None or slots.busy >= slots.most:
             return None
-        while hands.ready and not self._suspected:
-            lane = hands.ready.take()
+        while slots.ready and not self._suspected:
+            lane = slots.ready.take()
             lane.ready = False
             if (flight := self._first(lane)) is None:
                 continue
-            if flight.offset in lane.track.suspects:
+            if flight.offset in lane.tracker.suspects:
                 lane.ready = True
                 self._suspected.append(lane)
             else:
                 return self._run(flight, now)
-        while self._may_be_alone(hands):
+        while self._may_be_alone(slots):
             lane = self._suspected.popleft()
             lane.ready = False
             if (flight := self._first(lane)) is not None:
@@ -129,15 +132,15 @@ class Lanes:
                 return self._run(flight, now)
         return None
 
-    def _may_be_alone(self, hands: Hands) -> bool:
-        """Whether the next suspect is of these hands, and there is nothing beside it."""
-        mine = bool(self._suspected) and self._suspected[0].track.hands is hands
+    def _may_be_alone(self, slots: Slots) -> bool:
+        """Whether the next suspect is of these slots, and there is nothing beside it."""
+        mine = bool(self._suspected) and self._suspected[0].tracker.slots is slots
         return mine and not self.in_flight and not self.on_their_way
 
-    def _first(self, lane: Lane) -> Flight | None:
+    def _first(self, lane: Lane) -> InFlight | None:
         """The lane's next record, if it may start."""
-        track = lane.track
-        if track.closed or lane.overtaken is not None:
+        tracker = lane.tracker
+        if tracker.closed or lane.overtaken is not None:
             return None
         if not lane.queue:
             self._remove(lane)
@@ -145,38 +148,39 @@ class Lanes:
         flight = lane.queue[0]
         if flight.stage is not Stage.QUEUED:
             return None
-        if flight.offset >= track.consumed + WINDOW:
-            heappush(track.beyond, (flight.offset, flight.number, lane))
+        if flight.offset >= tracker.consumed + WINDOW:
+            heappush(tracker.beyond, (flight.offset, flight.number, lane))
             return None
         return flight
 
     def _remove(self, lane: Lane) -> None:
-        """Unless something of it is queued, or on its way and may be refused."""
-        if not lane.queue and not lane.sending and lane.track.lanes.get(lane.key) is lane:
-            del lane.track.lanes[lane.key]
+        """Remove the lane, unless something of it is queued, or on its way and may be refused."""
+        if not lane.queue and not lane.sending and lane.tracker.lanes.get(lane.key) is lane:
+            del lane.tracker.lanes[lane.key]
 
-    def _run(self, flight: Flight, now: int) -> Flight:
+    def _run(self, flight: InFlight, now: int) -> InFlight:
         self._unqueue(flight)
         flight.stage, flight.since_ns = Stage.RUNNING, now
-        track = flight.track
-        track.running[flight] = None
-        track.hands.busy += 1
+        tracker = flight.tracker
+        tracker.running[flight] = None
+        tracker.slots.busy += 1
         self.in_flight += 1
         return flight
 
-    def _count(self, flight: Flight) -> None:
-        flight.track.bytes += flight.size
+    def _count(self, flight: InFlight) -> None:
+        flight.tracker.bytes += flight.size
         self.bytes += flight.size
 
-    def _unqueue(self, flight: Flight) -> None:
-        flight.track.bytes -= flight.size
+    def _unqueue(self, flight: InFlight) -> None:
+        flight.tracker.bytes -= flight.size
         self.bytes -= flight.size
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
-    def finish(self, flight: Flight) -> bool:
-        """The record, which is running or whose outputs are delivered, is done with; whether its partition's consumed
-        offset has moved."""
+    def finish(self, flight: InFlight) -> bool:
+        """Note that the record, which is running or whose outputs are delivered, is done; whether its partition's
+        consumed offset has moved.
+        """
         lane, went_on = flight.lane, flight in flight.lane.sending
         if flight.stage is Stage.SENDING:
             self.arrived(flight)
@@ -187,40 +191,43 @@ class Lanes:
             self._remove(lane)
         else:
             self._go_on(lane)
-        return settle(flight.track)
+        return flight.tracker.advance()
 
     def _go_on(self, lane: Lane) -> None:
         lane.queue.popleft()
-        if lane.queue and not lane.track.closed:
-            make_ready(lane)
+        if lane.queue and not lane.tracker.closed:
+            lane.make_ready()
         else:
             self._remove(lane)
 
-    def send(self, flight: Flight, *, lane_waits: bool) -> None:
-        """The handler has returned from the running record, which is done when its outputs are delivered; the hand is
-        free. `lane_waits`: until then nothing else of its lane is started."""
+    def send(self, flight: InFlight, *, lane_waits: bool) -> None:
+        """Note that the handler has returned from the running record, which is done when its outputs are delivered; the
+        slot is free. `lane_waits`: until then nothing else of its lane is started.
+        """
         alone = self._alone
         self._put_down(flight)
         self._alone = alone
         flight.stage = Stage.SENDING
-        flight.track.sending.add(flight)
+        flight.tracker.sending.add(flight)
         self.on_their_way += 1
         if not lane_waits:
             flight.lane.sending[flight] = None
             self._go_on(flight.lane)
 
-    def arrived(self, flight: Flight) -> None:
-        """Nothing of it is on its way any more: it is delivered or refused, or its partition is lost."""
-        flight.track.sending.remove(flight)
+    def arrived(self, flight: InFlight) -> None:
+        """Note that nothing of the record is on its way any more: it is delivered or refused, or its partition is
+        lost.
+        """
+        flight.tracker.sending.remove(flight)
         flight.lane.sending.pop(flight, None)
         self.on_their_way -= 1
         if self._alone is flight:
             self._alone = None
 
-    def recall(self, refused: Flight) -> list[Flight]:
+    def recall(self, refused: InFlight) -> list[InFlight]:
         """Put that record, which is on its way and refused, and behind it what its lane went on with, before what the
         lane has in hand or queued; what that was. It is to be handled again."""
-        lane, track = refused.lane, refused.track
+        lane, tracker = refused.lane, refused.tracker
         if lane.queue and lane.queue[0].stage is Stage.RUNNING:
             lane.overtaken = lane.queue[0]
         recalled = [flight for flight in lane.sending if flight.offset > refused.offset]
@@ -228,61 +235,62 @@ class Lanes:
             self.arrived(flight)
             flight.stage = Stage.QUEUED
             lane.queue.appendleft(flight)
-            if not track.closed:
+            if not tracker.closed:
                 self._count(flight)
         lane.queue.appendleft(refused)
         return recalled
 
-    def overtaken(self, flight: Flight) -> bool:
+    def overtaken(self, flight: InFlight) -> bool:
         """Whether a refused record was put before this one meanwhile: whatever its handler did, it is handled again."""
         return flight.lane.overtaken is flight or flight.lane.queue[0] is not flight
 
-    def wait(self, flight: Flight, waits_for: str, why: str) -> None:
-        """The running record failed, and its lane waits with it."""
+    def wait(self, flight: InFlight, waits_for: str, why: str) -> None:
+        """Have the running record, which failed, wait, and its lane with it."""
         self._put_down(flight)
         flight.stage, flight.waits_for, flight.why = Stage.WAITING, waits_for, why
-        flight.track.waiting.add(flight)
+        flight.tracker.waiting.add(flight)
 
-    def queue_again(self, flight: Flight) -> None:
-        """A waiting record may be tried again, or a running one was interrupted: it is its lane's next."""
+    def queue_again(self, flight: InFlight) -> None:
+        """Make the record its lane's next: it may be tried again, or was interrupted."""
         if flight.stage is Stage.WAITING:
-            flight.track.waiting.discard(flight)
+            flight.tracker.waiting.discard(flight)
         else:
             self._put_down(flight)
         flight.stage = Stage.QUEUED
         if flight.lane.overtaken is flight:
             flight.lane.overtaken = None
-        if not flight.track.closed:
+        if not flight.tracker.closed:
             self._count(flight)
-            make_ready(flight.lane, first=True)
+            flight.lane.make_ready(first=True)
 
-    def take_up(self, flight: Flight, now: int) -> None:
-        """A record that waits, for its next try or its delivery, is about to be ended by somebody other than the
-        handler."""
-        track = flight.track
-        track.waiting.discard(flight)
+    def take_up(self, flight: InFlight, now: int) -> None:
+        """Take a waiting record, for its next try or its delivery, that is about to be ended by somebody other than the
+        handler.
+        """
+        tracker = flight.tracker
+        tracker.waiting.discard(flight)
         if flight.stage is Stage.SENDING:
             self.arrived(flight)
         flight.stage, flight.since_ns = Stage.RUNNING, now
-        track.running[flight] = None
-        track.hands.busy += 1
+        tracker.running[flight] = None
+        tracker.slots.busy += 1
         self.in_flight += 1
 
-    def _put_down(self, flight: Flight) -> None:
-        track = flight.track
-        del track.running[flight]
-        track.hands.busy -= 1
+    def _put_down(self, flight: InFlight) -> None:
+        tracker = flight.tracker
+        del tracker.running[flight]
+        tracker.slots.busy -= 1
         self.in_flight -= 1
         if self._alone is flight:
             self._alone = None
 
     # -- making room -------------------------------------------------------------------------------------------------
 
-    def shed(self, track: Track, keep_bytes: int) -> Flight | None:
+    def shed(self, tracker: OffsetTracker, keep_bytes: int) -> InFlight | None:
         """Drop what is queued beyond so many bytes, from its end; the first that is to be fetched again, if any."""
-        dropped: deque[Flight] = deque()
-        for flight in reversed(track.order):
-            if track.bytes <= keep_bytes:
+        dropped: deque[InFlight] = deque()
+        for flight in reversed(tracker.order):
+            if tracker.bytes <= keep_bytes:
                 break
             if flight.stage is Stage.QUEUED and not flight.failures and flight.lane.queue[-1] is flight:
                 flight.lane.queue.pop()
@@ -290,19 +298,19 @@ class Lanes:
                 flight.stage, flight.message = Stage.DROPPED, None
                 dropped.appendleft(flight)
         # What was dropped before, and is not back yet, lies beyond what is queued now.
-        track.dropped = deque(sorted((*dropped, *track.dropped), key=lambda flight: flight.offset))
-        return track.dropped[0] if track.dropped else None
+        tracker.dropped = deque(sorted((*dropped, *tracker.dropped), key=lambda flight: flight.offset))
+        return tracker.dropped[0] if tracker.dropped else None
 
-    def close(self, track: Track) -> None:
-        """Nothing of it is started any more; what runs goes on."""
-        track.closed = True
-        self.bytes -= track.bytes
-        track.bytes = 0
-        track.waiting.clear()
-        track.dropped.clear()
-        track.hands.ready.drop(track)
+    def close(self, tracker: OffsetTracker) -> None:
+        """Start nothing more of the partition; what runs goes on."""
+        tracker.closed = True
+        self.bytes -= tracker.bytes
+        tracker.bytes = 0
+        tracker.waiting.clear()
+        tracker.dropped.clear()
+        tracker.slots.ready.drop(tracker)
         for lane in self._suspected:
-            if lane.track is track:
+            if lane.tracker is tracker:
                 lane.ready = False
-        self._suspected = deque(lane for lane in self._suspected if lane.track is not track)
-        track.beyond.clear()
+        self._suspected = deque(lane for lane in self._suspected if lane.tracker is not tracker)
+        tracker.beyond.clear()

@@ -1,6 +1,7 @@
-"""What a worker counts, and tells the supervisor.
+"""Counters of a worker, reported to the supervisor with every Pong, and the metrics of its handler and its client.
 
-`Meter` is what the runner counts and the control thread reports: handler calls by topic and duration.
+`Counters` is what all threads count and the control thread reports: handler calls by topic and duration, and whatever
+else the catalogue of metrics declares.
 
 `Collecting` has the metrics that the handler keeps with `prometheus_client`, and those of the Kafka client, made ready
 for the next Pong, in a thread of its own: collecting may run the user's code (a collector, a gauge's function), and the
@@ -21,31 +22,60 @@ from typing import Any
 
 from kunicorn.handler.retry import End
 from kunicorn.ipc.clock import NANOSECONDS
-from kunicorn.ipc.messages import DURATION_BUCKETS, MOST_SERIES, Deltas, Family, Sample
+from kunicorn.ipc.messages import MOST_SERIES, Counted, Family, Observed, Sample
+from kunicorn.observe import catalogue as c
+from kunicorn.observe.catalogue import Declared
 
-_BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in DURATION_BUCKETS)
+_BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in c.PROCESS_SECONDS.buckets)
+_OF_EVERY_TOPIC = (c.FAILURES, c.RETRIES, c.SKIPPED)
+"""Told as 0 until it happens, so that an alert on a first time has a series to look at."""
+
+Series = tuple[Declared, tuple[str, ...]]
+"""A metric, and the values of its labels in the order of the declaration."""
 
 
 @dataclass(slots=True)
-class _Counts:
+class _Calls:
+    """Calls of the handler with one topic's records."""
+
     records: int = 0
-    failures: int = 0
-    retries: int = 0
-    dead_letters: Counter[str] = field(default_factory=Counter)
-    retried_later: Counter[str] = field(default_factory=Counter)
-    skipped: int = 0
-    timed_out: int = 0
     nanoseconds: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS_NS) + 1))
 
 
-class Meter:
-    """Counters since the last report. Not locked: every caller holds the fetcher's lock."""
+@dataclass(slots=True)
+class _Observations:
+    buckets: list[int]
+    seconds: float = 0.0
+
+
+class Counters:
+    """Counts since the last report, as `kunicorn.observe.catalogue` declares them. Caller: any thread."""
 
     def __init__(self) -> None:
-        self.handled = 0
-        """Records finished since the worker's start."""
-        self._topics: dict[str, _Counts] = {}
+        self._lock = threading.Lock()
+        self._handled = 0
+        self._counted: Counter[Series] = Counter()
+        self._observed: dict[Series, _Observations] = {}
+        self._calls: dict[str, _Calls] = {}
+
+    @property
+    def handled(self) -> int:
+        """Number of records finished since the worker's start."""
+        return self._handled
+
+    def count(self, declared: Declared, amount: int, *labels: str) -> None:
+        """Add `amount` to a counter. `labels`: in the order of the declaration."""
+        with self._lock:
+            self._counted[declared, labels] += amount
+
+    def observe(self, declared: Declared, seconds: float, *labels: str) -> None:
+        """Add one duration to a histogram."""
+        with self._lock:
+            if (found := self._observed.get((declared, labels))) is None:
+                found = self._observed[declared, labels] = _Observations([0] * (len(declared.buckets) + 1))
+            found.buckets[bisect_left(declared.buckets, seconds)] += 1
+            found.seconds += seconds
 
     def finished(self, topic: str, records: int, nanoseconds: int, calls: int) -> None:
         """`records` were handled by `calls` of the handler in `nanoseconds`; the calls count as equally long.
@@ -53,62 +83,55 @@ class Meter:
         A chunk's records share one reading of the clock: slow records come in chunks of one, so only the durations of
         fast ones are an average.
         """
-        counts = self._of(topic)
-        counts.records += records
-        counts.nanoseconds += nanoseconds
-        if calls:
-            counts.buckets[bisect_left(_BOUNDS_NS, nanoseconds // calls)] += calls
-        self.handled += records
+        with self._lock:
+            if (counts := self._calls.get(topic)) is None:
+                counts = self._calls[topic] = _Calls()
+            counts.records += records
+            counts.nanoseconds += nanoseconds
+            if calls:
+                counts.buckets[bisect_left(_BOUNDS_NS, nanoseconds // calls)] += calls
+            self._handled += records
 
     def failed(self, topic: str, *, retried: bool) -> None:
-        """The handler raised; `retried`: it will be asked again."""
-        counts = self._of(topic)
-        counts.failures += 1
-        counts.retries += retried
-
-    def timed_out(self, topic: str, calls: int) -> None:
-        """So many calls were overdue besides the one that the supervisor has counted."""
-        self._of(topic).timed_out += calls
+        """Count a call that raised; `retried`: the handler will be called again."""
+        self.count(c.FAILURES, 1, topic)
+        if retried:
+            self.count(c.RETRIES, 1, topic)
 
     def passed_over(self, topic: str, records: int, end: End, label: str | None) -> None:
-        """The records are done with, without the handler having returned. `label` is that of the counter of such ends:
-        what led there, or a retry topic's delay; None: they are counted already."""
+        """Count records that are done without the handler's return. `label` is that of the counter of such ends: what
+        led there, or a retry topic's delay; None: they are counted already.
+        """
         if label is None:
             return
-        counts = self._of(topic)
-        if end is End.DEAD_LETTER:
-            counts.dead_letters[label] += records
-        if end is End.RETRY_TOPIC:
-            counts.retried_later[label] += records
-        counts.skipped += records if end is End.SKIP else 0
-        if end is End.DONE:
-            counts.records += records
-            self.handled += records
+        match end:
+            case End.DEAD_LETTER:
+                self.count(c.DEAD_LETTERS, records, topic, label)
+            case End.RETRY_TOPIC:
+                self.count(c.RETRY_TOPICS, records, topic, label)
+            case End.SKIP:
+                self.count(c.SKIPPED, records, topic)
+            case End.DONE:
+                self.finished(topic, records, 0, 0)
+            case End.HALT:
+                pass
 
-    def _of(self, topic: str) -> _Counts:
-        counts = self._topics.get(topic)
-        if counts is None:
-            counts = self._topics[topic] = _Counts()
-        return counts
-
-    def take(self) -> list[Deltas]:
-        """The changes since the last call."""
-        topics, self._topics = self._topics, {}
-        return [
-            Deltas(
-                topic,
-                c.records,
-                c.failures,
-                c.retries,
-                c.nanoseconds / NANOSECONDS,
-                c.buckets,
-                dict(c.dead_letters),
-                c.skipped,
-                dict(c.retried_later),
-                c.timed_out,
-            )
-            for topic, c in topics.items()
-        ]
+    def take(self) -> tuple[list[Counted], list[Observed]]:
+        """Changes since the last call."""
+        with self._lock:
+            counted, self._counted = self._counted, Counter()
+            observed, self._observed = self._observed, {}
+            calls, self._calls = self._calls, {}
+        for topic, of_topic in calls.items():
+            counted[c.CONSUMED, (topic,)] += of_topic.records
+            for declared in _OF_EVERY_TOPIC:
+                counted[declared, (topic,)] += 0
+            seconds = of_topic.nanoseconds / NANOSECONDS
+            observed[c.PROCESS_SECONDS, (topic,)] = _Observations(of_topic.buckets, seconds)
+        return (
+            [Counted(declared.name, list(labels), amount) for (declared, labels), amount in counted.items()],
+            [Observed(of.name, list(labels), found.buckets, found.seconds) for (of, labels), found in observed.items()],
+        )
 
 
 log = logging.getLogger("kunicorn.worker")
@@ -123,7 +146,7 @@ _MERGES = {"min": "min", "max": "max", "livemin": "min", "livemax": "max", "most
 
 
 class Collecting:
-    """Families of two sources. `client`: those of the Kafka client, None where it keeps no statistics."""
+    """Metric families of two sources. `client`: those of the Kafka client, None where it keeps no statistics."""
 
     def __init__(self, client: Callable[[], list[Family]] | None) -> None:
         self._handler = _Report(_Registry().families)
@@ -132,8 +155,9 @@ class Collecting:
         self._over = threading.Event()
 
     def news(self) -> tuple[list[Family] | None, list[Family] | None]:
-        """The handler's and the client's; None where they are as told before. Caller: the control thread; never
-        waits."""
+        """Families of the handler and of the client; None where they are as reported before. Caller: the control
+        thread; never waits.
+        """
         if self._thread is None and self._needed():
             self._thread = threading.Thread(target=self._keep, name="metrics", daemon=True)
             self._thread.start()
@@ -141,7 +165,8 @@ class Collecting:
 
     def last(self) -> tuple[list[Family] | None, list[Family] | None]:
         """The same, as of now, for the last time: the user's collectors are not asked again. Caller: the runner's
-        thread, when everything is drained."""
+        thread, when everything is drained.
+        """
         self._over.set()
         if self._needed():
             self._collect()
@@ -166,7 +191,7 @@ class Collecting:
 
 
 class _Report:
-    """What one source says, and what of it was told."""
+    """Families of one source, and what of them was reported."""
 
     def __init__(self, source: Callable[[], list[Family]]) -> None:
         self.latest: list[Family] = []
@@ -175,7 +200,7 @@ class _Report:
         self._complained = False
 
     def collect(self) -> None:
-        """Ask the source. What it raises is said once: the user's code may be behind it."""
+        """Ask the source. What it raises is logged once: the user's code may be behind it."""
         try:
             self.latest = self._source()
         except Exception as error:
@@ -199,7 +224,7 @@ class _Registry:
         self._complained = False
 
     def families(self) -> list[Family]:
-        """Whole families, as long as there is room."""
+        """Families, each whole, as long as there is room."""
         kept, series = [], 0
         for family in self._collected():
             series += len(family.samples)

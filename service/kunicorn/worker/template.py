@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     """Serve the socket `arguments[0]`. A second argument says why the handler is not to be imported here; further ones
     are what `TemplateReady` says of it."""
     fd, reason, keepers = int(arguments[0]), "".join(arguments[1:2]), arguments[2:]
-    _settle_in()
+    _set_up_process()
     sock = socket.socket(fileno=fd)
     try:
         # Only peeked at: a template that has to start over reads it again.
@@ -79,8 +79,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _settle_in() -> None:
-    """Ctrl-C and systemd's SIGTERM reach every process; only the supervisor's count."""
+def _set_up_process() -> None:
+    """Ignore the signals that reach every process (Ctrl-C, systemd's SIGTERM): only the supervisor's count."""
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
@@ -96,7 +96,9 @@ def _import_like(preload: Preload) -> None:
 
 
 def _keep_allocator_to_ourselves(library: str) -> None:
-    """It is meant for this process and its forks, not for the programs that a handler starts."""
+    """Take the preloaded allocator out of the environment: it is meant for this process and its forks, not for the
+    programs that a handler starts.
+    """
     if not library:
         return
     rest = without_library(os.environ, library)
@@ -148,7 +150,7 @@ def _start_over(sock: socket.socket, note: str, keepers: list[str], environment:
 
 
 def _close_on_exec(fd: int) -> None:
-    """Clients written in C do not always mark their sockets."""
+    """Set close-on-exec: clients written in C do not always do it for their sockets."""
     with contextlib.suppress(OSError):
         os.set_inheritable(fd, False)
 

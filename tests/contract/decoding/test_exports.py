@@ -11,9 +11,7 @@ import pytest
 
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.export import Form, LakeColumns, NotExportable
-from tests.contract.decoding.test_registry import SCHEMAS, ShopOrder, avro, framed, message, properties, schemas
-
-__all__ = ["ShopOrder", "properties", "schemas"]
+from tests.contract.decoding.shop_schemas import SCHEMAS, SHOP_ORDER, avro, framed, message
 
 ORDER = {"id": 7, "by": "me"}
 
@@ -27,7 +25,7 @@ def columns(name: str, registry: dict[str, Any], patience: float = 0.0) -> LakeC
     [
         ("avro", framed(1, avro(ORDER)), ORDER),
         ("jsonschema", framed(2, b'{"id": 7, "by": "me"}'), ORDER),
-        (f"protobuf:{__name__}:ShopOrder", framed(3, b"\0\x0a\x02me"), {"by": "me"}),
+        (SHOP_ORDER, framed(3, b"\0\x0a\x02me"), {"by": "me"}),
     ],
 )
 def test_what_a_registered_schema_decodes_is_written_as_json_and_a_tombstone_as_null(

@@ -9,8 +9,8 @@ from inspect import isawaitable
 from typing import Any
 from uuid import UUID
 
-from kunicorn.group.errors import ErrorCode as E
 from kunicorn.kafka.versions import RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.worker.choices import Choices

@@ -18,6 +18,7 @@ from kunicorn.errors import PeerError
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.positions import TopicPartition
+from kunicorn.settings import WorkerSettings
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.workers.rolling import Replacer
@@ -31,7 +32,7 @@ from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.driver import Driver
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 from tests.fakes.simulation import TOPIC
-from tests.fakes.turned_clock import turned
+from tests.fakes.virtual_loop import in_virtual_time
 
 SESSION, REBALANCE, DRAIN, COMMIT = 10.0, 8.0, 1.0, 2.0
 _BEAT = 0.1
@@ -49,7 +50,7 @@ class Pool(PlayedPool):
         super().__init__({})
         self._kill, self._cooperative = kill, cooperative
 
-    async def press(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+    async def escalate(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
         assert isinstance(worker, StoryWorker)
         if until() or self.workers.get(worker.number) is not worker:
             return
@@ -66,8 +67,11 @@ class Seat:
     def __init__(self, story: Story, number: int) -> None:
         self.story, self.number = story, number
         plan = story.plan
+        cooperative = plan.protocol == "classic" and plan.assignor != "range"
+        pool: Any = Pool(self.kill, cooperative=cooperative)
         self.driver = driver = Driver(
             story.cloud.coordinating,
+            pool=pool,
             group_protocol=plan.protocol,
             partition_assignment_strategy=[plan.assignor],
             auto_offset_reset=plan.policy,
@@ -77,13 +81,10 @@ class Seat:
             commit_timeout_ms=int(COMMIT * 1000),
             commit_interval_ms=1000,
         )
-        driver.fetchers.deaths.max_crashes = 1_000_000
-        driver.fetchers.table.workers_commit = plan.in_transactions
-        cooperative = plan.protocol == "classic" and plan.assignor != "range"
-        pool: Any = Pool(self.kill, cooperative=cooperative)
-        driver.stage.pool = driver.fetchers.pool = pool
-        seeker = Seeker(driver.settings, driver.fetchers, driver.source.commits, driver.brokers)
-        self.actions = Actions(driver.fetchers, pool, mock.Mock(spec=Replacer), seeker, lambda: False)
+        driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
+        driver.assignment.table.workers_commit = plan.in_transactions
+        seeker = Seeker(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
+        self.actions = Actions(driver.assignment, mock.Mock(spec=Replacer), seeker, driver.tasks, lambda: False)
         self.workers: dict[int, StoryWorker] = {}
         for at in range(plan.workers):
             self._employ(at)
@@ -104,7 +105,7 @@ class Seat:
         """Whatever worker is dead has a successor."""
         for number in sorted(set(range(self.story.plan.workers)) - self.workers.keys()):
             self._employ(number)
-            self.driver.fetchers.worker_ready(self.workers[number])
+            self.driver.assignment.worker_ready(self.workers[number])
 
     def kill(self, number: int) -> None:
         """One of its workers."""
@@ -152,14 +153,14 @@ class Seat:
     @property
     def rests(self) -> bool:
         """Whether nothing is under way."""
-        table = self.driver.fetchers.table
+        table = self.driver.assignment.table
         running = all(each.state is PartitionState.RUNNING for each in table.values())
         return self.driver.stable and running and table.keys() == self.driver.owned
 
     def _employ(self, number: int) -> None:
-        fetchers = self.driver.fetchers
+        assignment = self.driver.assignment
         may_commit = self._may_commit if self.story.plan.in_transactions else None
-        worker = StoryWorker(number, fetchers, self._log, self.certain, may_commit)
+        worker = StoryWorker(number, assignment, self._log, self.certain, may_commit)
         self.story.workers.append(worker)
         self.workers[number] = self.driver.stage.pool.workers[number] = worker
 
@@ -169,7 +170,7 @@ class Seat:
         What librdkafka reads of that one meanwhile, from the old one's position, is not handled for good: it is handled
         again from the beginning, where commits by id let nothing pass of what was done before.
         """
-        cloud, partition = self.story.cloud, self.driver.fetchers.table[tp]
+        cloud, partition = self.story.cloud, self.driver.assignment.table[tp]
         return cloud.logs.get(tp) if partition.topic_id in (None, cloud.topic_id) else None
 
     def _may_commit(self) -> bool:
@@ -259,7 +260,7 @@ class Story:
             for seat in self.seats:
                 for worker in list(seat.workers.values()):
                     worker.go_on(self._keeps)
-                    seat.driver.fetchers.worker_reported(worker)
+                    seat.driver.assignment.worker_reported(worker)
 
     def _keeps(self) -> bool:
         return not self.quiet and self.choices.chance(self.plan.slow_percent)
@@ -423,7 +424,7 @@ class Story:
     def _standing(self) -> str:
         said = [
             f"{seat} is {seat.driver.member.state.value}, has "
-            + ", ".join(f"{p.tp} {p.state.value} ({p.reason})" for p in seat.driver.fetchers.table.values())
+            + ", ".join(f"{p.tp} {p.state.value} ({p.reason})" for p in seat.driver.assignment.table.values())
             for seat in self.seats
         ]
         logs = [
@@ -454,7 +455,7 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
             # A member of the consumer protocol makes its own id, and partitions are dealt out in the order of ids.
             mock.patch.object(uuid, "uuid4", side_effect=lambda: UUID(int=next(members))),
         ):
-            turned(story.tell, sockets=False)
+            in_virtual_time(story.tell, sockets=False)
     except Exception as error:
         error.choices = choices.made  # type: ignore[attr-defined]
         raise

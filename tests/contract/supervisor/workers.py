@@ -17,7 +17,7 @@ from kunicorn.ipc.messages import (
     ToWorker,
 )
 from kunicorn.positions import NO_OFFSET, TopicPartition
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from tests.contract.supervisor.truth import Log
 from tests.fakes.played_workers import PlayedWorker
 
@@ -39,14 +39,14 @@ class StoryWorker(PlayedWorker):
     def __init__(
         self,
         number: int,
-        fetchers: Fetchers,
+        assignment: Assignment,
         log_of: Callable[[TopicPartition], Log | None],
         certain: Callable[[], bool],
         may_commit: Callable[[], bool] | None,
     ) -> None:
         """`may_commit`: whether the group takes a transaction of this member now; None: the supervisor commits."""
         super().__init__(number)
-        self._fetchers, self._log_of, self.certain, self._may_commit = fetchers, log_of, certain, may_commit
+        self._assignment, self._log_of, self.certain, self._may_commit = assignment, log_of, certain, may_commit
         self.held: dict[int, Held] = {}
         self.stuck = self.killed = False
 
@@ -115,8 +115,8 @@ class StoryWorker(PlayedWorker):
     def _let_go(self, grant: int, held: Held) -> None:
         del self.held[grant]
         offset = held.position if held.opened else NO_OFFSET
-        self._fetchers.worker_stopped(self, FetcherStopped([Stopped(grant, offset, 1)]))
+        self._assignment.worker_stopped(self, FetcherStopped([Stopped(grant, offset, 1)]))
 
     def _fail(self, grant: int, held: Held, kind: FailureKind) -> None:
         del self.held[grant]
-        self._fetchers.worker_failed(self, Failed(grant, kind, held.position, 1, "as the brokers say"))
+        self._assignment.worker_failed(self, Failed(grant, kind, held.position, 1, "as the brokers say"))

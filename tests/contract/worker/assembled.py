@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from kunicorn.ipc.ledger import CONSUMED, GRANT, Ledger
 from kunicorn.ipc.messages import Configure, FromWorker, ToWorker
 from kunicorn.worker import control as control_module
+from kunicorn.worker.assembly import CannotServe, Makers, assemble
 from kunicorn.worker.control import Control
-from kunicorn.worker.main import CannotServe, Makers, assemble
 from tests.contract.worker.stepping import STEPS
 from tests.contract.worker.substitutes import in_force
 
@@ -99,7 +99,7 @@ def live(configure: Configure, ledger: Ledger, pipe: Pipe, consumer: Any, produc
     control = Control(pipe, ledger, made, lambda: 0, _Nothing())  # type: ignore[arg-type]
     STEPS.spawn("control", control.run)
     made.runner.run()
-    made.lifecycle.finish()
+    made.hooks.finish()
     control.say_last()
 
 

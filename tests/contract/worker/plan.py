@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Message
 
-from kunicorn.handler.config import Batching, DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.handler.config import Batching, DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.ipc.messages import Configure
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
@@ -114,8 +114,8 @@ class Plan:
         letters = DeadLetterTarget(DEAD, GROUP, {})
         return Configure(0, GROUP, orders, {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
 
-    def _order(self, topic: str, way: Way) -> HandlerOrder:
-        return HandlerOrder(
+    def _order(self, topic: str, way: Way) -> HandlerConfig:
+        return HandlerConfig(
             _HERE + way.entry,
             way.mode,
             {},
@@ -126,7 +126,7 @@ class Plan:
             on_failure=self.on_failure,
             ordering=way.ordering,
             concurrency=way.concurrency,
-            batching=Batching(max_ms=way.batch_max_ms, memory=100_000),
+            batching=Batching(batch_max_ms=way.batch_max_ms, memory_bytes=100_000),
             topics=[topic] if len(self.ways) > 1 else [],
         )
 

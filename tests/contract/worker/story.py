@@ -454,7 +454,7 @@ class Story:
         each.log.check_passed(offset, "the supervisor")
         each.log.check_done(done, "the supervisor")
         each.grant, each.position = 0, offset
-        each.done = frozenset(each for each in done if each > offset)
+        each.done = frozenset(each for each in done if each >= offset)
         self.note(lambda: f"   {each.log.tp} goes on at {offset}, done {sorted(each.done)}")
 
     # -- what the worker says ----------------------------------------------------------------------------------------

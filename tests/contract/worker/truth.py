@@ -152,15 +152,19 @@ class Order:
         self._log, self._start, self._done, self._ordering = log, start, frozenset(done), ordering
         self._last: dict[bytes, tuple[int, int]] = {}
         """Of each lane: the first and the last record of its last call."""
+        self._begun: set[int] = set()
+        """Offsets of records that came to the handler under this grant."""
 
     def begin(self, records: Sequence[Record]) -> None:
         """One call has these, and begins. Raises `Violation`."""
         lane = records[0].key if self._ordering == "key" else b""
         first, last = self._last.get(lane, (self._start - 1, self._start - 1))
-        # One that failed may come again, also while the brokers refuse something before it.
+        # One that failed may come again, also when the brokers have just refused something before it: the worker learns
+        # of that once everything of that transaction is answered.
         previous = last if records[0].offset != first else first - 1
         for record in records:
             self._check(record, previous)
+            self._begun.add(record.offset)
             previous = record.offset
         self._last[lane] = records[0].offset, previous
 
@@ -172,6 +176,11 @@ class Order:
         again = record.offset <= last
         for other in self._log.between(self._start - 1 if again else last, record.offset):
             mine = self._ordering == "partition" or other.key == record.key
-            known = other.finished or other.given_up or other.offset in self._done or (again and other.handled)
+            known = (
+                other.finished
+                or other.given_up
+                or other.offset in self._done
+                or (again and other.offset in self._begun)
+            )
             if mine and not known:
                 raise Violation(f"{record.offset} of {record.tp} is handled after {last}, before {other.offset}")

@@ -18,7 +18,7 @@ from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 from tests.system.producing import Flow
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]

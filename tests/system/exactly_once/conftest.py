@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.worker.rig import Rig, rig
+from tests.system.bare_worker.rig import Rig, rig
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import Drain, Failed, FetcherStopped, StopFetcher
 from kunicorn.librdkafka.properties import producer_properties
 from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import Rig, WorkerProcess
 from tests.system.outputs import committed_outputs
 from tests.system.producing import consumed, headers_of, produce, producer
-from tests.system.worker.rig import Rig, WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 
@@ -103,7 +103,7 @@ def test_an_output_that_brokers_refuse_is_its_records_failure_and_all_others_are
     start: Start, kafka: KafkaCluster, topic: str, bad: bytes
 ) -> None:
     send(kafka, topic, b"fine", b"fine", bad, b"fine", b"fine")
-    worker = start("picky", retry_attempts=2, on_failure="dead_letter")
+    worker = start("picky", max_attempts=2, on_failure="dead_letter")
     worker.consumed(1, 5, within=20)
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     told = read(headers_of(letter))
@@ -117,7 +117,7 @@ def test_a_refused_output_halts_its_partition_where_the_settings_say_so(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
     send(kafka, topic, b"fine", b"large", b"fine")
-    worker = start("picky", retry_attempts=1, on_failure="halt")
+    worker = start("picky", max_attempts=1, on_failure="halt")
     failed = worker.expect(Failed, within=20)
     assert failed.offset == 1
     assert "max.message.bytes" in failed.error
@@ -128,7 +128,7 @@ def test_of_a_batch_only_the_record_whose_output_is_refused_fails(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
     send(kafka, topic, b"fine", b"large", b"fine")
-    worker = start("whole", mode="batch", retry_attempts=1, on_failure="dead_letter")
+    worker = start("whole", mode="batch", max_attempts=1, on_failure="dead_letter")
     worker.consumed(1, 3, within=20)
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     assert read(headers_of(letter)).offset == 1
@@ -162,7 +162,7 @@ def test_with_several_in_hand_a_refused_output_is_its_records_failure_alone(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
     send(kafka, topic, b"fine", b"fine", b"large", b"fine", b"fine")
-    worker = start("picky", ordering="none", concurrency=3, retry_attempts=2, on_failure="dead_letter")
+    worker = start("picky", ordering="none", concurrency=3, max_attempts=2, on_failure="dead_letter")
     worker.consumed(1, 5, within=20)
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     told = read(headers_of(letter))

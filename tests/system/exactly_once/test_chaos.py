@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka import KafkaCluster
+from tests.system import procfs
 from tests.system.members import MemberProcess, Members, merged
 from tests.system.outputs import committed_records, in_their_order, values_of
 from tests.system.producing import Flow, committed_offsets
-from tests.system.workers import procfs
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.kafka import KafkaCluster
+from tests.system import procfs
 from tests.system.members import Members, merged
 from tests.system.outputs import committed_records, in_their_order, values_of
 from tests.system.producing import committed_offsets, produce
-from tests.system.workers import procfs
 
 MembersOf = Callable[..., Members]
 PARTITIONS = 4

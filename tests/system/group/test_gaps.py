@@ -5,36 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.producing import committed_offsets, end_offsets, produce, producer
+from tests.system.producing import begun, committed_offsets, produce, producer, transaction
 from tests.waiting import wait_until
 
 OFTEN = {"commit_interval_ms": 200}
-
-
-def transaction(bootstrap: str, topic: str, records: int, *, commit: bool) -> None:
-    """So many records to partition 0 in one transaction, and its end: the marker is written behind the answer."""
-    end = end_offsets(bootstrap, topic, 1)[TopicPartition(topic, 0)] + records + 1
-    sender = begun(bootstrap, topic)
-    for number in range(records):
-        sender.produce(topic, b"x", key=b"%d" % number, partition=0)
-    sender.flush(30)
-    (sender.commit_transaction if commit else sender.abort_transaction)(30)
-    wait_until(lambda: end_offsets(bootstrap, topic, 1) == {TopicPartition(topic, 0): end}, f"the log to end at {end}")
-
-
-def begun(bootstrap: str, topic: str) -> Producer:
-    """A producer with an open transaction."""
-    sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
-    sender.init_transactions(30)
-    sender.begin_transaction()
-    return sender
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
-from tests.system.group.test_positions_outside_the_log import delete_records, resets, says_where_it_goes_on
+from tests.system.group.outside_the_log import delete_records, resets, says_where_it_goes_on
 from tests.system.members import Members
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until

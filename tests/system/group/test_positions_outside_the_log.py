@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +12,8 @@ from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
-from tests.system.members import MemberProcess, Members
+from tests.system.group.outside_the_log import delete_records, resets, says_where_it_goes_on
+from tests.system.members import Members
 from tests.system.producing import committed_offsets, produce
 
 
@@ -25,26 +25,6 @@ def commit(kafka: KafkaCluster, topic: str, *offsets: int) -> None:
         consumer.commit(offsets=positions, asynchronous=False)
     finally:
         consumer.close()
-
-
-def delete_records(kafka: KafkaCluster, topic: str, before: int) -> None:
-    """Move the start of partition 0's log, as retention does."""
-    (deleted,) = kafka.admin().delete_records([Coordinates(topic, 0, before)]).values()
-    deleted.result(10)
-
-
-def says_where_it_goes_on(member: MemberProcess, position: int, target: int) -> bool:
-    """Whether the log tells of a position outside the log and of its replacement."""
-    return bool(
-        re.search(rf"WARNING .*position {position} is not in the log.* going on at {target}\b", member.output())
-    )
-
-
-def resets(member: MemberProcess) -> float:
-    """The counter of positions that were not in the log."""
-    _, page = member.get("/metrics")
-    samples = [line for line in page.splitlines() if line.startswith("kunicorn_offset_resets_total{")]
-    return sum(float(sample.rsplit(" ", 1)[1]) for sample in samples)
 
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", 60), ("latest", 100)])

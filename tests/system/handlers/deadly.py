@@ -27,8 +27,8 @@ _SECONDS = 0.001
 _put = sender.put
 
 
-def _put_or_die(producer: Any, parcels: Iterable[sender.Parcel], failed: Callable[..., None]) -> None:
-    every = list(parcels)
+def _put_or_die(producer: Any, outputs: Iterable[sender.Output], failed: Callable[..., None]) -> None:
+    every = list(outputs)
     if any(output.value in _KILLS for _, output in every):
         signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
     _put(producer, every, failed)

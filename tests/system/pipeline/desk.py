@@ -6,17 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
 from kunicorn.commands.demo.audit import SUFFIX, WORDS
 from kunicorn.commands.demo.judge import Audit, Report
+from kunicorn.pipeline.plan import bounds_of
+from kunicorn.pipeline.source import KunicornStreamReader, SourceOptions
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, merged, toml
@@ -29,6 +33,8 @@ QUICK_START = {
     "spark.ui.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
 }
+TIME = time.time_ns() // 1_000_000 - 60_000
+"""Recent: what is older than the topic's retention is deleted within half a minute."""
 _ROOT = Path(__file__).parents[3]
 
 
@@ -129,3 +135,18 @@ def tiles(rows: list[dict[str, Any]], whole: Mapping[TopicPartition, range]) -> 
             return False
         at[tp] = row["until"]
     return at == {tp: offsets.stop for tp, offsets in whole.items()}
+
+
+def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
+    """Values by partition, in order."""
+    sender = Producer({"bootstrap.servers": bootstrap})
+    for number, each in values.items():
+        for value in each:
+            sender.produce(topic, value, "key", partition=number, headers=[("trace", b"1")], timestamp=TIME)
+    assert sender.flush(20) == 0
+
+
+def reader(desk: Desk, **options: str) -> KunicornStreamReader:
+    """As after a restart of the stream."""
+    given = {"config": str(desk.config), "startingOffsets": "earliest", **options}
+    return KunicornStreamReader(SourceOptions.of(given), bounds_of(given, batch=False))

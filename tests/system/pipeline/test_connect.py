@@ -15,8 +15,7 @@ import pyspark
 import pytest
 
 from tests.system.members import free_port
-from tests.system.pipeline.desk import QUICK_START, Desk
-from tests.system.pipeline.test_jobs import send
+from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from kunicorn.handler.columns import records_batch
 from tests.system.pipeline.desk import Desk
-from tests.system.pipeline.test_kills import START_SECONDS, finish, kill
+from tests.system.pipeline.killing import START_SECONDS, finish, kill
 from tests.system.producing import producer
 from tests.waiting import wait_until
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,24 +22,13 @@ from kunicorn.settings import load
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.pipeline.desk import MASTER, Desk, tiles
+from tests.system.pipeline.desk import MASTER, TIME, Desk, send, tiles
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of, held, produce
 
 pytestmark = pytest.mark.timeout(300)
 """The first job of a file starts a JVM, which takes its time on a busy machine."""
 
-TIME = time.time_ns() // 1_000_000 - 60_000
-"""Recent: what is older than the topic's retention is deleted within half a minute."""
 ROUND = {"max_offsets_per_trigger": 400}
-
-
-def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
-    """Values by partition, in order."""
-    sender = Producer({"bootstrap.servers": bootstrap})
-    for number, each in values.items():
-        for value in each:
-            sender.produce(topic, value, "key", partition=number, headers=[("trace", b"1")], timestamp=TIME)
-    assert sender.flush(20) == 0
 
 
 def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_live(desk_of: Callable[..., Desk]) -> None:

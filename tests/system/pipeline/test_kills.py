@@ -15,8 +15,8 @@ import pytest
 
 from kunicorn.commands.demo.judge import Report
 from tests.system.members import Members
-from tests.system.pipeline.desk import Desk, tiles
-from tests.system.pipeline.test_jobs import send
+from tests.system.pipeline.desk import Desk, send, tiles
+from tests.system.pipeline.killing import START_SECONDS, finish, kill
 from tests.system.producing import committed_offsets, end_offsets, held, produce
 from tests.waiting import wait_until
 
@@ -25,9 +25,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 ROUND = 400
 RESTARTS = 10
 SLOWLY = {"KUNICORN_HANDLER_MS": "4"}
-START_SECONDS = 480.0
-"""A JVM, its executors and their Python processes, on a machine that has other things to do: on two processors shared
-with other suites the first round has taken more than four minutes to come."""
 
 
 def committed(desk: Desk, group: str | None = None) -> int:
@@ -62,22 +59,9 @@ def wait_committed(desk: Desk, process: subprocess.Popen[str], least: int) -> No
     wait_until(far_enough, f"{least} committed offsets", START_SECONDS, every=0.1)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
-    """The driver, its JVM and the executors' JVMs, as when the machine goes."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
-
-
 def repeats(report: Report) -> int:
     """Records that were handled again after they had been handled, or after a call that never ended."""
     return len(report.handled_twice) + len(report.repeated)
-
-
-def finish(desk: Desk, *arguments: str, master: str = "local[2]") -> None:
-    """Another run, to its end."""
-    process = desk.start(*arguments, "--master", master)
-    out, _ = process.communicate(timeout=START_SECONDS)
-    assert process.returncode == 0, out
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
-from tests.system.group.test_gaps import begun, transaction
-from tests.system.producing import produce
+from tests.system.producing import begun, produce, transaction
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 

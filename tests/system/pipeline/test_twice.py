@@ -15,8 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.pipeline.spark import Job
 from kunicorn.positions import TopicPartition
-from tests.system.pipeline.desk import MASTER, Desk, tiles
-from tests.system.pipeline.test_recreated_topics import reader
+from tests.system.pipeline.desk import MASTER, Desk, reader, tiles
 from tests.system.producing import produce
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.kafka.secured import SecuredCluster
 from tests.system.members import Members
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 
 @pytest.fixture(scope="module")

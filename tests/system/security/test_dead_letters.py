@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
 from tests.kafka.secured import PASSWORDS, SecuredCluster
-from tests.system.security.test_mechanisms import of
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
+from tests.system.security import ways
 from tests.waiting import wait_until
 
 SceneMaker = Callable[..., Scene]
@@ -38,7 +38,7 @@ def grant(secured: SecuredCluster, rights: Iterable[tuple[ResourceType, str, Acl
 def test_letters_are_sent_listed_and_sent_back_over_tls_by_a_user_with_a_password(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:
-    stage = scene(of(secured, "SCRAM-SHA-256"), handler=HANDLER)
+    stage = scene(ways.of(secured, "SCRAM-SHA-256"), handler=HANDLER)
     letters = secured.create_topic(f"{stage.topic}.dead-letters", 1)
     grant(secured, [(ResourceType.TOPIC, letters, AclOperation.WRITE)])
     stage.send(0, "fine", "raise", "fine")
@@ -69,7 +69,7 @@ def test_letters_are_sent_listed_and_sent_back_over_tls_by_a_user_with_a_passwor
 def test_a_user_who_may_not_remember_what_was_sent_back_sends_nothing_and_is_told_the_right(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:
-    stage = scene(of(secured, "SCRAM-SHA-256"), handler=HANDLER)
+    stage = scene(ways.of(secured, "SCRAM-SHA-256"), handler=HANDLER)
     letters = secured.create_topic(f"{stage.topic}.dead-letters", 1)
     grant(secured, [(ResourceType.TOPIC, letters, right) for right in (AclOperation.READ, AclOperation.WRITE)])
     grant(secured, [(ResourceType.TOPIC, stage.topic, AclOperation.WRITE)])

@@ -14,42 +14,13 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.kafka.secured import KEY_PASSWORD, PASSWORDS, SecuredCluster
+from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.handlers.tokens import unsigned
 from tests.system.members import leave
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
+from tests.system.security import ways
 
 SceneMaker = Callable[..., Scene]
-
-
-def tls(secured: SecuredCluster) -> dict[str, Any]:
-    return {"security_protocol": "SSL", "ssl_ca_location": str(secured.certificates.ca)}
-
-
-def login(mechanism: str) -> dict[str, Any]:
-    return {"sasl_mechanism": mechanism, "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
-
-
-def of(secured: SecuredCluster, way: str) -> dict[str, Any]:
-    """The settings of [kafka] for this way to connect."""
-    files = secured.certificates
-    listener, settings = {
-        "TLS": ("TLS", tls(secured)),
-        "mTLS": (
-            "MTLS",
-            tls(secured)
-            | {
-                "ssl_certificate_location": str(files.certificate("client")),
-                "ssl_key_location": str(files.key("client-encrypted")),
-                "ssl_key_password": KEY_PASSWORD,
-            },
-        ),
-        "misnamed": ("MISNAMED", tls(secured) | {"ssl_endpoint_identification_algorithm": "none"}),
-        "PLAIN": ("LOGIN", {"security_protocol": "SASL_PLAINTEXT", **login("PLAIN")}),
-        "SCRAM-SHA-256": ("SECURE", tls(secured) | {"security_protocol": "SASL_SSL", **login("SCRAM-SHA-256")}),
-        "SCRAM-SHA-512": ("LOGIN", {"security_protocol": "SASL_PLAINTEXT", **login("SCRAM-SHA-512")}),
-    }[way]
-    return {"bootstrap_servers": [secured.server(listener)], **settings}
 
 
 def handles_everything(stage: Scene) -> None:
@@ -72,13 +43,13 @@ MORE_WAYS = ("TLS", "PLAIN", "SCRAM-SHA-256")
     "way", ["mTLS", "SCRAM-SHA-512", *(pytest.param(way, marks=pytest.mark.long) for way in MORE_WAYS)]
 )
 def test_the_service_handles_records_over(secured: SecuredCluster, scene: SceneMaker, way: str) -> None:
-    handles_everything(scene(of(secured, way)))
+    handles_everything(scene(ways.of(secured, way)))
 
 
 def test_a_certificate_for_another_name_passes_where_names_are_not_compared_and_that_is_said(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:
-    stage = scene(of(secured, "misnamed"))
+    stage = scene(ways.of(secured, "misnamed"))
     handles_everything(stage)
     assert 'ssl_endpoint_identification_algorithm = "none"' in stage.members.started[0].output()
 
@@ -151,7 +122,7 @@ def test_a_token_endpoint_is_asked_by_client_credentials(
 
 def test_a_static_members_slot_is_freed_over_the_services_own_login(secured: SecuredCluster, scene: SceneMaker) -> None:
     """The rights to consume are enough: removing a member asks for READ on the group, describing it for DESCRIBE."""
-    stage = scene(of(secured, "SCRAM-SHA-256"), group={"group_instance_id": "pod-0"})
+    stage = scene(ways.of(secured, "SCRAM-SHA-256"), group={"group_instance_id": "pod-0"})
     member = stage.members.start()
     member.wait_running(stage.partitions)
     member.kill()

@@ -13,7 +13,7 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 
 from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster
 from tests.system.members import MemberProcess
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 SceneMaker = Callable[..., Scene]
 RENEWED = "authenticated anew with"

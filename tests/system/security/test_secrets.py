@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.kafka.secured import KEY_PASSWORD, PASSWORDS, SecuredCluster
-from tests.system.workers.procfs import living_in_session
-from tests.system.workers.scene import Scene
+from tests.system.procfs import living_in_session
+from tests.system.scene import Scene
 
 SECRETS = (PASSWORDS["alice"], KEY_PASSWORD, "distinctive")
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 
 @pytest.fixture

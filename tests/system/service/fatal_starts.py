@@ -22,8 +22,8 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 
 from kunicorn.errors import ExitCode
 from tests.kafka import KafkaCluster
+from tests.system import procfs
 from tests.system.members import MemberProcess, group_settings, merged
-from tests.system.workers import procfs
 from tests.waiting import wait_until
 
 TOPIC, CLOSED = "orders", "closed"

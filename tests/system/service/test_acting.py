@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.system.members import MemberProcess
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 SceneMaker = Callable[..., Scene]
 TOKEN = "correct-horse-battery"

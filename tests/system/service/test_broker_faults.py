@@ -12,7 +12,7 @@ from tests.kafka import KafkaCluster
 from tests.system.conftest import USUAL_SESSIONS
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 PARTITIONS = 6
 SceneMaker = Callable[..., Scene]

@@ -12,8 +12,8 @@ import pytest
 
 from kunicorn.ipc import clock
 from tests.system.producing import Flow
+from tests.system.scene import Scene
 from tests.system.service.takeover import SESSION, short_sessions
-from tests.system.workers.scene import Scene
 
 SceneMaker = Callable[..., Scene]
 

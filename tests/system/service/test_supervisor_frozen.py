@@ -12,6 +12,7 @@ import pytest
 from kunicorn.commands.demo.audit import Kind
 from kunicorn.ipc import clock
 from tests.system.producing import Flow
+from tests.system.scene import Scene
 from tests.system.service.takeover import (
     SESSION,
     begun_between,
@@ -20,7 +21,6 @@ from tests.system.service.takeover import (
     short_sessions,
     wait_until_ns,
 )
-from tests.system.workers.scene import Scene
 
 WORKERS = 2
 SceneMaker = Callable[..., Scene]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from kunicorn.ipc import clock
+from tests.system import procfs
 from tests.system.members import MemberProcess
 from tests.system.producing import Flow
+from tests.system.scene import Scene
 from tests.system.service.takeover import SESSION, begun_between, judge_takeover, short_sessions
-from tests.system.workers import procfs
-from tests.system.workers.scene import Scene
 from tests.waiting import wait_until
 
 SceneMaker = Callable[..., Scene]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.system import procfs
 from tests.system.producing import Flow
-from tests.system.workers import procfs
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 from tests.waiting import wait_until
 
 CTRL_C = b"\x03"

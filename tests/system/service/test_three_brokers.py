@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from tests.kafka import KafkaCluster
-from tests.system.service.under_load import BROKER_SETTINGS, SceneMaker, silence, under_load
-
-Settings = Mapping[str, Mapping[str, Any]]
-PROTOCOLS = pytest.mark.parametrize(
-    "protocol",
-    [
-        pytest.param({"group": {"partition_assignment_strategy": ["cooperative-sticky"]}}, id="cooperative-sticky"),
-        pytest.param(
-            {"group": {"group_protocol": "consumer"}}, id="consumer", marks=[pytest.mark.long, pytest.mark.consumer]
-        ),
-    ],
+from tests.system.service.under_load import (
+    BROKER_SETTINGS,
+    FENCED,
+    PROTOCOLS,
+    SceneMaker,
+    Settings,
+    silence,
+    under_load,
 )
-FENCED = 30.0
-"""Seconds: a dead broker stays the coordinator until its controller session ends (9 s), longer if it was the active
-controller itself."""
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kafka import KafkaCluster
-from tests.system.service.test_three_brokers import FENCED, PROTOCOLS
-from tests.system.service.under_load import BROKER_SETTINGS, SceneMaker, silence, under_load
+from tests.system.service.under_load import BROKER_SETTINGS, FENCED, PROTOCOLS, SceneMaker, silence, under_load
 
 Settings = Mapping[str, Mapping[str, Any]]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]

@@ -12,7 +12,7 @@ import pytest
 from tests.kafka import KafkaCluster
 from tests.kafka.properties import free_ports
 from tests.system.members import MemberProcess, Members
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 SceneMaker = Callable[..., Scene]
 GroupMaker = Callable[..., Members]

@@ -7,17 +7,33 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.kafka import Broker, KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, merged
 from tests.system.producing import Flow
-from tests.system.workers.scene import Scene
+from tests.system.scene import Scene
 
 PARTITIONS = 6
 RATE = 400
 BROKER_SETTINGS = {"min.insync.replicas": 2}
 """Two of three replicas have to have a record, or an offset, before it counts."""
 
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param({"group": {"partition_assignment_strategy": ["cooperative-sticky"]}}, id="cooperative-sticky"),
+        pytest.param(
+            {"group": {"group_protocol": "consumer"}}, id="consumer", marks=[pytest.mark.long, pytest.mark.consumer]
+        ),
+    ],
+)
+FENCED = 30.0
+"""Seconds: a dead broker stays the coordinator until its controller session ends (9 s), longer if it was the active
+controller itself."""
+
+Settings = Mapping[str, Mapping[str, Any]]
 SceneMaker = Callable[..., Scene]
 
 

@@ -18,14 +18,14 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from kunicorn.commands.demo.mock_cluster import mock_cluster_process
-from kunicorn.group.errors import ErrorCode
-from kunicorn.group.protocol import JoinAnswer, LogOffset, Subscription, SyncAnswer
-from kunicorn.kafka.admin import EARLIEST, LATEST, STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
+from kunicorn.group.protocol import EARLIEST, LATEST, JoinAnswer, LogOffset, Subscription, SyncAnswer
+from kunicorn.kafka.admin import STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.auth import Security
-from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.errors import CoordinatorUnavailable
 from kunicorn.kafka.versions import OURS, VersionRange
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 
 ASSIGNOR = "cooperative-sticky"
@@ -81,8 +81,7 @@ def open_cluster(bootstrap: str) -> Cluster:
         bootstrap.split(","),
         client_id="round-trip",
         security=Security(),
-        request_timeout=TIMEOUT,
-        connect_timeout=TIMEOUT,
+        timeouts=Timeouts(request=TIMEOUT, connect=TIMEOUT),
         rng=Random(1),
     )
 

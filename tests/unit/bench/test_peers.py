@@ -163,7 +163,11 @@ def test_a_curve_has_both_panels_and_survives_having_no_points() -> None:
 
 
 def test_the_tree_counts_children_that_have_ended() -> None:
-    burn = "import os\nif not (pid := os.fork()):\n    sum(range(3_000_000)); os._exit(0)\nos.waitpid(pid, 0); input()"
+    # By its own clock: a fixed number of additions was less than what is waited for on a fast machine, for ever.
+    burn = (
+        "import os, time\nif not (pid := os.fork()):\n    while time.process_time() < 0.1: pass\n    os._exit(0)\n"
+        "os.waitpid(pid, 0); input()"
+    )
     with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE) as process:
         used: Any = 0.0
         while used < 0.03:

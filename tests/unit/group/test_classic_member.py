@@ -2,88 +2,24 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from typing import TypeVar
-
 import pytest
 
 from kunicorn.group import events as ev
-from kunicorn.group.classic import ClassicMember
 from kunicorn.group.member import Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
-from kunicorn.group.states import CLASSIC, IllegalStep, State, Step, take
-from kunicorn.positions import TopicPartition
-
-T = TypeVar("T")
-ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, MEMBER_ID_REQUIRED, FENCED = 22, 25, 27, 79, 82
-NOT_AVAILABLE, NOT_COORDINATOR, LOADING = 15, 16, 14
-
-
-def tps(*numbers: int) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition("orders", n) for n in numbers)
-
-
-class Conversation:
-    """A member, a clock, and everything the member ordered since one last looked."""
-
-    def __init__(
-        self, *, cooperative: bool = True, instance_id: str | None = None, timings: Timings | None = None
-    ) -> None:
-        name = "cooperative-sticky" if cooperative else "range"
-        self.assignor = name
-        self.member = ClassicMember({name: cooperative}, timings or Timings(), random.Random(1), instance_id)
-        self.now = 100.0
-        self.ordered: list[ev.Command] = []
-        self.beat: ev.SendHeartbeat | None = None
-
-    def tell(self, event: ev.Event, after: float = 0.0) -> list[ev.Command]:
-        self.now += after
-        self.ordered = self.member.receive(event, self.now)
-        for command in self.ordered:
-            self.beat = command if isinstance(command, ev.SendHeartbeat) else self.beat
-        return self.ordered
-
-    def order(self, kind: type[T]) -> T:
-        found = [command for command in self.ordered if isinstance(command, kind)]
-        assert len(found) == 1, f"expected one {kind.__name__} in {self.ordered}"
-        return found[0]
-
-    def kinds(self) -> list[str]:
-        return [type(command).__name__ for command in self.ordered]
-
-    def may_commit(self) -> bool:
-        return self.member.may_commit
-
-    # -- whole stretches of a conversation
-
-    def find(self) -> ev.SendJoin:
-        self.tell(ev.JoinWanted())
-        self.order(ev.FindCoordinator)
-        self.tell(ev.CoordinatorFound())
-        return self.order(ev.SendJoin)
-
-    def join(
-        self, request: ev.SendJoin, generation: int = 1, member_id: str = "me", leader: str = "other"
-    ) -> ev.SendSync:
-        self.tell(ev.Joined(request, JoinAnswer(0, generation, member_id, leader, "consumer", self.assignor)))
-        return self.order(ev.SendSync)
-
-    def sync(self, request: ev.SendSync, partitions: Sequence[TopicPartition]) -> None:
-        self.tell(ev.Synced(request, SyncAnswer(0, tuple(partitions), "consumer", self.assignor), self.now))
-
-    def settle(self, *numbers: int) -> None:
-        """Become stable with these partitions."""
-        self.sync(self.join(self.find()), tps(*numbers))
-        assert self.member.state is State.STABLE
-
-    def heartbeat(self, error: int = 0, *, commit_pending: bool = False) -> list[ev.Command]:
-        """Answer the heartbeat that is out, or the next one."""
-        if self.beat is None:
-            self.tell(ev.Tick(), after=max(0.0, self.member.deadline() - self.now))
-        beat, self.beat = self.beat, None
-        assert beat is not None
-        return self.tell(ev.HeartbeatAnswered(beat, error, commit_pending))
+from kunicorn.group.states import CLASSIC, IllegalTransition, State, Transition, state_after
+from tests.unit.group.classic_conversation import (
+    FENCED,
+    ILLEGAL_GENERATION,
+    LOADING,
+    MEMBER_ID_REQUIRED,
+    NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    REBALANCING,
+    UNKNOWN_MEMBER,
+    Conversation,
+    tps,
+)
 
 
 def test_a_new_member_finds_the_coordinator_then_joins_with_no_id_and_no_generation() -> None:
@@ -124,7 +60,7 @@ def test_heartbeats_beside_a_parked_join_keep_membership_certain() -> None:
         talk.heartbeat(REBALANCING)
         assert talk.member.state is State.JOINING
     assert talk.now > 250
-    assert talk.order(ev.BeCertain).until > talk.now + 40
+    assert talk.order(ev.ExtendLease).until > talk.now + 40
 
 
 def test_a_generation_that_is_over_while_its_successor_is_joined_is_no_loss() -> None:
@@ -379,7 +315,7 @@ def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() ->
     talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
     beat = talk.order(ev.SendHeartbeat)
     talk.tell(ev.HeartbeatAnswered(beat, 0, commit_pending=False), after=2)
-    assert talk.order(ev.BeCertain).until == beat.sent_at + 45
+    assert talk.order(ev.ExtendLease).until == beat.sent_at + 45
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_that_was_announced() -> None:
@@ -390,7 +326,7 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_tha
     until = 0.0
     while talk.now < undisturbed + 290:  # a drain that takes that long
         talk.heartbeat(REBALANCING)
-        until = talk.order(ev.BeCertain).until
+        until = talk.order(ev.ExtendLease).until
     assert until == pytest.approx(undisturbed + 300, abs=1), "the coordinator goes on without us then"
 
 
@@ -398,10 +334,10 @@ def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_session
     talk = Conversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
     talk.settle(0)
     talk.heartbeat()
-    promised = talk.order(ev.BeCertain).until
+    promised = talk.order(ev.ExtendLease).until
     undisturbed = promised - 45
     talk.heartbeat(REBALANCING)
-    assert talk.order(ev.BeCertain).until == undisturbed + 20
+    assert talk.order(ev.ExtendLease).until == undisturbed + 20
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignment_is_not_fetched() -> None:
@@ -413,7 +349,7 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignme
     until = 0.0
     while talk.now < joined_at + 290:
         talk.heartbeat()
-        until = talk.order(ev.BeCertain).until
+        until = talk.order(ev.ExtendLease).until
     assert until == joined_at + 300, "SyncGroup was lost: heartbeats do not help whoever never comes for its plan"
 
 
@@ -430,7 +366,7 @@ def test_whoever_joins_twice_is_waited_for_with_its_assignment_since_the_join_wh
     until = 0.0
     while talk.now < first_at + 290:
         talk.heartbeat()
-        until = talk.order(ev.BeCertain).until
+        until = talk.order(ev.ExtendLease).until
     assert until == first_at + 300, "the generation may have begun with the first join"
 
 
@@ -448,7 +384,7 @@ def test_the_plan_that_came_ends_the_wait_that_began_with_a_join_whose_answer_wa
     until = 0.0
     while talk.now < joined_at + 290:
         talk.heartbeat()
-        until = talk.order(ev.BeCertain).until
+        until = talk.order(ev.ExtendLease).until
     assert until == joined_at + 300
 
 
@@ -510,7 +446,7 @@ def test_a_rebalance_announced_once_while_sync_is_out_leaves_the_plan_a_moment_t
     talk.heartbeat(REBALANCING)
     sync = talk.join(talk.order(ev.SendJoin), generation=2)
     talk.heartbeat(REBALANCING)
-    assert talk.order(ev.BeCertain)
+    assert talk.order(ev.ExtendLease)
     talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0, 1), "consumer", talk.assignor), talk.now))
     assert (talk.member.state, talk.member.generation) == (State.STABLE, 2)
 
@@ -723,10 +659,10 @@ def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> No
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("step", Step)
-def test_every_step_is_in_the_table_or_refused_and_changes_nothing(state: State, step: Step) -> None:
-    if (state, step) in CLASSIC:
-        assert take(CLASSIC, state, step) is CLASSIC[state, step]
+@pytest.mark.parametrize("transition", Transition)
+def test_every_step_is_in_the_table_or_refused_and_changes_nothing(state: State, transition: Transition) -> None:
+    if (state, transition) in CLASSIC:
+        assert state_after(CLASSIC, state, transition) is CLASSIC[state, transition]
     else:
-        with pytest.raises(IllegalStep):
-            take(CLASSIC, state, step)
+        with pytest.raises(IllegalTransition):
+            state_after(CLASSIC, state, transition)

@@ -2,111 +2,31 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
-from uuid import UUID
-
 import pytest
 
 from kunicorn.group import events as ev
-from kunicorn.group.consumer import ConsumerMember
 from kunicorn.group.member import Timings
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer
-from kunicorn.group.states import CONSUMER, IllegalStep, State, Step, take
-from kunicorn.positions import TopicPartition
+from kunicorn.group.states import CONSUMER, IllegalTransition, State, Transition, state_after
+from tests.unit.group.consumer_conversation import (
+    FENCED_EPOCH,
+    FENCED_INSTANCE,
+    LOADING,
+    NAMES,
+    NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    ORDERS,
+    ORDERS_ANEW,
+    STALE_EPOCH,
+    UNKNOWN_MEMBER,
+    UNRELEASED,
+    UNSUPPORTED_VERSION,
+    Conversation,
+    owned,
+    tps,
+)
 
-T = TypeVar("T")
-ORDERS = UUID("00000000-0000-4000-8000-000000000001")
-ORDERS_ANEW = UUID("00000000-0000-4000-8000-000000000002")
-NAMES = {ORDERS: "orders", ORDERS_ANEW: "orders"}
-NOT_AVAILABLE, NOT_COORDINATOR, LOADING, UNKNOWN_MEMBER, FENCED_INSTANCE = 15, 16, 14, 25, 82
-FENCED_EPOCH, UNRELEASED, STALE_EPOCH, UNSUPPORTED_VERSION = 110, 111, 113, 35
 SESSION, REBALANCE = Timings().session_timeout, Timings().rebalance_timeout
-
-
-def tps(*numbers: int) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition("orders", number) for number in numbers)
-
-
-def owned(*numbers: int, topic_id: UUID = ORDERS) -> tuple[tuple[UUID, tuple[int, ...]], ...]:
-    return ((topic_id, numbers),) if numbers else ()
-
-
-class Conversation:
-    """A member, a clock, and everything the member ordered since one last looked."""
-
-    def __init__(self, *, instance_id: str | None = None, names: Mapping[UUID, str] = NAMES) -> None:
-        self.member = ConsumerMember("me", Timings(), random.Random(1), instance_id)
-        self.names = names
-        self.now = 100.0
-        self.ordered: list[ev.Command] = []
-        self.beat: ev.SendConsumerHeartbeat | None = None
-        self.epoch = 1
-
-    def tell(self, event: ev.Event, after: float = 0.0) -> list[ev.Command]:
-        """Names of topics are answered at once."""
-        self.now += after
-        self.ordered = []
-        events = [event]
-        while events:
-            commands = self.member.receive(events.pop(), self.now)
-            self.ordered += commands
-            for command in commands:
-                self.beat = command if isinstance(command, ev.SendConsumerHeartbeat) else self.beat
-                if isinstance(command, ev.NameTopics) and self.names:
-                    known = {each: self.names[each] for each in command.topic_ids if each in self.names}
-                    events.append(ev.TopicsNamed(command, known))
-        return self.ordered
-
-    def order(self, kind: type[T]) -> T:
-        found = [command for command in self.ordered if isinstance(command, kind)]
-        assert len(found) == 1, f"expected one {kind.__name__} in {self.ordered}"
-        return found[0]
-
-    def kinds(self) -> set[str]:
-        return {type(command).__name__ for command in self.ordered}
-
-    def next_beat(self) -> ev.SendConsumerHeartbeat:
-        """The heartbeat that is out, or the next one."""
-        if self.beat is None:
-            self.tell(ev.Tick(), after=max(0.0, self.member.deadline() - self.now))
-        assert self.beat is not None
-        return self.beat
-
-    def answer(
-        self,
-        assignment: Sequence[tuple[UUID, tuple[int, ...]]] | None = None,
-        *,
-        error: int = 0,
-        epoch: int | None = None,
-        message: str = "",
-        commit_pending: bool = False,
-    ) -> list[ev.Command]:
-        """Answer the heartbeat that is out, or the next one."""
-        beat, self.beat = self.next_beat(), None
-        self.epoch = self.epoch if epoch is None else epoch
-        target = None if assignment is None else tuple(assignment)
-        answer = ConsumerHeartbeatAnswer(error, message, 0 if error else self.epoch, target)
-        return self.tell(ev.ConsumerHeartbeatAnswered(beat, answer, commit_pending))
-
-    def state(self) -> State:
-        return self.member.state
-
-    # -- whole stretches of a conversation
-
-    def find(self) -> ev.SendConsumerHeartbeat:
-        self.tell(ev.JoinWanted())
-        self.order(ev.FindCoordinator)
-        self.tell(ev.CoordinatorFound())
-        return self.order(ev.SendConsumerHeartbeat)
-
-    def settle(self, *numbers: int) -> None:
-        """Become stable with these partitions."""
-        self.find()
-        self.answer(owned(*numbers), epoch=2)
-        self.answer()
-        assert self.member.state is State.STABLE
 
 
 @pytest.mark.scenario("testValidateConsumerGroupHeartbeatRequest*")
@@ -322,9 +242,9 @@ def test_membership_is_certain_from_the_send_time_of_the_last_good_heartbeat() -
     sent = talk.next_beat().sent_at
     talk.now += 3
     talk.answer()
-    assert talk.order(ev.BeCertain).until == sent + SESSION
+    assert talk.order(ev.ExtendLease).until == sent + SESSION
     talk.answer(error=LOADING)
-    assert "BeCertain" not in talk.kinds()
+    assert "ExtendLease" not in talk.kinds()
 
 
 def drained_for(talk: Conversation, seconds: float) -> float:
@@ -333,7 +253,7 @@ def drained_for(talk: Conversation, seconds: float) -> float:
     until, end = 0.0, talk.now + seconds
     while talk.now < end:
         talk.answer()
-        until = talk.order(ev.BeCertain).until
+        until = talk.order(ev.ExtendLease).until
     return until
 
 
@@ -372,7 +292,7 @@ def test_what_was_let_go_of_in_time_lets_membership_be_certain_again() -> None:
     talk.answer()
     beat = talk.next_beat()
     talk.answer()
-    assert talk.order(ev.BeCertain).until == beat.sent_at + SESSION
+    assert talk.order(ev.ExtendLease).until == beat.sent_at + SESSION
 
 
 @pytest.mark.parametrize(("told", "counts"), [(None, SESSION), (2 * SESSION, SESSION), (SESSION / 3, SESSION / 3)])
@@ -382,7 +302,7 @@ def test_of_the_brokers_session_timeout_and_ours_the_shorter_one_counts(told: fl
     talk.tell(ev.CoordinatorFound(told))
     sent = talk.order(ev.SendConsumerHeartbeat).sent_at
     talk.answer(owned(0), epoch=2)
-    assert talk.order(ev.BeCertain).until == sent + counts
+    assert talk.order(ev.ExtendLease).until == sent + counts
     assert talk.member.session_timeout == counts
 
 
@@ -393,7 +313,7 @@ def test_a_session_timeout_that_is_lowered_counts_at_once_and_one_that_is_raised
     sent = talk.order(ev.SendConsumerHeartbeat).sent_at
     talk.answer(owned(0), epoch=2)
     talk.tell(ev.SessionTold(SESSION / 3))
-    assert talk.order(ev.BeCertain).until == sent + SESSION / 3
+    assert talk.order(ev.ExtendLease).until == sent + SESSION / 3
     assert talk.member.session_timeout == SESSION / 3
     talk.tell(ev.SessionTold(2 * SESSION))
     assert talk.member.session_timeout == SESSION
@@ -481,13 +401,13 @@ def test_a_commit_under_a_stale_epoch_asks_for_a_heartbeat_at_once() -> None:
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("step", Step)
-def test_a_step_is_in_the_table_or_refused(state: State, step: Step) -> None:
-    if (state, step) in CONSUMER:
-        assert take(CONSUMER, state, step) is CONSUMER[state, step]
+@pytest.mark.parametrize("transition", Transition)
+def test_a_step_is_in_the_table_or_refused(state: State, transition: Transition) -> None:
+    if (state, transition) in CONSUMER:
+        assert state_after(CONSUMER, state, transition) is CONSUMER[state, transition]
     else:
-        with pytest.raises(IllegalStep):
-            take(CONSUMER, state, step)
+        with pytest.raises(IllegalTransition):
+            state_after(CONSUMER, state, transition)
 
 
 @pytest.mark.parametrize("why", ["unanswered", "fenced"])

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.call import OfOne
-from kunicorn.handler.config import HandlerOrder
+from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import Handler, handler_of
 from kunicorn.handler.outcome import BatchError, Done, NotToBeSent, Send, Skip, heed
-from kunicorn.handler.outputs import Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
+from kunicorn.handler.outputs import Made, Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
 from kunicorn.worker.produce.outbox import Limits, Outbox
 from kunicorn.worker.produce.sender import Outputs
 
@@ -29,8 +29,12 @@ def called(
     """What the wrapped handler says, and what was put."""
     put = [] if put is None else put
     handler = Handler("m:h", call, is_async, yields)
-    returned = sending(handler, "a", put.append).call("r")
-    return (asyncio.run(returned) if is_async else returned), put
+    returned = sending(handler, "a").call("r")
+    returned = asyncio.run(returned) if is_async else returned
+    if isinstance(returned, Made):
+        put.append(list(returned.outputs))
+        returned = returned.said
+    return returned, put
 
 
 def test_one_a_list_or_a_generator_are_sent_for_their_record() -> None:
@@ -59,9 +63,10 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
         yield Send(value=b"1")
         raise ValueError("no")
 
-    wrapped = sending(Handler("m:h", breaking, False, True), "a", put.append)
+    handler, order = Handler("m:h", breaking, False, True), HandlerConfig("m:h", "record", {}, 1, 1, 0, 0)
+    calls = calls_sending(handler, order, "a", lambda *whole: put.append(whole))
     with pytest.raises(ValueError, match="no"):
-        wrapped.call("r")
+        calls([Message(topic="t", partition=0, offset=0, value=b"v")], [1], memoryview(array("q", [0])), 0, [])
     assert put == []
 
 
@@ -86,7 +91,7 @@ def test_no_record_of_a_batch_counts_as_done_whose_yielded_outputs_are_not_sent(
 ) -> None:
     put: list[Any] = []
     handler = yielding_then(error, is_async=is_async)
-    calls = calls_sending(handler, HandlerOrder("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: put.append(whole))
+    calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: put.append(whole))
     batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
     cells = memoryview(array("q", [0]))
     with pytest.raises(NotToBeSent, match="yielded 1 to send, then raised BatchError"):
@@ -98,7 +103,7 @@ def test_no_record_of_a_batch_counts_as_done_whose_yielded_outputs_are_not_sent(
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_batch_of_which_nothing_is_done_may_say_which_record_failed_after_yielding(is_async: bool) -> None:
     handler = yielding_then(BatchError(done=0), is_async=is_async)
-    calls = calls_sending(handler, HandlerOrder("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: None)
+    calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: None)
     batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
     with pytest.raises(OfOne):
         calls(batch, range(1, 5), memoryview(array("q", [0])), 0, [])
@@ -192,8 +197,8 @@ class Keeper:
         return {}
 
 
-def _keeper() -> tuple[Handler, HandlerOrder]:
-    order = HandlerOrder("shop:Keeper", "record", {}, 1, 1, 0, 0)
+def _keeper() -> tuple[Handler, HandlerConfig]:
+    order = HandlerConfig("shop:Keeper", "record", {}, 1, 1, 0, 0)
     return handler_of("shop:Keeper", Keeper()), order
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handler.call import OfOne, Standing, fitting, settle, standing_of
+from kunicorn.handler.call import BatchProgress, OfOne, fitting, progress_of, store_done
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.outcome import BatchError, DeadLetter
 from kunicorn.handler.record import Record
@@ -23,25 +23,25 @@ def messages(*sizes: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("error", "standing"),
+    ("error", "progress"),
     [
-        (BatchError(done=0), Standing(0)),
-        (BatchError(done=3), Standing(3)),
-        (BatchError(done=4), Standing(4)),
-        (BatchError(done=[4, 5]), Standing(2)),
-        (BatchError(done=[]), Standing(0)),
-        (BatchError(done={10, 4}), Standing(1, frozenset({10}))),
-        (BatchError(done=iter([5, 9, 10])), Standing(0, frozenset({5, 9, 10}))),
-        (BatchError(failed=4), Standing(0)),
-        (BatchError(failed=9), Standing(2)),
-        (BatchError(failed=Record.of(Message(topic="t", partition=0, offset=10))), Standing(3)),
-        (BatchError(done=[Record.of(Message(topic="t", partition=0, offset=4))]), Standing(1)),
+        (BatchError(done=0), BatchProgress(0)),
+        (BatchError(done=3), BatchProgress(3)),
+        (BatchError(done=4), BatchProgress(4)),
+        (BatchError(done=[4, 5]), BatchProgress(2)),
+        (BatchError(done=[]), BatchProgress(0)),
+        (BatchError(done={10, 4}), BatchProgress(1, frozenset({10}))),
+        (BatchError(done=iter([5, 9, 10])), BatchProgress(0, frozenset({5, 9, 10}))),
+        (BatchError(failed=4), BatchProgress(0)),
+        (BatchError(failed=9), BatchProgress(2)),
+        (BatchError(failed=Record.of(Message(topic="t", partition=0, offset=10))), BatchProgress(3)),
+        (BatchError(done=[Record.of(Message(topic="t", partition=0, offset=4))]), BatchProgress(1)),
     ],
 )
 def test_what_is_done_is_the_prefix_and_what_lies_ahead_of_the_first_that_is_not(
-    error: BatchError, standing: Standing
+    error: BatchError, progress: BatchProgress
 ) -> None:
-    assert standing_of(error, OFFSETS) == standing
+    assert progress_of(error, OFFSETS) == progress
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_done_is_the_prefix_and_what_lies_ahead_of_the_first_that_is_not
 )
 def test_nothing_is_believed_of_an_error_that_makes_no_sense(error: BatchError, why: str) -> None:
     with pytest.raises(ValueError, match="BatchError") as refused:
-        standing_of(error, OFFSETS)
+        progress_of(error, OFFSETS)
     assert str(refused.value) == why
 
 
@@ -67,9 +67,9 @@ def test_what_is_done_and_what_failed_are_two_ways_to_say_it(more: dict[str, int
 
 @given(st.sets(st.sampled_from(OFFSETS)))
 def test_no_record_is_counted_twice_and_the_first_left_is_never_done(done: set[int]) -> None:
-    standing = standing_of(BatchError(done=done), OFFSETS)
-    assert set(OFFSETS[: standing.done]) | standing.ahead == done
-    assert not standing.ahead.intersection(OFFSETS[: standing.done + 1])
+    progress = progress_of(BatchError(done=done), OFFSETS)
+    assert set(OFFSETS[: progress.done]) | progress.ahead == done
+    assert not progress.ahead.intersection(OFFSETS[: progress.done + 1])
 
 
 def settled(error: BatchError, cause: BaseException | None = None) -> int:
@@ -77,7 +77,7 @@ def settled(error: BatchError, cause: BaseException | None = None) -> int:
     error.__cause__ = cause
     cells = memoryview(array("q", [4]))
     try:
-        settle(error, messages(1, 1, 1, 1), [5, 6, 10, 11], cells, 0)
+        store_done(error, messages(1, 1, 1, 1), [5, 6, 10, 11], cells, 0)
     except BaseException as raised:
         raised.args = (*raised.args, cells[0])
         raise
@@ -119,7 +119,7 @@ def test_the_exception_that_was_being_handled_counts_as_met() -> None:
     error = BatchError(done=1)
     error.__context__ = met
     with pytest.raises(OfOne) as raised:
-        settle(error, messages(1, 1), [5, 6], memoryview(array("q", [4])), 0)
+        store_done(error, messages(1, 1), [5, 6], memoryview(array("q", [4])), 0)
     assert raised.value.error is met
 
 

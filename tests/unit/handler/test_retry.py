@@ -15,7 +15,7 @@ from kunicorn.handler.outcome import DeadLetter, Done, Halt, Outcome, Retry, Ski
 from kunicorn.handler.retry import End, Policies, RetryPolicy, TryAgain, describe
 
 MS = 1_000_000
-POLICY = RetryPolicy(attempts=4, backoff_ms=100, backoff_max_ms=250)
+POLICY = RetryPolicy(max_attempts=4, retry_backoff_ms=100, retry_backoff_max_ms=250)
 POLICIES = Policies(
     POLICY,
     [
@@ -36,7 +36,7 @@ def test_after_the_last_try_the_record_ends_as_the_policy_says(end: End) -> None
 
 
 def test_no_try_begins_after_the_timeout() -> None:
-    policy = RetryPolicy(100, 100, 100, timeout_ms=1000)
+    policy = RetryPolicy(100, 100, 100, retry_timeout_ms=1000)
     assert policy.verdict(ValueError(), 5, 900 * MS, 0.5) == TryAgain(100 * MS, 100)
     assert policy.verdict(ValueError(), 5, 901 * MS, 0.5) is End.HALT
 
@@ -134,7 +134,7 @@ def test_after_the_tries_in_place_a_record_goes_through_the_retry_topics_and_the
 
 
 def test_a_try_that_would_come_too_late_in_place_comes_in_a_retry_topic() -> None:
-    assert replace(NON_BLOCKING, timeout_ms=10).verdict(ValueError(), 1, 0, 0.5) is End.RETRY_TOPIC
+    assert replace(NON_BLOCKING, retry_timeout_ms=10).verdict(ValueError(), 1, 0, 0.5) is End.RETRY_TOPIC
 
 
 @pytest.mark.parametrize(

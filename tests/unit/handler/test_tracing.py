@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.call import calls_of, following_offsets
-from kunicorn.handler.config import Decoding, HandlerOrder, Tracing
+from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.load import Handler, handler_of
 from kunicorn.handler.outcome import Send, Skip
 from kunicorn.handler.outputs import Outgoing, calls_sending
@@ -134,8 +134,8 @@ def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.Monke
 def sent(handle: Callable[..., Any], *messages: Message, mode: str = "record") -> list[Outgoing]:
     """What a traced handler left to be sent."""
     outputs: list[Outgoing] = []
-    order = HandlerOrder("x:y", mode, {}, 100, 1, 1, 1, decoding=JSON, tracing=Tracing("shop"))
-    calls = calls_sending(handler_of("x:y", handle), order, "totals", lambda _, __, made: outputs.extend(made))
+    order = HandlerConfig("x:y", mode, {}, 100, 1, 1, 1, decoding=JSON, tracing=Tracing("shop"))
+    calls = calls_sending(handler_of("x:y", handle), order, "totals", lambda _, __, ___, made: outputs.extend(made))
     cells = memoryview(array("q", [messages[0].offset() or 0]))
     calls(messages, following_offsets(messages), cells, 0, [])
     calls.close()
@@ -202,8 +202,8 @@ def test_outputs_of_a_batch_are_made_within_its_span(spans: Callable[[], tuple[R
 
 def test_without_tracing_outputs_are_as_the_handler_made_them() -> None:
     outputs: list[Outgoing] = []
-    order = HandlerOrder("x:y", "record", {}, 100, 1, 1, 1)
-    calls = calls_sending(handler_of("x:y", plain), order, "totals", lambda _, __, made: outputs.extend(made))
+    order = HandlerConfig("x:y", "record", {}, 100, 1, 1, 1)
+    calls = calls_sending(handler_of("x:y", plain), order, "totals", lambda _, __, ___, made: outputs.extend(made))
     one = message(7, headers=[PARENT])
     calls([one], following_offsets([one]), memoryview(array("q", [7])), 0, [])
     assert outputs == [Outgoing("totals", b"1", None, [("own", b"1")], -1, 0)]
@@ -229,9 +229,9 @@ def test_of_a_record_that_fails_at_its_spans_end_nothing_is_sent(
         return Send(value=b"1")
 
     outputs: list[Outgoing] = []
-    order = HandlerOrder("x:y", "record", {}, 10, 1, 1, 1, tracing=Tracing("shop"))
+    order = HandlerConfig("x:y", "record", {}, 10, 1, 1, 1, tracing=Tracing("shop"))
     handler = handler_of("x:y", awaited if is_async else plain)
-    calls = calls_sending(handler, order, "totals", lambda _, __, made: outputs.extend(made))
+    calls = calls_sending(handler, order, "totals", lambda _, __, ___, made: outputs.extend(made))
     one = [message(5)]
     cells = memoryview(array("q", [5]))
     with pytest.raises(ValueError, match="broken"):

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kunicorn.kafka.auth import Security
-from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut, UnsupportedByBroker
 from kunicorn.kafka.metadata import Broker
@@ -74,8 +74,7 @@ async def test_a_name_that_cannot_be_resolved_is_told() -> None:
         ["no-such-host.invalid:9092"],
         client_id="c",
         security=Security(),
-        request_timeout=1.0,
-        connect_timeout=20.0,
+        timeouts=Timeouts(request=1.0, connect=20.0),
         rng=Random(1),
     )
     with pytest.raises(BrokersUnreachable, match="no broker answered: cannot resolve no-such-host"):
@@ -306,20 +305,25 @@ async def test_connecting_ends_with_the_callers_time_out(one: FakeBroker, two: F
     await cluster.close()
 
 
+def holding_back(broker: FakeBroker) -> tuple[asyncio.Event, asyncio.Event]:
+    """The broker answers no ApiVersions before the second event is set, and sets the first when it is asked."""
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(request: Asked) -> Reply:
+        asked.set()
+        await release.wait()
+        return broker.api_versions(request)
+
+    broker.script[Api.API_VERSIONS] = hold
+    return asked, release
+
+
 async def test_one_caller_giving_up_does_not_take_the_connection_from_the_others(
     one: FakeBroker, two: FakeBroker
 ) -> None:
     cluster = cluster_of(one)
     await cluster.refresh(["t"])
-    release = asyncio.Event()
-    asked = asyncio.Event()
-
-    async def hold(request: Asked) -> Reply:
-        asked.set()
-        await release.wait()
-        return two.api_versions(request)
-
-    two.script[Api.API_VERSIONS] = hold
+    asked, release = holding_back(two)
     impatient = asyncio.create_task(cluster.connection(2, "control"))
     await asked.wait()
     patient = asyncio.create_task(cluster.connection(2, "control"))
@@ -346,15 +350,7 @@ async def test_after_close_nothing_is_open_and_nothing_opens(one: FakeBroker, tw
 async def test_a_connection_that_opens_during_close_is_closed_as_well(one: FakeBroker, two: FakeBroker) -> None:
     cluster = cluster_of(one)
     await cluster.refresh(["t"])
-    release = asyncio.Event()
-    asked = asyncio.Event()
-
-    async def hold(request: Asked) -> Reply:
-        asked.set()
-        await release.wait()
-        return two.api_versions(request)
-
-    two.script[Api.API_VERSIONS] = hold
+    asked, release = holding_back(two)
     opening = asyncio.create_task(cluster.connection(2, "control"))
     await asked.wait()
     await cluster.close()

@@ -17,7 +17,7 @@ from kunicorn.kafka.errors import ConnectionLost, ProtocolError, RequestTimedOut
 from kunicorn.kafka.versions import RESPONSES, Api
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, connect
 from tests.fakes.messages import blank_response, nested, response_frame
-from tests.fakes.turned_clock import turned
+from tests.fakes.virtual_loop import in_virtual_time
 
 HINT = "at the first request; if it always does, check security_protocol"
 
@@ -249,7 +249,7 @@ def test_a_quota_of_weeks_is_taken_for_a_mistake_and_a_minute_waited() -> None:
             connection.close()
             await connection.wait_closed()
 
-    turned(story)
+    in_virtual_time(story)
 
 
 # -- endings -------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.protocol import Committed, Subscription
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import CONTROL, Coordinator
 from kunicorn.kafka.errors import ConnectionLost, CoordinatorUnavailable, RequestTimedOut
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import Position, TopicPartition
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, Silence, cluster_of
 from tests.fakes.messages import blank, blank_response, nested

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.admin import Described, DescribedMember, classic_group, consumer_group
 from kunicorn.kafka.codec import encode, make
 from kunicorn.kafka.consumer_protocol import encode_assignment
 from kunicorn.kafka.coordinator import fetch_offsets
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes.messages import blank, blank_response, nested
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from kunicorn.group.errors import ErrorCode
-from kunicorn.group.protocol import EpochEnd, LogOffset
-from kunicorn.kafka.admin import LATEST, IsolationLevel, epoch_ends, list_offsets
+from kunicorn.group.protocol import LATEST, EpochEnd, LogOffset
+from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Script, cluster_of
 from tests.fakes.messages import blank, blank_response, nested

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kunicorn.group.errors import ErrorCode
 from kunicorn.kafka.auth import Address
 from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo, merge, metadata_from
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes.messages import blank, blank_response, nested
 

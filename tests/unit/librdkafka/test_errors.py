@@ -1,10 +1,13 @@
-"""What librdkafka repeats is told once a period."""
+"""librdkafka's errors have names and remedies, and what it repeats is told once a period."""
 
 from __future__ import annotations
 
 import logging
 
-from kunicorn.librdkafka.errors import OncePerPeriod
+from confluent_kafka import KafkaError
+
+from kunicorn.kafka_errors import ErrorCode, fault
+from kunicorn.librdkafka.errors import OncePerPeriod, fault_of
 
 REFUSED = "FAIL [thrd:127.0.0.1:9092/bootstrap]: Connect failed: Connection refused (after {}ms in state CONNECT)"
 
@@ -47,3 +50,15 @@ def test_lines_that_never_repeat_do_not_fill_the_memory() -> None:
     teller = Teller()
     assert all(teller.tell(f"line {number}") for number in range(3000))
     assert len(teller._filter._kinds) <= 1000
+
+
+def test_codes_from_the_brokers_mean_the_same_to_both_clients() -> None:
+    assert all(fault_of(code) == fault(code) for code in ErrorCode)
+
+
+def test_every_code_of_librdkafkas_own_has_a_row() -> None:
+    own = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int) and code < -1}
+    assert own
+    assert {name: fault_of(code).name for name, code in own.items()} == {name: name for name in own}
+    unknown = fault(-999).advice
+    assert not [name for name, code in own.items() if fault_of(code).advice == unknown]

@@ -109,11 +109,11 @@ def test_counters_of_the_dead_do_not_grow_without_end(
 
 def test_they_stand_on_the_page_beside_ours() -> None:
     metrics = Metrics()
-    pong = Pong(1, 1, 1, None, 1, False, [], 0, families=[counter(3, country='d"e\n')])
+    pong = Pong(1, 1, 1, None, 1, False, 0, families=[counter(3, country='d"e\n')])
     metrics.hear(7, pong)
     page = metrics.render(status(), "", 2000)[0].decode()
     assert '# TYPE orders_shipped_total counter\norders_shipped_total{country="d\\"e\\n"} 3.0' in page
-    metrics.hear(7, Pong(2, 1, 1, None, 1, False, [], 0))
+    metrics.hear(7, Pong(2, 1, 1, None, 1, False, 0))
     assert "orders_shipped_total" in metrics.render(status(), "application/openmetrics-text", 2000)[0].decode()
     assert "kunicorn_client" not in page
 

@@ -9,14 +9,17 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from kunicorn.ipc.messages import DURATION_BUCKETS, Deltas
+from kunicorn.ipc.messages import Counted, Observed, Pong
+from kunicorn.observe import catalogue as c
 from kunicorn.observe import logs
-from kunicorn.observe.catalogue import every
+from kunicorn.observe.catalogue import Declared, Kind, every
 from kunicorn.observe.generate import metrics_page
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.worker.client import ClientStatistics
 from tests.unit.observe.snapshots import assigned, group, partition, status, worker
+
+BOUNDS = c.PROCESS_SECONDS.buckets
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -40,18 +43,25 @@ def names(samples: Samples) -> set[str]:
     return {name for name, _ in samples}
 
 
-def deltas(topic: str = "orders", **changes: Any) -> Deltas:
-    buckets = [0] * (len(DURATION_BUCKETS) + 1)
-    for bucket in changes.pop("calls", []):
-        buckets[bucket] += 1
-    nothing = {"records": 0, "failures": 0, "retries": 0, "seconds": 0.0}
-    return Deltas(topic=topic, buckets=buckets, **{**nothing, **changes})
+def hear(metrics: Metrics, *counted: tuple[Declared, list[str], int]) -> None:
+    """A worker tells that it has counted these."""
+    told = [Counted(declared.name, labels, amount) for declared, labels, amount in counted]
+    metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, told))
+
+
+def hear_durations(metrics: Metrics, seconds: float, *buckets: int) -> None:
+    """Handler calls, one in each of these buckets."""
+    counts = [0] * (len(BOUNDS) + 1)
+    for bucket in buckets:
+        counts[bucket] += 1
+    observed = Observed(c.PROCESS_SECONDS.name, ["orders"], counts, seconds)
+    metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, observed=[observed]))
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "*/*", "x;;="])
 def test_both_formats_say_the_same(accept: str) -> None:
     metrics = Metrics()
-    metrics.commits.labels(result="ok").inc(3)
+    metrics.count(c.COMMITS, 3, result="ok")
     samples = scraped(metrics, status(), accept)
     assert value(samples, "kafka_consumer_commits_total", result="ok") == 3
     assert value(samples, "kafka_consumer_records_lag", group="shop", topic="orders", partition="0") == 10
@@ -73,9 +83,8 @@ def test_openmetrics_is_sent_to_whoever_accepts_it() -> None:
 
 def test_workers_reports_add_up_by_topic() -> None:
     metrics = Metrics()
-    metrics.add(deltas(records=5, failures=2, retries=1))
-    metrics.add(deltas(records=7))
-    metrics.add(deltas("refunds", records=1))
+    hear(metrics, (c.CONSUMED, ["orders"], 5), (c.FAILURES, ["orders"], 2), (c.RETRIES, ["orders"], 1))
+    hear(metrics, (c.CONSUMED, ["orders"], 7), (c.CONSUMED, ["refunds"], 1))
     samples = scraped(metrics, status())
     assert value(samples, "messaging_client_consumed_messages_total", topic="orders") == 12
     assert value(samples, "messaging_client_consumed_messages_total", topic="refunds") == 1
@@ -85,8 +94,8 @@ def test_workers_reports_add_up_by_topic() -> None:
 
 def test_dead_letters_are_told_by_what_led_there_and_add_up_for_the_status() -> None:
     metrics = Metrics()
-    metrics.add(deltas(dead_letters={"attempts": 2, "handler": 1}))
-    metrics.add(deltas(dead_letters={"attempts": 1}))
+    hear(metrics, (c.DEAD_LETTERS, ["orders", "attempts"], 2), (c.DEAD_LETTERS, ["orders", "handler"], 1))
+    hear(metrics, (c.DEAD_LETTERS, ["orders", "attempts"], 1))
     name, samples = "kunicorn_dead_letters_total", scraped(metrics, status())
     assert value(samples, name, topic="orders", reason="attempts") == 3
     assert value(samples, name, topic="orders", reason="handler") == 1
@@ -95,8 +104,8 @@ def test_dead_letters_are_told_by_what_led_there_and_add_up_for_the_status() -> 
 
 def test_records_put_into_retry_topics_are_told_by_delay() -> None:
     metrics = Metrics()
-    metrics.add(deltas(retried_later={"5s": 2, "1m": 1}))
-    metrics.add(deltas(retried_later={"5s": 1}))
+    hear(metrics, (c.RETRY_TOPICS, ["orders", "5s"], 2), (c.RETRY_TOPICS, ["orders", "1m"], 1))
+    hear(metrics, (c.RETRY_TOPICS, ["orders", "5s"], 1))
     name, samples = "kunicorn_retry_topic_records_total", scraped(metrics, status())
     assert value(samples, name, topic="orders", delay="5s") == 3
     assert value(samples, name, topic="orders", delay="1m") == 1
@@ -105,13 +114,13 @@ def test_records_put_into_retry_topics_are_told_by_delay() -> None:
 
 def test_workers_durations_become_a_cumulative_histogram() -> None:
     metrics = Metrics()
-    metrics.add(deltas(seconds=0.5, calls=[0, 0, 3]))
-    metrics.add(deltas(seconds=400.0, calls=[len(DURATION_BUCKETS)]))
+    hear_durations(metrics, 0.5, 0, 0, 3)
+    hear_durations(metrics, 400.0, len(BOUNDS))
     samples = scraped(metrics, status())
     name = "messaging_process_duration_seconds"
-    assert value(samples, f"{name}_bucket", topic="orders", le=str(DURATION_BUCKETS[0])) == 2
-    assert value(samples, f"{name}_bucket", topic="orders", le=str(DURATION_BUCKETS[3])) == 3
-    assert value(samples, f"{name}_bucket", topic="orders", le=str(DURATION_BUCKETS[-1])) == 3
+    assert value(samples, f"{name}_bucket", topic="orders", le=str(BOUNDS[0])) == 2
+    assert value(samples, f"{name}_bucket", topic="orders", le=str(BOUNDS[3])) == 3
+    assert value(samples, f"{name}_bucket", topic="orders", le=str(BOUNDS[-1])) == 3
     assert value(samples, f"{name}_bucket", topic="orders", le="+Inf") == 4
     assert value(samples, f"{name}_count", topic="orders") == 4
     assert value(samples, f"{name}_sum", topic="orders") == 400.5
@@ -206,10 +215,11 @@ def test_above_the_limit_the_partition_series_go_and_the_sums_stay(monkeypatch: 
 
 def test_every_declared_metric_is_exposed_and_every_exposed_one_declared() -> None:
     metrics = Metrics()
-    for declared in (attribute for attribute in vars(metrics).values() if hasattr(attribute, "_labelnames")):
-        if declared._labelnames:
-            declared.labels(*("x" for _ in declared._labelnames))
-    metrics.add(deltas(records=1, calls=[0]))
+    for declared in (each for each in every() if not each.counted_elsewhere):
+        if declared.kind is Kind.COUNTER:
+            metrics.count(declared, 1, **dict.fromkeys(declared.labels, "x"))
+        elif declared.kind is Kind.HISTOGRAM:
+            metrics.observe(declared, 1.0, **dict.fromkeys(declared.labels, "x"))
     clients = ClientStatistics()
     clients.take('{"brokers": {"b:9092/1": {"nodeid": 1}}}')
     metrics.clients.report(1, clients.families())
@@ -239,3 +249,10 @@ def test_names_of_groups_and_topics_cannot_break_the_page(accept: str) -> None:
     snapshot = status(group_id=evil, partitions=(partition(0, topic=evil),))
     samples = scraped(Metrics(), snapshot, accept)
     assert value(samples, "kafka_consumer_records_lag", group=evil, topic=evil, partition="0") == 10
+
+
+def test_a_counter_that_the_supervisor_does_not_know_ends_nothing() -> None:
+    metrics = Metrics()
+    told = [Counted("kunicorn_of_tomorrow", [], 1), Counted(c.CONSUMED.name, ["orders"], 1)]
+    metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, told, [Observed("kunicorn_of_tomorrow_seconds", [], [1], 1.0)]))
+    assert value(scraped(metrics, status()), "messaging_client_consumed_messages_total", topic="orders") == 1

@@ -10,7 +10,7 @@ import pytest
 from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, settings_file
 from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import load
-from tests.unit.pipeline.test_secrets import CONFIG
+from tests.unit.pipeline.secured_config import CONFIG
 
 NOTHING = pa.RecordBatch.from_pydict({"id": [0]})
 

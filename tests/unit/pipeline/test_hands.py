@@ -21,7 +21,7 @@ from confluent_kafka import Message
 from kunicorn.handler.load import Handler
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline.task import RangeHandler
+from kunicorn.pipeline.task import RangeHandler, Rules
 from kunicorn.pipeline.in_hand_file import take_up
 from kunicorn.positions import OffsetRange
 from kunicorn.pipeline.storage import Directory
@@ -35,8 +35,8 @@ whole = OffsetRange("orders", 3, 10, 90)
 messages = [Message(topic="orders", partition=3, offset=each, value=b"v") for each in (10, 12, 13, 17)]
 calls = calls_of(Handler("x:y", die, False, None, None), mode)
 policies = Policies(RetryPolicy(1, 1, 1, None, End.SKIP))
-list(RangeHandler(calls, policies, 3 if mode == "batch" else None, cells=take_up(whole, Directory(url)).cells)
-     .handle(whole, [messages]))
+rules = Rules(policies, 3 if mode == "batch" else None)
+list(RangeHandler(calls, rules, cells=take_up(whole, Directory(url)).cells).handle(whole, [messages]))
 """
 CRASH = [sys.executable, "-c", DYING]
 

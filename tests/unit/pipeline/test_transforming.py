@@ -13,7 +13,7 @@ from kunicorn.handler.columns import records_batch
 from kunicorn.handler.retry import End, RetryPolicy
 from kunicorn.pipeline import transform
 from kunicorn.pipeline.dataframe import HandleRows
-from tests.unit.pipeline.test_handling import messages
+from tests.unit.pipeline.fetched import messages
 
 ONCE = RetryPolicy(1, 1, 1, None, End.DEAD_LETTER)
 

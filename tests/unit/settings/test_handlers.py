@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients.config import handler_orders
+from kunicorn.clients.config import handler_configs
 from kunicorn.handler.config import route
 from kunicorn.settings.load import reloaded, shown
 from tests.unit.settings.files import LEAST, loaded, problems
@@ -39,7 +39,7 @@ def test_the_topics_of_all_handlers_are_consumed_where_the_group_names_none(tmp_
     assert settings.handler_of("refunds-eu").handler_timeout_ms == 7000
     assert settings.handler_of("orders").mode == "record"
     assert settings.dead_letter_topic == "orders.dead-letters"
-    assert [(each.topics, each.mode) for each in handler_orders(settings)] == [
+    assert [(each.topics, each.mode) for each in handler_configs(settings)] == [
         (["orders"], "record"),
         (["^refunds-.*", "returns"], "batch"),
     ]
@@ -86,7 +86,7 @@ def test_options_of_several_handlers_are_not_shown_either(tmp_path: Path) -> Non
     view = shown(loaded(tmp_path, WITHOUT + TWO))
     assert "hunter2" not in str(view)
     assert "handler" not in view
-    assert "hunter2" not in repr(handler_orders(loaded(tmp_path, WITHOUT + TWO)))
+    assert "hunter2" not in repr(handler_configs(loaded(tmp_path, WITHOUT + TWO)))
 
 
 def test_a_reload_takes_other_handlers_but_no_other_topics(tmp_path: Path) -> None:

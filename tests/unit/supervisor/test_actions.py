@@ -12,9 +12,10 @@ from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, StopFetcher, Stopped
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.offsets.seek import Seeker
-from kunicorn.supervisor.partitions import assignment
+from kunicorn.supervisor.partitions import assignment as assignment_module
 from kunicorn.supervisor.partitions.table import PartitionTable
-from kunicorn.supervisor.workers.pool import Place
+from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.workers.pool import WorkerSlot
 from kunicorn.supervisor.workers.rolling import ReplacementFailed
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
@@ -26,23 +27,23 @@ class Bench:
     def __init__(self) -> None:
         self.stage = Stage()
         self.stage.give(0, 1)
+        self.tasks = ServiceTasks()
         self.replaced: list[tuple[int, str]] = []
         self.fails = False
         self.stopping = False
-        self.places = [Place(0), Place(1)]
-        self.places[0].process = self.worker
-        pool: Any = self
+        self.slots = self.stage.pool.slots
+        self.slots[0].process = self.worker
         replacer: Any = self
-        self.actions = Actions(self.stage.fetchers, pool, replacer, mock.Mock(spec=Seeker), self.drain)
+        self.actions = Actions(self.stage.assignment, replacer, mock.Mock(spec=Seeker), self.tasks, self.drain)
 
     @property
     def worker(self) -> PlayedWorker:
         return self.stage.workers[0]
 
-    async def replace(self, place: Place, why: str, reason: str) -> None:
+    async def replace(self, slot: WorkerSlot, why: str, reason: str) -> None:
         if self.fails:
             raise ReplacementFailed("no memory")
-        self.replaced.append((place.number, reason))
+        self.replaced.append((slot.number, reason))
 
     def drain(self) -> bool:
         self.stopping, before = True, self.stopping
@@ -51,7 +52,7 @@ class Bench:
     def let_go(self, number: int, offset: int) -> None:
         """The worker reports that it has drained the partition."""
         grant = self.worker.starts()[tps(number)[0]].grant
-        self.stage.fetchers.worker_stopped(self.worker, FetcherStopped([Stopped(grant, offset, 3)]))
+        self.stage.assignment.worker_stopped(self.worker, FetcherStopped([Stopped(grant, offset, 3)]))
 
 
 def test_a_paused_partition_drains_stays_where_it_is_and_goes_on_from_there() -> None:
@@ -81,12 +82,12 @@ def test_one_that_is_resumed_before_it_has_drained_is_not_handed_out_twice() -> 
 async def test_a_pause_that_a_failing_fetch_crosses_holds_and_what_fails_is_met_again_behind_it(
     kind: FailureKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "_DENIED_PAUSE", 0.001)
+    monkeypatch.setattr(assignment_module, "_DENIED_PAUSE", 0.001)
     bench = Bench()
-    table = bench.stage.fetchers.table
+    table = bench.stage.assignment.table
     bench.actions.pause(["orders:1"])
     failed = Failed(bench.worker.starts()[tps(1)[0]].grant, kind, 105, 3, "as the brokers say")
-    bench.stage.fetchers.worker_failed(bench.worker, failed)
+    bench.stage.assignment.worker_failed(bench.worker, failed)
     await asyncio.sleep(0.01)
     assert (bench.stage.state(1), table[tps(1)[0]].reason) == (PartitionState.PAUSED, "paused by a person")
     bench.actions.resume(["orders:1"])
@@ -96,9 +97,9 @@ async def test_a_pause_that_a_failing_fetch_crosses_holds_and_what_fails_is_met_
 def test_a_halted_partition_gets_new_tries_or_a_new_start_offset() -> None:
     bench = Bench()
     bench.let_go(0, 101)
-    bench.stage.fetchers.halt(tps(0)[0], "too bad")
-    bench.stage.fetchers.assign(tps(2))
-    bench.stage.fetchers.halt(tps(2)[0], "nothing is committed")
+    bench.stage.assignment.halt(tps(0)[0], "too bad")
+    bench.stage.assignment.assign(tps(2))
+    bench.stage.assignment.halt(tps(2)[0], "nothing is committed")
     bench.stage.resolving.clear()
     assert (
         bench.actions.resume(["orders:0-2"]).said

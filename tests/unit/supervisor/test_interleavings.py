@@ -123,7 +123,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(some=SOME, pause=st.booleans())
     def pause_or_resume(self, some: set[TopicPartition], pause: bool) -> None:
-        if ours := some & self.world.stage.fetchers.table.keys():
+        if ours := some & self.world.stage.assignment.table.keys():
             self.world.pause_or_resume(sorted(ours), pause=pause)
 
     # -- commits
@@ -138,7 +138,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def invariant_7_everything_owned_is_in_the_table(self) -> None:
-        table = self.world.stage.fetchers.table
+        table = self.world.stage.assignment.table
         staying = self.world.owned - self.world.leaving.keys()
         assert staying <= table.keys()
         assert not any(table[tp].state is PartitionState.HALTED for tp in staying)
@@ -158,7 +158,7 @@ class Interleavings(RuleBasedStateMachine):
         for number in set(range(WORKERS)) - set(world.stage.pool.workers):
             world.replace(number)
         for _ in range(6):
-            if paused := [tp for tp, p in world.stage.fetchers.table.items() if p.state is PartitionState.PAUSED]:
+            if paused := [tp for tp, p in world.stage.assignment.table.items() if p.state is PartitionState.PAUSED]:
                 world.pause_or_resume(paused, pause=False)
             for grant in self.grants(in_hand=True):
                 world.finish_record(*grant)

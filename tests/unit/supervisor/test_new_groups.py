@@ -17,12 +17,13 @@ from kunicorn.errors import PeerError
 from kunicorn.group.protocol import EARLIEST, CommitAnswer, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.membership.source import Resolver
-from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.membership.source import StartLookup
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
+from kunicorn.supervisor.tasks import ServiceTasks
 from tests.fakes.driver import until
-from tests.fakes.stage import Stage
-from tests.fakes.turned_clock import turned
+from tests.fakes.stage import Stage, settings_with
+from tests.fakes.virtual_loop import in_virtual_time
 
 OLD = 500
 """Where the logs ended before anybody consumed them."""
@@ -68,7 +69,7 @@ class Cluster:
 
 
 class Member:
-    """Real look-ups, resolver, partition table and committer. An `Offsets`, a `Source` and a `CommitTarget`."""
+    """Real look-ups, partition table and committer. An `Offsets`, an `AssignmentSource` and a `CommitTarget`."""
 
     may_commit = True
 
@@ -76,17 +77,17 @@ class Member:
         self.cluster = cluster
         self.seen = len(cluster.logs)
         self.stage = Stage(workers=0)
-        self.fatal: list[Exception] = []
-        table = self.stage.fetchers.table
-        self.commits = Commits(self, table.consumed, table.committed, Metrics())
+        self.tasks = ServiceTasks()
+        table = self.stage.assignment.table
+        self.commits = OffsetCommitter(self, table.consumed, table.committed, Metrics())
         source: Any = self
-        self.resolver = Resolver(source, self, self.stage.fetchers, "latest", (), self.fatal.append)
-        self.stage.fetchers.resolve = self.resolver.resolve
-        self.timer = asyncio.create_task(self.commits.every(1.0))
+        self.start_lookup = StartLookup(settings_with("latest"), source, self, self.stage.assignment, self.tasks)
+        self.tasks.start(self.start_lookup.run(table.without_start))
+        self.timer = asyncio.create_task(self.commits.commit_every(1.0))
 
     @property
     def table(self) -> dict[TopicPartition, Any]:
-        return self.stage.fetchers.table
+        return self.stage.assignment.table
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
         return await look_up(self, partitions, "latest")
@@ -147,15 +148,15 @@ class Member:
                 partition.position = Position(self.cluster.logs[tp], 3)
 
     async def give_back(self, tp: TopicPartition) -> None:
-        await self.commits.quiet()
-        await self.stage.fetchers.revoke([tp], float("inf"), float("inf"))
-        self.stage.fetchers.forget([tp])
+        await self.commits.wait_answered()
+        await self.stage.assignment.revoke([tp], float("inf"), float("inf"))
+        self.stage.assignment.forget([tp])
 
     async def vanish(self) -> None:
-        self.resolver.stop()
+        self.start_lookup.stop()
         self.timer.cancel()
         await asyncio.gather(self.timer, return_exceptions=True)
-        assert not self.fatal
+        assert self.tasks.error is None
 
 
 class HeldBack(Member):
@@ -184,7 +185,7 @@ async def play(seed: int) -> None:
             owners[tp] = rng.choice(members)
         for member in members:
             await asyncio.sleep(rng.random() * skew)
-            member.stage.fetchers.assign([tp for tp in tps if owners[tp] is member and tp not in member.table])
+            member.stage.assignment.assign([tp for tp in tps if owners[tp] is member and tp not in member.table])
 
     try:
         await assign(list(cluster.logs), rng.choice((0.0, 0.05, 3.0)))
@@ -223,10 +224,10 @@ async def came_back_before_its_start_was_committed() -> None:
     member, (tp,) = Member(cluster), cluster.logs
     try:
         member.may_commit = False
-        member.stage.fetchers.assign([tp])
+        member.stage.assignment.assign([tp])
         await asyncio.sleep(1.0)
         await member.give_back(tp)
-        member.stage.fetchers.assign([tp])
+        member.stage.assignment.assign([tp])
         await asyncio.sleep(1.0)
         assert member.table[tp].position is None
         member.may_commit = True
@@ -242,11 +243,11 @@ async def came_back_before_the_look_up_was_answered() -> None:
     member, (tp,) = HeldBack(cluster), cluster.logs
     try:
         cluster.committed[tp] = Position(510, 3)
-        member.stage.fetchers.assign([tp])
+        member.stage.assignment.assign([tp])
         await until(lambda: len(member.held) == 1, 10.0)
         await member.give_back(tp)
         cluster.committed[tp] = Position(520, 3)  # by its owner in between
-        member.stage.fetchers.assign([tp])
+        member.stage.assignment.assign([tp])
         await until(lambda: len(member.held) == 2, 10.0)
         member.held[0].set()
         await asyncio.sleep(1.0)
@@ -259,16 +260,16 @@ async def came_back_before_the_look_up_was_answered() -> None:
 
 
 def test_a_partition_that_left_and_came_back_does_not_begin_where_nothing_was_committed() -> None:
-    turned(came_back_before_its_start_was_committed, sockets=False)
+    in_virtual_time(came_back_before_its_start_was_committed, sockets=False)
 
 
 def test_a_partition_that_left_and_came_back_does_not_begin_where_it_was_when_it_left() -> None:
-    turned(came_back_before_the_look_up_was_answered, sockets=False)
+    in_virtual_time(came_back_before_the_look_up_was_answered, sockets=False)
 
 
 def test_a_new_group_under_latest_begins_at_the_ends_and_later_partitions_at_their_beginnings() -> None:
     for seed in range(60):
-        turned(story(seed), sockets=False)
+        in_virtual_time(story(seed), sockets=False)
 
 
 @pytest.mark.long
@@ -276,4 +277,4 @@ def test_a_new_group_under_latest_begins_at_the_ends_and_later_partitions_at_the
 @pytest.mark.parametrize("thousand", range(10))
 def test_ten_thousand_new_groups_under_latest_begin_at_the_ends(thousand: int) -> None:
     for seed in range(thousand * 1000, (thousand + 1) * 1000):
-        turned(story(seed), sockets=False)
+        in_virtual_time(story(seed), sockets=False)

@@ -20,14 +20,15 @@ from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.membership.source import Resolver
-from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.membership.source import StartLookup
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts
-from kunicorn.supervisor.partitions import assignment as fetchers_module
+from kunicorn.supervisor.partitions import assignment as assignment_module
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.pool import Pool
 from tests.fakes.driver import until
-from tests.fakes.stage import Stage
+from tests.fakes.stage import Stage, settings_with
 
 FEW, MANY, WORKERS = 1_000, 10_000, 16
 CHUNK = 250
@@ -52,11 +53,11 @@ class Spent:
 
 @dataclass
 class Member:
-    """The real parts with played workers, and brokers that answer at once. A `Source`, `Offsets`, `CommitTarget`."""
+    """The real parts with played workers, and brokers that answer at once."""
 
     count: int
     policy: str = "earliest"
-    fatal: list[Exception] = field(default_factory=list)
+    tasks: ServiceTasks = field(default_factory=ServiceTasks)
     spent: Spent = field(default_factory=Spent)
     may_commit = True
 
@@ -67,20 +68,22 @@ class Member:
         for worker in self.stage.workers.values():
             worker.ledger.close()
             worker.ledger = Ledger.create(self.count)
-        self.fetchers = self.stage.fetchers
-        table = self.fetchers.table
-        self.commits = Commits(self, table.consumed, table.committed, Metrics())
+        self.assignment = self.stage.assignment
+        table = self.assignment.table
+        self.commits = OffsetCommitter(self, table.consumed, table.committed, Metrics())
         source: Any = self
-        self.resolver = Resolver(source, self, self.fetchers, self.policy, (), self.fatal.append)
-        self.fetchers.resolve = self.resolve
-        self._distribute = self.fetchers.distribution.distribute
-        setattr(self.fetchers.distribution, "distribute", self.distribute)  # noqa: B010 - counts, and goes on
+        self.start_lookup = StartLookup(settings_with(self.policy), source, self, self.assignment, self.tasks)
+        self.tasks.start(self.start_lookup.run(table.without_start))
+        self._look_up = table.look_up
+        setattr(table, "look_up", self.look_up_partitions)  # noqa: B010 - counts, and goes on
+        self._distribute = self.assignment.distribution.distribute
+        setattr(self.assignment.distribution, "distribute", self.distribute)  # noqa: B010 - counts, and goes on
 
     # -- what is counted -----------------------------------------------------------------------------------------
 
-    def resolve(self, partitions: Collection[Partition]) -> None:
+    def look_up_partitions(self, partitions: Collection[Partition]) -> None:
         self.spent.resolved += 1
-        self.resolver.resolve(partitions)
+        self._look_up(partitions)
 
     def distribute(self, pool: Pool) -> None:
         self.spent.distributed += 1
@@ -119,15 +122,15 @@ class Member:
     # -- the steps -----------------------------------------------------------------------------------------------
 
     def all_are(self, state: PartitionState) -> bool:
-        return all(partition.state is state for partition in self.fetchers.table.values())
+        return all(partition.state is state for partition in self.assignment.table.values())
 
     def handed_out(self) -> bool:
         return self.all_are(PartitionState.STARTING) and all(
-            partition.worker is not None for partition in self.fetchers.table.values()
+            partition.worker is not None for partition in self.assignment.table.values()
         )
 
     async def start(self) -> None:
-        self.fetchers.assign(self.tps)
+        self.assignment.assign(self.tps)
         await until(self.handed_out)
 
     async def report(self, kind: FailureKind) -> None:
@@ -138,7 +141,7 @@ class Member:
         for first in range(0, self.count, CHUNK):
             for worker, starts in failing.items():
                 for start in starts[first : first + CHUNK]:
-                    self.fetchers.worker_failed(worker, Failed(start.grant, kind, start.offset, 3, "what it says"))
+                    self.assignment.worker_failed(worker, Failed(start.grant, kind, start.offset, 3, "what it says"))
             await asyncio.sleep(0)
 
     async def fall_out_of_the_log(self) -> None:
@@ -153,7 +156,7 @@ class Member:
 
     async def come_without_a_start(self) -> None:
         self.starts = Starts(open=dict.fromkeys(self.tps, "nothing is committed for it"))
-        self.fetchers.assign(self.tps)
+        self.assignment.assign(self.tps)
         await until(lambda: self.all_are(PartitionState.HALTED))
 
     def none_moved(self) -> bool:
@@ -183,13 +186,13 @@ class Member:
         gc.unfreeze()
         for worker in self.stage.workers.values():
             worker.ledger.close()
-        assert not self.fatal
+        assert self.tasks.error is None
         return self.spent
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetchers_module, "_DENIED_PAUSE", 0.5)
+    monkeypatch.setattr(assignment_module, "_DENIED_PAUSE", 0.5)
 
 
 async def spent(count: int, what: str, policy: str = "earliest") -> tuple[Member, Spent]:

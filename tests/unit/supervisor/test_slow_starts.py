@@ -11,9 +11,9 @@ import pytest
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Ready
 from kunicorn.observe.metrics import Metrics
-from kunicorn.supervisor.workers.pool import Blueprint, Pool, PoolListener
+from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.workers.pool import Arbiter, Blueprint, Pool, PoolListener
 from kunicorn.supervisor.workers.process import WorkerState
-from kunicorn.supervisor.workers.template import Templates
 from tests.fakes.played_workers import PlayedWorker
 
 START_SECONDS = 300.0
@@ -27,26 +27,27 @@ class Crew:
         monkeypatch.setattr(clock, "now", lambda: self.now)
         self.listener = mock.Mock(spec=PoolListener)
         blueprint = Blueprint(1, mock.AsyncMock(), mock.Mock(), START_SECONDS)
-        self.pool = Pool(workers, mock.Mock(spec=Templates), blueprint, self.listener, Metrics(), mock.Mock())
-        self.pool._wanted = workers
+        self.pool = Pool(workers)
+        self.pool.want(workers)
+        self.arbiter = Arbiter(self.pool, blueprint, self.listener, ServiceTasks(), Metrics())
         self.workers = [PlayedWorker(number) for number in range(workers)]
         self.signals: list[tuple[int, str]] = []
-        for place, worker in zip(self.pool.places, self.workers, strict=True):
-            self.start(place.number, worker)
+        for slot, worker in zip(self.pool.slots, self.workers, strict=True):
+            self.start(slot.number, worker)
 
     def start(self, number: int, worker: PlayedWorker) -> None:
         worker.pid, worker.started_at, worker.state = 1000 + number, self.now, WorkerState.STARTING
-        self.workers[number] = self.pool.places[number].process = worker
+        self.workers[number] = self.pool.slots[number].process = worker
         mine = f"worker {number}"
         worker.abort = lambda: self.signals.append((signal.SIGABRT, mine))  # type: ignore[method-assign]
         worker.kill = lambda: self.signals.append((signal.SIGKILL, mine))  # type: ignore[method-assign]
 
     def ready(self, number: int) -> None:
-        self.pool._hear(self.workers[number], Ready())
+        self.arbiter._on_message(self.workers[number], Ready())
 
     def later(self, seconds: float) -> None:
         self.now += seconds
-        self.pool._look_at_starts(self.now)
+        self.arbiter._look_at_starts(self.now)
 
 
 @pytest.fixture

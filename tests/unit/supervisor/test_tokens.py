@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.backoff import Backoff
 from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.supervisor import credentials
@@ -39,8 +40,8 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     monkeypatch.setenv("TOKEN_SECONDS", "30")
     monkeypatch.setattr(credentials, "_RENEW_AT", 0.05)
     shared: asyncio.Queue[Token] = asyncio.Queue()
-    keeper = Tokens(request("provide"), shared.put_nowait)
-    keeping = asyncio.create_task(keeper.keep())
+    keeper = Tokens(request("provide"))
+    keeping = asyncio.create_task(keeper.keep(shared.put_nowait))
     async with asyncio.timeout(LIMIT):
         first = await shared.get()
         assert keeper.bearer().value == first.value
@@ -52,7 +53,7 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
 
 
 async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], int]) -> None:
-    keeper = Tokens(request("hang", timeout=1.0), lambda _: None)
+    keeper = Tokens(request("hang", timeout=1.0))
     with pytest.raises(NoToken, match=r"tokens:hang gave none within 1 s"):
         await keeper.fetch()
 
@@ -60,9 +61,9 @@ async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], i
 async def test_failures_are_tried_again_and_the_reason_is_what_a_login_gets(
     calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials, "_BACKOFF", 0.01)
-    keeper = Tokens(request("fail"), lambda _: None)
-    keeping = asyncio.create_task(keeper.keep())
+    monkeypatch.setattr(credentials, "_BACKOFF", Backoff(0.01, 30.0))
+    keeper = Tokens(request("fail"))
+    keeping = asyncio.create_task(keeper.keep(lambda _: None))
     await asyncio.to_thread(
         wait_until, lambda: "no credentials in this place" in str(keeper.problem), "the reason", LIMIT
     )

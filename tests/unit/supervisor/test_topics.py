@@ -55,6 +55,19 @@ async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
     assert await topics.changes(MAX_AGE) == "topics changed: orders: 1 to 3 partitions"
 
 
+def counted(topics: Topics) -> list[bool]:
+    """An item for each time that a topic is told to be another one."""
+    told: list[bool] = []
+    tell = topics.recreated.set
+
+    def count() -> None:
+        told.append(True)
+        tell()
+
+    topics.recreated.set = count  # type: ignore[method-assign]
+    return told
+
+
 async def changed(topics: Topics) -> str | None:
     """What the next refresh finds; None where nothing has changed."""
     topics._cluster.asked.clear()  # type: ignore[attr-defined]
@@ -158,8 +171,7 @@ async def test_patterns_leave_out_the_topics_of_kafka_itself_and_names_do_not() 
 async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> None:
     brokers = Brokers(topic("orders", identity=1))
     topics = Topics(["orders"], brokers)
-    told: list[bool] = []
-    topics.another_of_that_name = lambda: told.append(True)
+    told = counted(topics)
     await topics.refresh()
     assert not topics.created_anew("orders")
     brokers.now(topic("orders", identity=2))
@@ -175,22 +187,19 @@ async def test_another_id_under_the_same_name_is_told_once_and_remembered() -> N
 async def test_an_id_that_differs_is_asked_for_again_soon() -> None:
     brokers = Brokers(topic("orders", identity=1))
     topics = Topics(["orders"], brokers)
-    told = asyncio.Event()
-    topics.another_of_that_name = told.set
     await topics.refresh()
     brokers.now(topic("orders", identity=2))
     await topics.refresh()
     watching = asyncio.create_task(topics.changes(max_age=3600))
     async with asyncio.timeout(60):
-        await told.wait()
+        await topics.recreated.wait()
     watching.cancel()
 
 
 async def test_brokers_of_different_age_do_not_make_a_topic_anew_at_each_turn() -> None:
     brokers = Brokers(topic("orders", identity=1))
     topics = Topics(["orders"], brokers)
-    told: list[bool] = []
-    topics.another_of_that_name = lambda: told.append(True)
+    told = counted(topics)
     for identity in (1, 2, 2, 1, 2, 1, 1, 2, 1):
         brokers.now(topic("orders", identity=identity))
         await topics.refresh()
@@ -215,6 +224,6 @@ async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> N
     assert topics.pattern == "(?:^refunds-).*|(?:^returns$).*"
     assert await topics.name([UUID(int=7)]) == {UUID(int=7): "refunds-eu"}
     assert topics.subscribed() == ("orders", "refunds-eu")
-    topics.brokers_match = False
+    topics.match_here()
     await topics.refresh()
     assert brokers.asked[-1] is None

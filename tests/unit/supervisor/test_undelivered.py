@@ -81,7 +81,7 @@ def test_one_death_in_each_batch_that_moves_on_makes_nobody_wait(stage: Stage) -
 
 
 def test_in_transactions_the_brokers_say_where_to_go_on_and_what_is_suspected_stays_so(stage: Stage) -> None:
-    stage.fetchers.table.workers_commit = True
+    stage.assignment.table.workers_commit = True
     stage.give(0)
     for _ in range(2):
         handle(stage, 0, 100, 150)

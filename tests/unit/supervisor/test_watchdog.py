@@ -36,7 +36,7 @@ def test_a_process_that_has_not_ended_in_time_is_ended_and_says_what_every_threa
 
 
 def test_its_exit_code_is_that_of_what_ends_the_service_once_that_is_known() -> None:
-    assert ended("dog.exit_code = ExitCode.HANDLER; dog.arm(0); stuck()").returncode == ExitCode.HANDLER
+    assert ended("dog.end_with(ExitCode.HANDLER); dog.arm(0); stuck()").returncode == ExitCode.HANDLER
     assert ended("dog.bite('why', ExitCode.NOT_ALL_COMMITTED)").returncode == ExitCode.NOT_ALL_COMMITTED
 
 

@@ -1,4 +1,4 @@
-"""A group's broker and a member's workers, played in any order, around the real fetchers, committer and hand-over.
+"""A group's broker and a member's workers, played in any order, around the real assignment, committer and hand-over.
 
 It knows what was really handled, and holds that against every hand-out and every commit. Offsets are the next one to
 handle, as everywhere.
@@ -20,11 +20,12 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.actions import Actions
-from kunicorn.supervisor.membership.revoke import Handover
-from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.membership.revoke import Revocation
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.rolling import Replacer
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage
@@ -86,12 +87,13 @@ class World:
         self.in_flight = 0
         self._read: dict[PlayedWorker, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
-        played: Any = self.stage.pool
         self.actions = Actions(
-            self.stage.fetchers, played, mock.Mock(spec=Replacer), mock.Mock(spec=Seeker), lambda: False
+            self.stage.assignment, mock.Mock(spec=Replacer), mock.Mock(spec=Seeker), ServiceTasks(), lambda: False
         )
-        self.commits = Commits(self, self.stage.fetchers.table.consumed, self.stage.fetchers.table.committed, Metrics())
-        self.handover = Handover(SETTINGS, self.stage.fetchers, self.commits, Metrics())
+        self.commits = OffsetCommitter(
+            self, self.stage.assignment.table.consumed, self.stage.assignment.table.committed, Metrics()
+        )
+        self.revocation = Revocation(SETTINGS, self.stage.assignment, self.commits, Metrics())
 
     # -- the broker ----------------------------------------------------------------------------------------------
 
@@ -129,14 +131,14 @@ class World:
             self.committed.setdefault(tp, FIRST)
             self.handled[tp] = self.expected[tp] = self.committed[tp]
         self.owned |= set(tps)
-        self.stage.fetchers.assign(tps)
+        self.stage.assignment.assign(tps)
         self.go_on()
 
     def resolve(self) -> None:
         waiting = list(self.stage.resolving)
         self.stage.resolving.clear()
         starts = {p.tp: self.committed[p.tp] for p in waiting}
-        self.stage.fetchers.resolved({tp: Position(at) for tp, at in starts.items()}, starts)
+        self.stage.assignment.resolved({tp: Position(at) for tp, at in starts.items()}, starts)
         self.go_on()
 
     def revoke(self, tps: Collection[TopicPartition]) -> None:
@@ -144,7 +146,7 @@ class World:
         self.go_on()
 
     async def _revoke(self, tps: tuple[TopicPartition, ...]) -> None:
-        held, rest = await self.handover.revoke(tps, lambda: False)
+        held, rest = await self.revocation.revoke(tps, lambda: False)
         assert (held, rest) == (frozenset(), None)
         for tp in tps:
             assert not any(each.tp == tp for hands in self.hands.values() for each in hands.values()), (
@@ -156,7 +158,7 @@ class World:
 
     def lose(self, tps: Collection[TopicPartition], others_handle: int) -> None:
         """Another member has them now, and gets on."""
-        self._begin(self.handover.lose(tuple(tps)))
+        self._begin(self.revocation.lose(tuple(tps)))
         self.run(1)
         self.owned -= set(tps)
         for hands in self.hands.values():
@@ -185,12 +187,12 @@ class World:
         held = self.hands[worker].pop(grant)
         self.over.append((worker, grant))
         offset = held.position if held.opened else NO_OFFSET
-        self.stage.fetchers.worker_stopped(worker, FetcherStopped([Stopped(grant, offset, 3)]))
+        self.stage.assignment.worker_stopped(worker, FetcherStopped([Stopped(grant, offset, 3)]))
         self.go_on()
 
     def report_late(self, worker: PlayedWorker, grant: int) -> None:
         """Under a grant that is over; the offset is one that nobody has reached."""
-        self.stage.fetchers.worker_stopped(worker, FetcherStopped([Stopped(grant, 10**6, 3)]))
+        self.stage.assignment.worker_stopped(worker, FetcherStopped([Stopped(grant, 10**6, 3)]))
         self.go_on()
 
     def crash(self, number: int) -> None:
@@ -202,14 +204,14 @@ class World:
     def replace(self, number: int) -> None:
         self.stage.revive(number)
         self.hands[self.stage.workers[number]] = {}
-        self.stage.fetchers.worker_ready(self.stage.workers[number])
+        self.stage.assignment.worker_ready(self.stage.workers[number])
         self.go_on()
 
     # -- a person ------------------------------------------------------------------------------------------------
 
     def movable(self) -> list[Partition]:
         """Those that a worker handles, while there is another worker."""
-        table = self.stage.fetchers.table
+        table = self.stage.assignment.table
         running = [p for p in table.values() if p.state is PartitionState.RUNNING and p.worker is not None]
         return running if len(self.stage.pool.workers) > 1 else []
 
@@ -218,19 +220,19 @@ class World:
         assert partition.worker is not None
         giver = partition.worker.number
         receiver = next(number for number in self.stage.pool.workers if number != giver)
-        self.stage.fetchers.distribution.move(Move(partition.tp, giver, receiver, Reason.LOAD, 0.5, 1.0, 0.0))
+        self.stage.assignment.distribution.move(Move(partition.tp, giver, receiver, Reason.LOAD, 0.5, 1.0, 0.0))
 
     def pause_or_resume(self, tps: Collection[TopicPartition], *, pause: bool) -> None:
         """Those of them that are in a state for it."""
         act = self.actions.pause if pause else self.actions.resume
-        act([f"{tp.topic}:{tp.partition}" for tp in tps if tp in self.stage.fetchers.table])
+        act([f"{tp.topic}:{tp.partition}" for tp in tps if tp in self.stage.assignment.table])
         self.go_on()
 
     # -- time ----------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """What the timer does: everything consumed, once."""
-        self._begin(self.commits._once(self.stage.fetchers.table.consumed, "timer"))
+        self._begin(self.commits._commit_once(self.stage.assignment.table.consumed, "timer"))
         self.go_on()
 
     def go_on(self) -> None:

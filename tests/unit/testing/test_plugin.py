@@ -50,8 +50,6 @@ def test_a_config_that_pytest_names_and_is_not_there_is_told(tmp_path: Path) -> 
 
 
 def test_only_the_plugin_imports_pytest(tmp_path: Path) -> None:
-    program = (
-        "import sys, kunicorn.testing; sys.exit('pytest' in sys.modules and 'kunicorn.testing.handler_test' or None)"
-    )
+    program = "import sys, kunicorn.testing; sys.exit('pytest' in sys.modules and 'kunicorn.testing.harness' or None)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "service")}
     assert subprocess.run([sys.executable, "-c", program], check=False, env=environ, cwd=tmp_path).returncode == 0

@@ -10,8 +10,7 @@ import pytest
 
 from kunicorn.testing import record
 from tests.unit.worker import crowded_handlers
-from tests.unit.worker.test_concurrent import order
-from tests.unit.worker.whole import PickyProducer, Worker
+from tests.unit.worker.whole import PickyProducer, Worker, order
 
 SENT = "sent"
 

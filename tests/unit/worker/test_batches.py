@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.handler.call import following_offsets
-from kunicorn.ipc.messages import DURATION_BUCKETS, FailureKind
+from kunicorn.ipc.messages import FailureKind
+from kunicorn.observe.catalogue import CONSUMED, FAILURES, PROCESS_SECONDS, RETRIES, SKIPPED
 from kunicorn.positions import NO_EPOCH, TopicPartition
 from kunicorn.worker.fetch import MAX_CHUNK, ChunkPace, gathered_runs, kind_of, runs
-from kunicorn.worker.stats import Meter
+from kunicorn.worker.stats import Counters
+from tests.fakes.counts import counts_of
 
 
 def message(offset: int, partition: int = 0, topic: str = "t", epoch: int | None = 3) -> Message:
@@ -98,18 +100,29 @@ def test_every_error_of_the_client_has_one_meaning(code: int, text: str, kind: F
 
 
 def test_a_chunks_time_is_shared_out_among_its_records() -> None:
-    meter = Meter()
-    meter.finished("t", 10, 10 * 2_000_000, 10)
-    (deltas,) = meter.take()
-    assert deltas.seconds == pytest.approx(0.02)
-    assert deltas.buckets[DURATION_BUCKETS.index(0.002_5)] == 10
-    assert meter.take() == []
-    assert meter.handled == 10
+    counters = Counters()
+    counters.finished("t", 10, 10 * 2_000_000, 10)
+    _, (calls,) = counters.take()
+    assert (calls.name, calls.labels) == (PROCESS_SECONDS.name, ["t"])
+    assert calls.seconds == pytest.approx(0.02)
+    assert calls.buckets[PROCESS_SECONDS.buckets.index(0.002_5)] == 10
+    assert counters.take() == ([], [])
+    assert counters.handled == 10
 
 
 def test_failures_are_counted_apart_from_records() -> None:
-    meter = Meter()
-    meter.failed("t", retried=True)
-    meter.failed("t", retried=False)
-    (deltas,) = meter.take()
-    assert (deltas.records, deltas.failures, deltas.retries) == (0, 2, 1)
+    counters = Counters()
+    counters.finished("t", 0, 5, 1)
+    counters.failed("t", retried=True)
+    counters.failed("t", retried=False)
+    (counted,) = counts_of(*counters.take())
+    assert (counted.records, counted.failures, counted.retries) == (0, 2, 1)
+
+
+def test_what_has_not_happened_to_a_topics_records_is_told_as_nothing() -> None:
+    counters = Counters()
+    counters.finished("t", 1, 5, 1)
+    told, _ = counters.take()
+    assert {(each.name, each.amount) for each in told} == {
+        (CONSUMED.name, 1), (FAILURES.name, 0), (RETRIES.name, 0), (SKIPPED.name, 0),
+    }  # fmt: skip

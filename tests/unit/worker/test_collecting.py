@@ -53,7 +53,7 @@ def test_gauges_say_how_they_are_to_be_merged_and_only_finite_values_are_told() 
 def test_what_is_told_survives_the_pipe() -> None:
     Counter("odd", "l\udcffne", ["who"]).labels("\udcff").inc()
     families, _ = Collecting(None).last()
-    pong = Pong(1, 1, 1, None, 1, False, [], 0, families=families)
+    pong = Pong(1, 1, 1, None, 1, False, 0, families=families)
     assert messages.decode(messages.encode(pong), FromWorker) == pong
 
 

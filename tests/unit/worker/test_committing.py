@@ -22,10 +22,9 @@ from kunicorn.positions import NO_EPOCH, TopicPartition
 from kunicorn.testing import record
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
 from kunicorn.worker.delivery import CommittingFlights
-from kunicorn.worker.partitions import Parts
 from kunicorn.worker.produce.outbox import GivenUp, Limits, Outbox, Step
-from kunicorn.worker.progress import Attempt, Flight, Hands
-from kunicorn.worker.stats import Meter
+from kunicorn.worker.progress import Attempt, InFlight, Slots
+from tests.fakes.parts import parts
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
     ABORTABLE,
@@ -34,7 +33,6 @@ from tests.fakes.transactional_brokers import (
     TransactionalBrokers,
     Written,
 )
-from tests.unit.worker.test_fetcher import NoTopics
 
 pytestmark = pytest.mark.usefixtures("_nobody_waits")
 
@@ -51,7 +49,7 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody_waits(monkeypatch)
 
 
-def value_of(flight: Flight) -> bytes:
+def value_of(flight: InFlight) -> bytes:
     return b"%d@%d" % (flight.tp.partition, flight.offset)
 
 
@@ -69,18 +67,18 @@ class Worker:
         self.ledger = Ledger.create(4)
         self.ledger.lease_ns = clock.now_ns() + 10**13
         self.reports: list[FromWorker] = []
-        self.in_hand: list[Flight] = []
+        self.in_hand: list[InFlight] = []
         self.begun: list[tuple[int, int]] = []
-        self._waiting: list[Flight] = []
-        self._hands = Hands(ordering, 10)
+        self._waiting: list[InFlight] = []
+        self._slots = Slots(ordering, 10)
         log = placed([record("v", key=key, partition=number) for number in PARTITIONS for key in KEYS], "in")
         self._consumer = consumer = cast(Any, MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None))
         self.table = CommittingFlights(
-            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000),
-            lambda topic: self._hands,
+            parts(consumer, self.ledger, self.reports.append),
+            lambda topic: self._slots,
             self.outbox,
+            self,
         )
-        self.table.refused = self._meet
         self.senders = SteppedSenders(brokers, self.outbox, self.table, producers)
         self.table.start([self._start(number) for number in PARTITIONS])
         self.table.begin_turn(0)
@@ -102,10 +100,10 @@ class Worker:
 
     def start(self) -> None:
         """As many handlers as may."""
-        while (flight := self.table.start_next(self._hands)) is not None:
+        while (flight := self.table.start_next(self._slots)) is not None:
             self._begin(flight)
 
-    def _begin(self, flight: Flight) -> None:
+    def _begin(self, flight: InFlight) -> None:
         assert flight.lane not in [each.lane for each in self.in_hand], "two of a lane are in hand"
         self.in_hand.append(flight)
         self.begun.append((flight.tp.partition, flight.offset))
@@ -123,7 +121,10 @@ class Worker:
         if (following := self.table.finish(flight)) is not None:
             self._begin(following)
 
-    def _meet(self, flight: Flight, error: BaseException) -> None:
+    def wake(self) -> None:
+        """The test starts what may start."""
+
+    def fail(self, flight: InFlight, error: BaseException) -> None:
         """What the runner does about a refused record: at even offsets it is given up, with a dead letter; at odd ones
         tried again, and not refused any more."""
         self.bad.remove((flight.tp.partition, flight.offset))
@@ -141,7 +142,7 @@ class Worker:
             self.table.try_again(self._waiting.pop())
 
     def take(self) -> None:
-        """A shipment, if somebody is free for it."""
+        """A batch, if somebody is free for it."""
         self.outbox.hurry()
         self.senders.take_if_possible()
 

@@ -1,25 +1,16 @@
-"""A whole worker with several records in hand, in this process: its runner, crews and sender are the real ones, the
+"""A whole worker with several records in hand, in this process: its runner, executors and sender are the real ones, the
 brokers are in memory."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
-from kunicorn.handler.config import HandlerOrder
 from kunicorn.testing import record
 from tests.unit.worker import crowded_handlers
 from tests.unit.worker.crowded_handlers import LARGE
-from tests.unit.worker.whole import Worker
-
-
-def order(handler: str, ordering: str, concurrency: int | None, *topics: str, **more: Any) -> HandlerOrder:
-    place = f"{crowded_handlers.__name__}:{handler}"
-    return HandlerOrder(
-        place, "record", {}, 100, 2, 1, 10, ordering=ordering, concurrency=concurrency, topics=list(topics), **more
-    )
+from tests.unit.worker.whole import Worker, order
 
 
 @pytest.fixture(autouse=True)

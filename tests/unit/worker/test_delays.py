@@ -13,10 +13,9 @@ from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays, Wait, ripe
 from kunicorn.worker.in_flight import Flights
-from kunicorn.worker.partitions import Parts
-from kunicorn.worker.progress import Attempt, Hands
-from kunicorn.worker.stats import Meter
-from tests.unit.worker.test_fetcher import LATER, P0, NoTopics, Table
+from kunicorn.worker.progress import Attempt, Slots
+from tests.fakes.parts import parts
+from tests.unit.worker.tables import LATER, P0, Table
 
 RETRY = TopicPartition("shop.retry.5s", 0)
 NS_PER_MS = 1_000_000
@@ -61,8 +60,7 @@ def test_a_partition_is_fetched_again_after_a_tenth_of_the_delay_at_least_and_a_
 
 @pytest.fixture
 def table() -> Iterator[Table]:
-    made = Table()
-    made.fetcher.delays = {RETRY.topic: 5_000}
+    made = Table({RETRY.topic: 5_000})
     yield made
     made.consumer.close()
     made.ledger.close()
@@ -78,18 +76,18 @@ def test_only_its_own_partition_is_put_off_and_fetched_again_from_that_record_on
     assert ([each.offset() for each in ready], wait is not None) == ([0], True)
     assert delays.split(P0, sent(now))[1] is None, "an ordinary topic's record waits for nothing"
     assert wait is not None
-    delays.put_off(RETRY, wait, 0)
+    delays.delay(RETRY, wait, 0)
     assert table.fetcher.fetching(RETRY) is None
-    assert table.fetcher.take(RETRY, range(41, 42), 0, 0) is None, "its records are not to be handled now"
+    assert table.fetcher.begin(RETRY, range(41, 42), 0, 0) is None, "its records are not to be handled now"
     (parked,), count = table.fetcher.parked()
     assert (parked.grant, parked.waits_for, count) == (2, "delay", {"delay": 1})
     assert parked.why.startswith("offset 1 of this retry topic waits for its time, ")
     table.fetcher.begin_turn(1)
     assert table.assigned() == [("t", 0, 0)]
-    delays.take_up(4_000 * NS_PER_MS)
+    delays.end_due(4_000 * NS_PER_MS)
     table.fetcher.begin_turn(4_000 * NS_PER_MS)
     assert table.assigned() == [("t", 0, 0)], "too early"
-    delays.take_up(6_000 * NS_PER_MS)
+    delays.end_due(6_000 * NS_PER_MS)
     table.fetcher.begin_turn(6_000 * NS_PER_MS)
     assert table.assigned() == [(RETRY.topic, 0, 40), ("t", 0, 0)]
     assert table.fetcher.fetching(RETRY) is not None
@@ -98,10 +96,10 @@ def test_only_its_own_partition_is_put_off_and_fetched_again_from_that_record_on
 def test_a_partition_that_is_stopped_while_it_waits_is_reported_at_once(table: Table) -> None:
     delays = Delays(table.fetcher)
     table.fetch(RETRY, 2, 40)
-    delays.put_off(RETRY, Wait(40, wall_ms() + 5_000, 5_000), 0)
+    delays.delay(RETRY, Wait(40, wall_ms() + 5_000, 5_000), 0)
     table.fetcher.stop([2], lost=False)
     assert len(table.reports) == 1
-    delays.take_up(LATER)
+    delays.end_due(LATER)
     table.fetcher.begin_turn(LATER)
     assert table.assigned() == []
 
@@ -111,8 +109,8 @@ def test_a_record_that_failed_meanwhile_waits_for_its_next_try_and_not_for_its_t
     table.fetch(RETRY, 2)
     grant = table.take(RETRY)
     assert table.fetcher.park(Attempt(grant, sent(0), 1), "retry", "it failed")
-    delays.put_off(RETRY, Wait(1, wall_ms() + 5_000, 5_000), 0)
-    delays.take_up(LATER)
+    delays.delay(RETRY, Wait(1, wall_ms() + 5_000, 5_000), 0)
+    delays.end_due(LATER)
     (parked,), _ = table.fetcher.parked()
     assert parked.waits_for == "retry"
 
@@ -125,12 +123,11 @@ class Several:
         self.ledger = Ledger.create(64)
         self.ledger.lease_ns = 2**62
         self.reports: list[FromWorker] = []
-        self.hands = Hands("none", 4)
+        self.slots = Slots("none", 4)
         self.flights = Flights(
-            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000),
-            lambda topic: self.hands,
+            parts(self.consumer, self.ledger, self.reports.append, delays={RETRY.topic: 5_000}),
+            lambda topic: self.slots,
         )
-        self.flights.delays = {RETRY.topic: 5_000}
         self.delays = Delays(self.flights)
         self.flights.start([FetcherStart(2, 2, *RETRY, 0, -1)])
         self.flights.begin_turn(0)
@@ -140,7 +137,7 @@ class Several:
         ready, wait, _ = self.delays.split(RETRY, list(messages))
         self.flights.feed(RETRY, 0, ready)
         if wait is not None:
-            self.delays.put_off(RETRY, wait, 0)
+            self.delays.delay(RETRY, wait, 0)
 
 
 @pytest.fixture
@@ -155,16 +152,16 @@ def test_with_several_in_hand_those_that_are_ripe_are_handled_and_the_rest_is_fe
     now = wall_ms()
     messages = sent(now - 9_000, now - 9_000, now)
     several.fetched(*messages)
-    first, second = several.flights.start_next(several.hands), several.flights.start_next(several.hands)
+    first, second = several.flights.start_next(several.slots), several.flights.start_next(several.slots)
     assert first is not None
     assert second is not None
-    assert several.flights.start_next(several.hands) is None, "the third one waits for its time"
+    assert several.flights.start_next(several.slots) is None, "the third one waits for its time"
     assert several.flights.parked()[1] == {"delay": 1}
     several.flights.finish(second)
-    several.delays.take_up(LATER)
+    several.delays.end_due(LATER)
     several.flights.begin_turn(LATER)
     several.fetched(*messages)
-    assert several.flights.start_next(several.hands) is None, "what is in hand, or done, is not handled again"
+    assert several.flights.start_next(several.slots) is None, "what is in hand, or done, is not handled again"
     several.flights.finish(first)
     assert several.ledger.read(2, 2).consumed.offset == 2
 
@@ -172,7 +169,7 @@ def test_with_several_in_hand_those_that_are_ripe_are_handled_and_the_rest_is_fe
 def test_with_several_in_hand_a_stop_waits_for_what_is_in_hand_and_not_for_what_waits(several: Several) -> None:
     now = wall_ms()
     several.fetched(*sent(now - 9_000, now))
-    flight = several.flights.start_next(several.hands)
+    flight = several.flights.start_next(several.slots)
     assert flight is not None
     several.flights.stop([2], lost=False)
     assert several.reports == []

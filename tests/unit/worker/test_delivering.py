@@ -15,13 +15,12 @@ from kunicorn.positions import NO_EPOCH
 from kunicorn.testing import record
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
 from kunicorn.worker.delivery import DeliveringFlights
-from kunicorn.worker.partitions import Parts
 from kunicorn.worker.produce.outbox import Limits, Outbox
 from kunicorn.worker.produce.sender import reached
-from kunicorn.worker.progress import Flight, Hands
-from kunicorn.worker.stats import Meter
-from tests.unit.worker.produce.test_outbox import taken
-from tests.unit.worker.test_fetcher import P0, NoTopics
+from kunicorn.worker.progress import InFlight, Slots
+from tests.fakes.parts import parts
+from tests.unit.worker.produce.output_batches import taken
+from tests.unit.worker.tables import P0
 
 OUTPUT = [Outgoing("out", b"v", None, None, -1, 0)]
 
@@ -33,30 +32,37 @@ class Delivering:
         self.now = 0.0
         self.outbox = Outbox(Limits(records, 1 << 20, 0.0), lambda: self.now)
         self.reports: list[FromWorker] = []
-        self.refused: list[tuple[Flight, BaseException]] = []
+        self.refused: list[tuple[InFlight, BaseException]] = []
         self.ledger = Ledger.create(4)
         self.ledger.lease_ns = clock.now_ns() + 10**12
-        self.hands = Hands("key", 10)
+        self.slots = Slots("key", 10)
         log = placed([record("v", key=key) for key in "abac"], "t")
         consumer: Any = MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None)
         self.table = DeliveringFlights(
-            Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000),
-            lambda topic: self.hands,
+            parts(consumer, self.ledger, self.reports.append),
+            lambda topic: self.slots,
             self.outbox,
+            self,
         )
-        self.table.refused = lambda flight, error: self.refused.append((flight, error))
         self.table.start([FetcherStart(1, 1, *P0, 0, NO_EPOCH)])
         self.table.begin_turn(0)
         self.table.feed(P0, 0, consumer.consume(10, 0))
 
-    def started(self) -> list[Flight]:
+    def wake(self) -> None:
+        """The test starts what may start."""
+
+    def fail(self, flight: InFlight, error: BaseException) -> None:
+        """Its outputs are refused."""
+        self.refused.append((flight, error))
+
+    def started(self) -> list[InFlight]:
         """All that may start now."""
         found = []
-        while (flight := self.table.start_next(self.hands)) is not None:
+        while (flight := self.table.start_next(self.slots)) is not None:
             found.append(flight)
         return found
 
-    def handle(self, flight: Flight) -> None:
+    def handle(self, flight: InFlight) -> None:
         """Its handler returns an output; nothing else is started by that."""
         flight.outputs = OUTPUT
         lease, self.ledger.lease_ns = self.ledger.lease_ns, 0
@@ -65,9 +71,9 @@ class Delivering:
 
     def deliver(self) -> None:
         """Everything that is in the outbox."""
-        shipment = taken(self.outbox)
-        self.table.settle(reached(self.outbox.live(shipment)))
-        self.outbox.done(shipment)
+        batch = taken(self.outbox)
+        self.table.delivered(reached(self.outbox.live(batch)))
+        self.outbox.done(batch)
 
     @property
     def consumed(self) -> int:
@@ -110,7 +116,7 @@ def test_what_a_lost_partition_has_on_its_way_holds_up_no_suspect(sending: Deliv
     for flight in (b, c):
         sending.table.put_back(flight)
     sending.table.stop([1], lost=True)
-    assert sending.table._lanes.on_their_way == 0
+    assert sending.table._scheduler.on_their_way == 0
 
 
 def test_the_next_of_a_key_starts_when_the_one_before_is_delivered(sending: Delivering) -> None:
@@ -134,13 +140,13 @@ def test_a_refused_output_is_its_records_failure_and_touches_no_other(sending: D
     a, b, _ = sending.started()
     sending.handle(a)
     sending.handle(b)
-    shipment = taken(sending.outbox)
-    first, second = shipment.entries
+    batch = taken(sending.outbox)
+    first, second = batch.entries
     error = ValueError("too large")
     sending.outbox.refuse(first, error)
-    assert sending.outbox.live(shipment) == [second]
-    sending.table.settle(reached([second]))
-    sending.table.rewind([first.origin.number])
+    assert sending.outbox.live(batch) == [second]
+    sending.table.delivered(reached([second]))
+    sending.table.rewind({first.origin.number: 1})
     assert sending.refused == [(a, error)]
     assert sending.consumed == 0
     assert sending.ledger.done(1).from_offset(0) == {1}

@@ -9,7 +9,7 @@ from confluent_kafka import Message
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.failures import Failures
+from kunicorn.worker.failures import Failures, Observer
 from kunicorn.worker.progress import Attempt, Grant
 
 HOUR = 3600 * NANOSECONDS
@@ -26,7 +26,7 @@ class Parking:
 def test_a_record_that_failed_behind_a_rewind_is_not_tried_at_the_time_of_the_one_that_was_rewound() -> None:
     table: Any = Parking()
     policies = Policies(RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT))
-    failures = Failures[Grant](table, lambda topic: policies, None)
+    failures = Failures[Grant](table, lambda topic: policies, None, Observer())
     grant = Grant(1, TopicPartition("t", 0), 0, 0)
     for offset, now in ((5, 0), (3, HOUR // 2)):
         failed = Attempt(grant, [Message(topic="t", partition=0, offset=offset)], offset + 1)

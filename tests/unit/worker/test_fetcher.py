@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, Message
+from confluent_kafka import OFFSET_INVALID, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.retry import End, Reason
 from kunicorn.ipc.ledger import CONSUMED, Ledger
-from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
-from kunicorn.positions import TopicPartition
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Parked, Stopped
 from kunicorn.testing import record
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
-from kunicorn.worker.client import KnownTopics
-from kunicorn.worker.partitions import Fetcher, Parts
+from kunicorn.worker.partitions import SequentialTable
 from kunicorn.worker.progress import Attempt, Grant, GrantState
-from kunicorn.worker.stats import Meter
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-LATER = 10_000_000_000
-
-
-class NoTopics(KnownTopics):
-    """There is no broker to learn them from."""
-
-    def __init__(self) -> None:
-        pass
-
-    def learn(self, topics: Iterable[str], seconds: float) -> None:
-        """Nothing."""
-
-
-class Table:
-    """A fetcher and what it reported."""
-
-    def __init__(self) -> None:
-        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
-        self.ledger = Ledger.create(64)
-        self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000))
-
-    def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
-        self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
-
-    def fetch(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
-        self.start(tp, grant, offset)
-        self.fetcher.begin_turn(0)
-
-    def take(self, tp: TopicPartition, offset: int = 0, count: int = 1) -> Grant:
-        grant = self.fetcher.take(tp, range(offset + 1, offset + count + 1), 0, 0)
-        assert grant is not None
-        return grant
-
-    def assigned(self) -> list[tuple[str, int, int]]:
-        return sorted((p.topic, p.partition, p.offset) for p in self.consumer.assignment())
+from tests.fakes.counts import counts_of
+from tests.fakes.parts import parts
+from tests.unit.worker.tables import LATER, P0, P1, Table
 
 
 def failed(grant: Grant) -> Attempt[Grant]:
@@ -120,7 +82,7 @@ def test_a_stop_said_twice_is_reported_once(table: Table) -> None:
 def test_records_of_a_stopped_partition_are_not_handed_to_the_handler(table: Table) -> None:
     table.fetch(P0, 1)
     table.fetcher.stop([1])
-    assert table.fetcher.take(P0, range(1, 2), 0, 0) is None
+    assert table.fetcher.begin(P0, range(1, 2), 0, 0) is None
 
 
 def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: Table) -> None:
@@ -129,7 +91,7 @@ def test_old_records_are_not_handled_under_a_new_grant_of_the_same_turn(table: T
     table.start(P0, 2, 3)
     assert table.ledger.read(2, 2).started, "the slot speaks for the new grant at once"
     assert table.assigned() == [("t", 0, 0)], "what the client holds is from before"
-    assert table.fetcher.take(P0, range(1, 2), 0, 0) is None
+    assert table.fetcher.begin(P0, range(1, 2), 0, 0) is None
     table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 0, 3)]
     assert table.take(P0, 3).number == 2
@@ -152,10 +114,10 @@ def test_a_parked_grant_is_not_fetched_and_stops_at_once(table: Table) -> None:
     assert table.fetcher.park(failed(grant), "retry", "why")
     table.fetcher.begin_turn(0)
     assert table.assigned() == [("t", 1, 0)]
-    assert table.fetcher.take(P0, range(2, 3), 0, 0) is None, "the rest of the batch is fetched again later"
+    assert table.fetcher.begin(P0, range(2, 3), 0, 0) is None, "the rest of the batch is fetched again later"
     table.fetcher.stop([1])
     assert table.reports == [FetcherStopped([Stopped(1, 0, 0)])]
-    assert not table.fetcher.retake(grant, 0)
+    assert not table.fetcher.begin_again(grant, 0)
 
 
 def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -> None:
@@ -163,7 +125,7 @@ def test_after_its_retry_a_grant_is_fetched_from_its_next_offset(table: Table) -
     grant = table.take(P0)
     table.fetcher.park(failed(grant), "retry", "why")
     table.fetcher.begin_turn(0)
-    assert table.fetcher.retake(grant, 0)
+    assert table.fetcher.begin_again(grant, 0)
     table.ledger.cells[grant.at + CONSUMED] = 1
     assert table.fetcher.release(grant, 1, 10, 1)
     table.fetcher.begin_turn(0)
@@ -180,8 +142,8 @@ def test_a_record_passed_over_is_consumed_and_counted_as_what_it_is(
     assert table.fetcher.pass_over(failed(grant), end, Reason.ATTEMPTS)
     assert table.ledger.read(1, 1).consumed.offset == 1
     assert grant.state is GrantState.FETCHING, "the records behind it are handled right away"
-    _, (deltas,) = table.fetcher.measured()
-    assert (deltas.records, deltas.failures, deltas.dead_letters, deltas.skipped) == counted
+    (told,) = counts_of(*table.counters.take())
+    assert (told.records, told.failures, told.dead_letters, told.skipped) == counted
 
 
 def test_a_record_passed_over_while_stopping_is_consumed_and_the_grant_is_reported(table: Table) -> None:
@@ -254,7 +216,7 @@ def test_a_partition_is_assigned_once_the_client_has_forgotten_its_position_unde
             self.assigned += partitions
 
     lagging = Lagging()
-    fetcher = Fetcher(Parts(lagging, NoTopics(), table.ledger, Meter(), table.reports.append, 1_000_000))  # type: ignore[arg-type]
+    fetcher = SequentialTable(parts(lagging, table.ledger, table.reports.append))
     fetcher.start([FetcherStart(1, 1, "t", 0, 100, -1)])
     fetcher.begin_turn(0)
     assert lagging.assigned == []
@@ -270,7 +232,7 @@ def test_a_partition_is_assigned_once_the_client_has_forgotten_its_position_unde
 def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
     table.fetch(P0, 1)
     assert table.fetcher.in_hand(0) is None
-    table.fetcher.take(P0, range(1, 4), 0, 1_000_000_000)
+    table.fetcher.begin(P0, range(1, 4), 0, 1_000_000_000)
     hand = table.fetcher.in_hand(3_500_000_000)
     assert hand is not None
     assert (hand.offset, hand.count, hand.age) == (0, 3, 2.5)
@@ -278,13 +240,13 @@ def test_what_is_in_hand_is_told_with_its_age(table: Table) -> None:
 
 def test_where_a_run_in_hand_ends_is_told_also_where_it_has_gaps(table: Table) -> None:
     table.fetch(P0, 1)
-    grant = table.fetcher.take(P0, [8, 18, 58], 0, 0)
+    grant = table.fetcher.begin(P0, [8, 18, 58], 0, 0)
     reading = table.ledger.read(1, 1)
     assert (reading.hand_offset, reading.hand_count, reading.hand_end) == (7, 3, 58)
     assert grant is not None
     held = [Message(topic=P0.topic, partition=P0.partition, offset=offset) for offset in (17, 57)]
     table.fetcher.park(Attempt(grant, held, 58), "retry", "not yet")
-    assert table.fetcher.retake(grant, 0)
+    assert table.fetcher.begin_again(grant, 0)
     reading = table.ledger.read(1, 1)
     assert (reading.hand_offset, reading.hand_count, reading.hand_end) == (17, 2, 58)
 
@@ -293,7 +255,7 @@ def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     records = placed([record(str(number)) for number in range(5)], "t")
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, records)), lambda seconds: None)
     ledger = Ledger.create(4)
-    fetcher = Fetcher(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000))
+    fetcher = SequentialTable(parts(consumer, ledger))
     fetcher.start([FetcherStart(1, 1, *P0, 0, -1, stop=3)])
     fetcher.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 5

@@ -14,18 +14,18 @@ from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStop
 from kunicorn.testing import record
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
 from kunicorn.worker.in_flight import Flights
-from kunicorn.worker.partitions import Parts
-from kunicorn.worker.progress import Flight, Hands
-from kunicorn.worker.stats import Meter
-from tests.unit.worker.test_fetcher import LATER, P0, NoTopics
+from kunicorn.worker.progress import InFlight, Slots
+from tests.fakes.counts import counts_of
+from tests.fakes.parts import parts
+from tests.unit.worker.tables import LATER, P0
 
 
 def test_what_lies_behind_a_stop_is_never_consumed() -> None:
     behind = placed([record("a", offset=3), record("b")], "t")
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, behind)), lambda seconds: None)
     ledger = Ledger.create(4)
-    hands = Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000), lambda topic: hands)
+    slots = Slots("key", 4)
+    flights = Flights(parts(consumer, ledger), lambda topic: slots)
     flights.start([FetcherStart(1, 1, *P0, 3, -1, stop=3)])
     flights.begin_turn(0)
     assert len(consumer.consume(5, 0)) == 2
@@ -38,12 +38,12 @@ def test_a_record_among_several_counts_for_its_part_of_what_the_worker_does_at_a
     consumer: Any = MemoryConsumer(MemoryLog(map(message_of, placed([record("a", offset=0)], "t"))), lambda _: None)
     ledger = Ledger.create(4)
     ledger.lease_ns = 2**62
-    hands = Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000), lambda topic: hands)
+    slots = Slots("key", 4)
+    flights = Flights(parts(consumer, ledger), lambda topic: slots)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, consumer.consume(5, 0))
-    flight = flights.start_next(hands)
+    flight = flights.start_next(slots)
     assert flight is not None
     flight.since_ns -= 4_000_000_000
     flights.finish(flight)
@@ -56,27 +56,28 @@ def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -
     consumer: Any = MemoryConsumer(log, lambda _: None)
     ledger = Ledger.create(4)
     ledger.lease_ns = 2**62
-    hands = Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 1_000_000), lambda topic: hands)
+    slots = Slots("key", 4)
+    made = parts(consumer, ledger)
+    flights = Flights(made, lambda topic: slots)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, consumer.consume(5, 0))
     for taken in (100, 200, 300, 400):
-        flight = flights.start_next(hands)
+        flight = flights.start_next(slots)
         assert flight is not None
         flight.since_ns = taken
     assert [flight.offset for flight in flights.overdue(1, 0, 300)] == [0, 1, 2]
     assert [flight.offset for flight in flights.overdue(1, 3, 0)] == [3], "the one that is named"
     assert flights.overdue(2, 0, 300) == [], "another grant's"
-    (deltas,) = flights.measured()[1]
-    assert deltas.timed_out == 2, "the supervisor counts those that it names"
+    (told,) = counts_of(*made.counters.take())
+    assert told.timed_out == 2, "the supervisor counts those that it names"
     ledger.close()
 
 
 def test_headers_count_as_memory_of_records_that_are_queued() -> None:
     consumer: Any = MemoryConsumer(MemoryLog([]), lambda _: None)
-    ledger, hands = Ledger.create(4), Hands("key", 4)
-    flights = Flights(Parts(consumer, NoTopics(), ledger, Meter(), lambda report: None, 20_000), lambda topic: hands)
+    ledger, slots = Ledger.create(4), Slots("key", 4)
+    flights = Flights(parts(consumer, ledger, ahead_bytes=20_000), lambda topic: slots)
     flights.start([FetcherStart(1, 1, *P0, 0, -1)])
     flights.begin_turn(0)
     flights.feed(P0, 0, [Message(topic="t", partition=0, offset=0, value=b"", headers=[("large", bytes(20_000))])])
@@ -94,9 +95,9 @@ class Faulty:
         self.reports: list[FromWorker] = []
         self.ledger = Ledger.create(4)
         self.ledger.lease_ns = 2**62
-        self.hands = Hands("none", 1)
-        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000)
-        self.flights = Flights(parts, lambda topic: self.hands)
+        self.slots = Slots("none", 1)
+        made = parts(consumer, self.ledger, self.reports.append)
+        self.flights = Flights(made, lambda topic: self.slots)
         self.flights.start([FetcherStart(1, 1, *P0, 0, -1)])
         self.flights.begin_turn(0)
         self.flights.feed(P0, 0, consumer.consume(5, 0))
@@ -112,7 +113,7 @@ def faulty() -> Iterator[Faulty]:
 
 
 def test_what_was_fetched_before_an_error_is_handled_first(faulty: Faulty) -> None:
-    first = faulty.flights.start_next(faulty.hands)
+    first = faulty.flights.start_next(faulty.slots)
     assert first is not None
     second = faulty.flights.finish(first)
     assert second is not None, "the error does not keep it from the handler"
@@ -140,18 +141,18 @@ class Compacted:
     def __init__(self, start: int, *offsets: int, ordering: str = "none") -> None:
         self.ledger = Ledger.create(4)
         self.ledger.lease_ns = 2**62
-        self.hands = Hands(ordering, 8)
+        self.slots = Slots(ordering, 8)
         consumer: Any = MemoryConsumer(MemoryLog(map(keyed, offsets)), lambda _: None)
-        parts = Parts(consumer, NoTopics(), self.ledger, Meter(), lambda report: None, 1_000_000)
-        self.flights = Flights(parts, lambda topic: self.hands)
+        made = parts(consumer, self.ledger)
+        self.flights = Flights(made, lambda topic: self.slots)
         self.flights.start([FetcherStart(1, 1, *P0, start, -1)])
         self.flights.begin_turn(0)
         self.flights.feed(P0, 0, consumer.consume(10, 0))
 
-    def begin(self, count: int) -> list[Flight]:
-        return [flight for _ in range(count) if (flight := self.flights.start_next(self.hands)) is not None]
+    def begin(self, count: int) -> list[InFlight]:
+        return [flight for _ in range(count) if (flight := self.flights.start_next(self.slots)) is not None]
 
-    def finish(self, flight: Flight) -> None:
+    def finish(self, flight: InFlight) -> None:
         """Without a next one."""
         self.ledger.lease_ns = 0
         self.flights.finish(flight)
@@ -193,8 +194,8 @@ def test_a_record_that_was_compacted_away_leaves_no_mark_of_what_was_done_behind
     for flight in others:
         table.finish(flight)
     table.flights.put_back(second)
-    track = second.track
-    table.flights._lanes.shed(track, 0)
+    tracker = second.tracker
+    table.flights._scheduler.shed(tracker, 0)
     table.finish(first)
     assert table.done == (1, {2, 3}), "record 1 was dropped, and is to be fetched again"
     for offset in range(4, 4200):

@@ -2,77 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, Message
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.ipc.messages import FetcherStart, FetcherStopped, Stopped
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Bounds, Gathering
-from kunicorn.worker.client import KnownTopics
 from kunicorn.worker.fetch import Run
-from kunicorn.worker.partitions import Fetcher, Parts
-from kunicorn.worker.stats import Meter
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-WAIT = 100
-LATER = 10_000_000_000
-BOUNDS = Bounds(records=3, bytes=None, wait_ns=WAIT, memory=1_000_000)
-
-
-class NoTopics(KnownTopics):
-    """There is no broker to learn them from."""
-
-    def __init__(self) -> None:
-        pass
-
-    def learn(self, topics: Iterable[str], seconds: float) -> None:
-        """Nothing."""
-
-
-class Client(Consumer):
-    """Says that it is `ahead` by so much."""
-
-    ahead = OFFSET_INVALID
-
-    def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
-        """The same everywhere."""
-        return [ClientPartition(each.topic, each.partition, self.ahead) for each in partitions]
-
-
-class Scene:
-    """A fetcher with two partitions, and what waits of them."""
-
-    def __init__(self) -> None:
-        self.consumer = Client({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
-        self.ledger = Ledger.create(64)
-        self.reports: list[FromWorker] = []
-        self.fetcher = Fetcher(Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000))
-        self.fetcher.start([FetcherStart(1, 1, *P0, 0, -1), FetcherStart(2, 2, *P1, 0, -1)])
-        self.fetcher.begin_turn(0)
-        self.gathering = Gathering(BOUNDS, self.fetcher)
-
-    def add(self, tp: TopicPartition, *offsets: int, now: int = 0, epoch: int = 0) -> list[list[int]]:
-        """The batches that are to be handled right away."""
-        return shown(self.gathering.add(Run(tp, epoch, messages(tp, *offsets)), now))
-
-    def due(self, now: int) -> list[list[int]]:
-        """The batches that have waited for long enough."""
-        return shown(self.gathering.due(now))
-
-
-def messages(tp: TopicPartition, *offsets: int, size: int = 1) -> list[Message]:
-    return [Message(topic=tp.topic, partition=tp.partition, offset=offset, value=b"x" * size) for offset in offsets]
-
-
-def shown(some: Iterable[Run]) -> list[list[int]]:
-    return [[message.offset() or 0 for message in run.messages] for run in some]
+from tests.unit.worker.gathered import WAIT, Scene, messages, shown
+from tests.unit.worker.tables import LATER, P0, P1
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import HeadOfLine
-from kunicorn.worker.partitions import GrantTable
+from kunicorn.worker.partitions import GrantTable, TableSettings
 
 BACKLOG = TopicPartition("t", 0)
 ROOM = 1000
@@ -20,20 +20,19 @@ LONG_AGO = -60 * NANOSECONDS
 class Table:
     """What a table of grants tells, and is asked for."""
 
-    def __init__(self) -> None:
-        self.ahead_bytes = ROOM
-        self.held_back: set[TopicPartition] = set()
+    def __init__(self, delays: Mapping[str, int], ahead_bytes: int) -> None:
+        self.settings = TableSettings(ahead_bytes, delays)
+        self.paused: set[TopicPartition] = set()
         self.came_at = LONG_AGO
-        self.delays: Mapping[str, int] = {}
 
-    def hold_back(self, partitions: Iterable[TopicPartition]) -> None:
-        self.held_back |= set(partitions)
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.paused |= set(partitions)
 
-    def let_on(self) -> None:
-        self.held_back.clear()
+    def resume(self) -> None:
+        self.paused.clear()
 
 
-class Kept:
+class Buffered:
     """What was fetched and is not begun."""
 
     def __init__(self) -> None:
@@ -44,14 +43,14 @@ class Kept:
 
 
 class Scene:
-    def __init__(self) -> None:
-        self.table, self.kept = Table(), Kept()
+    def __init__(self, delays: Mapping[str, int] | None = None, ahead_bytes: int = ROOM) -> None:
+        self.table, self.kept = Table(delays or {}, ahead_bytes), Buffered()
         self.line = HeadOfLine(cast(GrantTable, self.table), self.kept)
 
     def asked(self, now: float, kept: int) -> tuple[bool, bool]:
         """With so many bytes in memory: whether the client is asked for more, and whether the backlog is held back."""
         self.kept.bytes = kept
-        return self.line.room(int(now * NANOSECONDS)) > 0, BACKLOG in self.table.held_back
+        return self.line.room(int(now * NANOSECONDS)) > 0, BACKLOG in self.table.paused
 
 
 def test_all_that_the_client_has_is_taken_in_while_there_is_room() -> None:
@@ -84,9 +83,8 @@ def test_however_many_come_memory_holds() -> None:
 
 
 def test_no_more_records_are_asked_for_than_there_is_room_for() -> None:
-    scene = Scene()
-    scene.table.ahead_bytes = 100_000
-    line = HeadOfLine(cast(GrantTable, scene.table), scene.kept)
+    scene = Scene(ahead_bytes=100_000)
+    line = scene.line
     line.took([Message(topic="t", partition=0, offset=0, value=bytes(1500))])
     scene.kept.bytes = 90_000
     assert line.room(0) == 5
@@ -95,8 +93,7 @@ def test_no_more_records_are_asked_for_than_there_is_room_for() -> None:
 
 
 def test_retry_topics_are_looked_at_twice_within_their_delay() -> None:
-    scene = Scene()
-    scene.table.delays = {"t.retry": 60_000, "t.later": 10_000}
+    scene = Scene({"t.retry": 60_000, "t.later": 10_000})
     looks = [at for at in range(1, 16) if scene.asked(at, ROOM) == (True, True)]
     assert looks == [5, 10, 15]
 
@@ -105,5 +102,5 @@ def test_nobody_stays_held_back_who_has_nothing_left() -> None:
     scene = Scene()
     scene.table.came_at = 0
     assert scene.asked(0.1, ROOM) == (True, True)
-    scene.line.let_on()
-    assert not scene.table.held_back
+    scene.line.resume()
+    assert not scene.table.paused

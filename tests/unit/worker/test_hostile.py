@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handler.config import HandlerOrder
+from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
 from kunicorn.testing.memory import MemoryProducer
 from tests.unit.worker import hostile_handlers
@@ -97,16 +97,16 @@ FORMS = {
 }
 
 
-def order(handler: str, **settings: Any) -> HandlerOrder:
+def order(handler: str, **settings: Any) -> HandlerConfig:
     known = {
         "mode": "record",
         "options": {},
         "batch_max_records": 100,
-        "retry_attempts": TRIES,
+        "max_attempts": TRIES,
         "retry_backoff_ms": 1,
         "retry_backoff_max_ms": 2,
     }
-    return HandlerOrder(f"{hostile_handlers.__name__}:{handler}", **{**known, **settings})
+    return HandlerConfig(f"{hostile_handlers.__name__}:{handler}", **{**known, **settings})
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,7 @@ UNRUN = ["wrapped", "wrapped_generator", "wrapped_async_generator", "forwarding"
 @pytest.mark.parametrize("handler", UNRUN)
 @pytest.mark.filterwarnings("error")
 def test_a_handler_whose_body_never_ran_has_not_handled_its_record(handler: str, settings: dict[str, Any]) -> None:
-    worker = MemoryWorker(order(handler, retry_attempts=1, on_failure="halt", **settings))
+    worker = MemoryWorker(order(handler, max_attempts=1, on_failure="halt", **settings))
     worker.handle(records_of("t"))
     (halted,) = worker.halted
     assert (halted.offset, sum(begun.values())) == (0, 0)
@@ -192,7 +192,7 @@ def test_a_handler_whose_body_never_ran_has_not_handled_its_record(handler: str,
 
 
 def test_a_batch_that_no_body_ran_for_is_not_handled() -> None:
-    worker = MemoryWorker(order("wrapped_batch", mode="batch", retry_attempts=1, on_failure="halt"))
+    worker = MemoryWorker(order("wrapped_batch", mode="batch", max_attempts=1, on_failure="halt"))
     worker.handle(records_of("t"))
     assert [each.offset for each in worker.halted] == [0]
 
@@ -233,7 +233,7 @@ def held(worker: Worker, times: int = 1) -> None:
 def test_a_drain_deadline_that_comes_out_as_another_error_leaves_the_record_unfinished(
     handler: str, settings: dict[str, Any]
 ) -> None:
-    worker = MemoryWorker(order(handler, retry_attempts=1, on_failure="skip", **settings))
+    worker = MemoryWorker(order(handler, max_attempts=1, on_failure="skip", **settings))
 
     def meanwhile() -> None:
         held(worker)
@@ -246,7 +246,7 @@ def test_a_drain_deadline_that_comes_out_as_another_error_leaves_the_record_unfi
 
 @pytest.mark.parametrize(("handler", "settings"), INTERRUPTED.values(), ids=INTERRUPTED)
 def test_a_time_out_that_comes_out_as_another_error_is_a_failed_try(handler: str, settings: dict[str, Any]) -> None:
-    worker = MemoryWorker(order(handler, retry_attempts=2, on_failure="dead_letter", **settings))
+    worker = MemoryWorker(order(handler, max_attempts=2, on_failure="dead_letter", **settings))
 
     def meanwhile() -> None:
         for times in (1, 2):
@@ -261,7 +261,7 @@ def test_a_time_out_that_comes_out_as_another_error_is_a_failed_try(handler: str
 def test_a_time_out_of_an_earlier_try_does_not_make_a_drain_deadline_the_records_failure(
     handler: str, settings: dict[str, Any]
 ) -> None:
-    worker = MemoryWorker(order(handler, retry_attempts=2, on_failure="skip", **settings))
+    worker = MemoryWorker(order(handler, max_attempts=2, on_failure="skip", **settings))
 
     def meanwhile() -> None:
         held(worker)
@@ -287,7 +287,7 @@ SURVIVORS = {
 def test_an_interruption_that_a_record_survives_says_nothing_of_the_next_one(
     handler: str, settings: dict[str, Any], error: str
 ) -> None:
-    worker = MemoryWorker(order(handler, retry_attempts=1, on_failure="dead_letter", **settings))
+    worker = MemoryWorker(order(handler, max_attempts=1, on_failure="dead_letter", **settings))
 
     def meanwhile() -> None:
         held(worker)

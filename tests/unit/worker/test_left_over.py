@@ -11,7 +11,8 @@ from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import LeftOver
 from kunicorn.worker.fetch import Run
 from kunicorn.worker.progress import Grant
-from tests.unit.worker.test_gathering import P0, P1, Scene, messages, shown
+from tests.unit.worker.gathered import Scene, messages, shown
+from tests.unit.worker.tables import P0, P1
 
 P2 = TopicPartition("t", 2)
 

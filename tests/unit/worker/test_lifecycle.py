@@ -13,8 +13,11 @@ from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.registry import Handling, Handlings
 from kunicorn.handler.retry import Policies, RetryPolicy
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.observe.catalogue import HOOK_FAILURES
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.hooks import Lifecycle, kept_offsets
+from kunicorn.worker.hooks import Hooks, Revocations, stored_offsets
+from kunicorn.worker.progress import Interrupts
+from kunicorn.worker.stats import Counters
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LATER = 1 << 62
@@ -23,8 +26,8 @@ LATER = 1 << 62
 class Fetched:
     """Stands for the fetcher: what it was told, in order; it lets go of everything at once."""
 
-    def __init__(self, said: list[Any]) -> None:
-        self.report: Callable[[FromWorker], None]
+    def __init__(self, said: list[Any], report: Callable[[FromWorker], None]) -> None:
+        self._report = report
         self.open: dict[int, int] = {}
         self._said = said
 
@@ -36,24 +39,24 @@ class Fetched:
     def stop(self, numbers: Iterable[int], *, lost: bool = False) -> None:
         stopped = [Stopped(number, self.open.pop(number) + 5, 0) for number in list(numbers) if number in self.open]
         if stopped:
-            self.report(FetcherStopped(stopped))
+            self._report(FetcherStopped(stopped))
 
     def drain(self) -> None:
         self.stop(list(self.open))
 
-    def interrupt(self) -> None: ...
-
 
 class Stage:
-    """A lifecycle with one handler that has these hooks. What happens is in `said`."""
+    """One handler that has these hooks, and what calls them. What happens is in `said`."""
 
     def __init__(self, **hooks: Any) -> None:
         self.said: list[Any] = []
         told: dict[str, Any] = {name: self._noted(name, hook) for name, hook in hooks.items()}
         self.handling = handling(Handler("shop:Orders", lambda record: None, False, **told))
-        self.lifecycle = Lifecycle(Handlings([self.handling], [[]]), self.said.append)
-        self.fetched = self.lifecycle.fetcher = Fetched(self.said)
-        self.fetched.report = self.lifecycle.report
+        handlings, interrupts, counters = Handlings([self.handling], [[]]), Interrupts(), Counters()
+        self.revocations = Revocations(handlings, self.said.append, interrupts, counters)
+        self.fetched = Fetched(self.said, self.revocations.report)
+        self.hooks = Hooks(handlings, self.revocations, self.fetched, interrupts, counters)
+        self._counters = counters
 
     def _noted(self, name: str, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def noted(partitions: Any) -> Any:
@@ -63,7 +66,12 @@ class Stage:
         return noted
 
     def start(self, *starts: FetcherStart) -> None:
-        self.lifecycle.start(starts)
+        self.hooks.start(starts)
+
+    def failures(self) -> dict[str, int]:
+        """How often hooks raised, by their names."""
+        counted, _ = self._counters.take()
+        return {each.labels[0]: each.amount for each in counted if each.name == HOOK_FAILURES.name}
 
     def taken(self) -> list[Any]:
         said, self.said[:] = list(self.said), []
@@ -85,16 +93,16 @@ def nothing(_: object) -> None:
 def test_without_hooks_a_partition_goes_straight_through() -> None:
     stage = Stage()
     stage.start(start(1))
-    stage.lifecycle.stop([1])
+    stage.hooks.stop([1])
     assert stage.taken() == [("fetch", 1, 100), FetcherStopped([Stopped(1, 105, 0)])]
-    assert not stage.lifecycle.waiting
+    assert not stage.hooks.waiting
 
 
 def test_on_assigned_returns_before_the_first_fetch_and_knows_the_offsets() -> None:
     stage = Stage(on_assigned=nothing)
     stage.start(start(1), start(2, P1, 7))
     assert stage.taken() == []
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.taken() == [("on_assigned", {P0: 100, P1: 7}), ("fetch", 1, 100), ("fetch", 2, 7)]
 
 
@@ -107,33 +115,33 @@ def test_an_on_assigned_that_raises_is_called_again_and_nothing_is_fetched_meanw
 
     stage = Stage(on_assigned=on_assigned)
     stage.start(start(1))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.taken() == [("on_assigned", {P0: 100})]
-    (parked,) = stage.lifecycle.parked()
+    (parked,) = stage.hooks.parked()
     assert (parked.grant, parked.waits_for) == (1, "handler")
     assert parked.why.startswith("on_assigned raised ValueError: the cache is cold")
-    assert stage.lifecycle.failures() == {"on_assigned": 1}
-    stage.lifecycle.attend(0)
+    assert stage.failures() == {"on_assigned": 1}
+    stage.hooks.call_due(0)
     assert stage.taken() == [], "not before its time"
-    stage.lifecycle.attend(LATER)
+    stage.hooks.call_due(LATER)
     assert stage.taken()[-1] == ("fetch", 1, 100)
-    assert stage.lifecycle.parked() == []
+    assert stage.hooks.parked() == []
 
 
 def test_one_that_waits_for_its_handler_is_let_go_of_at_once_and_its_handler_is_not_told() -> None:
     stage = Stage(on_assigned=nothing, on_revoked=nothing)
     stage.start(start(1))
-    stage.lifecycle.stop([1])
+    stage.hooks.stop([1])
     assert stage.taken() == [FetcherStopped([Stopped(1, 100, 3)])]
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.taken() == []
 
 
 def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None:
-    stage: Stage = Stage(on_assigned=lambda _: stage.lifecycle.stop([1]), on_revoked=nothing)
+    stage: Stage = Stage(on_assigned=lambda _: stage.hooks.stop([1]), on_revoked=nothing)
     stage.start(start(1))
-    stage.lifecycle.attend(0)
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
+    stage.hooks.call_due(0)
     assert stage.taken()[1:] == [
         ("fetch", 1, 100),
         ("on_revoked", {P0: 105}),
@@ -144,9 +152,9 @@ def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None
 def test_on_revoked_returns_before_the_partition_is_reported() -> None:
     stage = Stage(on_revoked=nothing)
     stage.start(start(1))
-    stage.lifecycle.stop([1])
+    stage.hooks.stop([1])
     assert stage.taken() == [("fetch", 1, 100)]
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.taken() == [("on_revoked", {P0: 105}), FetcherStopped([Stopped(1, 105, 0)])]
 
 
@@ -156,18 +164,18 @@ def test_what_on_revoked_raises_is_counted_and_the_offset_stands() -> None:
 
     stage = Stage(on_revoked=on_revoked)
     stage.start(start(1))
-    stage.lifecycle.stop([1])
-    stage.lifecycle.attend(0)
+    stage.hooks.stop([1])
+    stage.hooks.call_due(0)
     assert stage.taken()[-1] == FetcherStopped([Stopped(1, 105, 0)])
-    assert stage.lifecycle.failures() == {"on_revoked": 1}
+    assert stage.failures() == {"on_revoked": 1}
 
 
 def test_on_lost_takes_the_place_of_on_revoked() -> None:
     stage = Stage(on_revoked=nothing, on_lost=nothing)
     stage.start(start(1), start(2, P1))
-    stage.lifecycle.stop([1], lost=True)
-    stage.lifecycle.stop([2])
-    stage.lifecycle.finish()
+    stage.hooks.stop([1], lost=True)
+    stage.hooks.stop([2])
+    stage.hooks.finish()
     assert stage.taken()[2:] == [
         ("on_revoked", {P1: 105}),
         ("on_lost", {P0: 105}),
@@ -179,19 +187,19 @@ def test_a_halted_partition_is_revoked_for_the_handler() -> None:
     stage = Stage(on_revoked=nothing)
     stage.start(start(1))
     failed = Failed(1, FailureKind.HANDLER, 102, 3, "it failed")
-    stage.lifecycle.report(failed)
-    stage.lifecycle.attend(0)
+    stage.revocations.report(failed)
+    stage.hooks.call_due(0)
     assert stage.taken()[1:] == [("on_revoked", {P0: 102}), failed]
 
 
 def test_a_drain_sees_everything_off() -> None:
     stage = Stage(on_assigned=nothing, on_revoked=nothing)
     stage.start(start(1))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     stage.start(start(2, P1))
     stage.taken()
-    stage.lifecycle.drain()
-    stage.lifecycle.finish()
+    stage.hooks.drain()
+    stage.hooks.finish()
     assert stage.taken() == [
         FetcherStopped([Stopped(2, 100, 3)]),
         ("on_revoked", {P0: 105}),
@@ -201,15 +209,15 @@ def test_a_drain_sees_everything_off() -> None:
 
 def test_a_hook_that_hangs_is_interrupted_when_its_partition_has_to_be_given_up() -> None:
     async def on_revoked(_: object) -> None:
-        asyncio.get_running_loop().call_soon(stage.lifecycle.interrupt)
+        asyncio.get_running_loop().call_soon(stage.hooks.interrupt)
         await asyncio.sleep(3600)
 
     stage = Stage(on_revoked=on_revoked)
     stage.start(start(1))
-    stage.lifecycle.stop([1])
-    stage.lifecycle.attend(0)
+    stage.hooks.stop([1])
+    stage.hooks.call_due(0)
     assert stage.taken()[-1] == FetcherStopped([Stopped(1, 105, 0)])
-    assert stage.lifecycle.failures() == {"on_revoked": 1}
+    assert stage.failures() == {"on_revoked": 1}
     stage.handling.calls.close()
 
 
@@ -221,9 +229,9 @@ def test_every_async_hook_runs_on_one_loop_beside_a_plain_handler() -> None:
 
     stage = Stage(on_assigned=hook, on_revoked=hook)
     stage.start(start(1))
-    stage.lifecycle.attend(0)
-    stage.lifecycle.stop([1])
-    stage.lifecycle.finish()
+    stage.hooks.call_due(0)
+    stage.hooks.stop([1])
+    stage.hooks.finish()
     assert len(loops) == 1
     stage.handling.calls.close()
     assert loops.pop().is_closed()
@@ -235,7 +243,7 @@ def test_every_async_hook_runs_on_one_loop_beside_a_plain_handler() -> None:
 def test_a_partition_starts_where_load_offsets_says_and_else_where_the_group_does() -> None:
     stage = Stage(load_offsets=lambda partitions: {P0: 40}, store_offsets=nothing, on_assigned=nothing)
     stage.start(start(1), start(2, P1))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.taken() == [
         ("load_offsets", [P0, P1]),
         ("store_offsets", {P1: 100}),
@@ -248,7 +256,7 @@ def test_a_partition_starts_where_load_offsets_says_and_else_where_the_group_doe
 def test_a_position_that_is_not_in_the_log_is_replaced_whatever_the_handler_keeps() -> None:
     stage = Stage(load_offsets=lambda partitions: {P0: 40}, store_offsets=nothing)
     stage.start(start(1, offset=900, reset=True))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.taken() == [("store_offsets", {P0: 900}), ("fetch", 1, 900)]
 
 
@@ -258,9 +266,9 @@ def test_a_store_that_fails_has_the_partition_wait() -> None:
 
     stage = Stage(load_offsets=lambda partitions: {}, store_offsets=store_offsets)
     stage.start(start(1))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert ("fetch", 1, 100) not in stage.taken()
-    assert stage.lifecycle.failures() == {"store_offsets": 1}
+    assert stage.failures() == {"store_offsets": 1}
 
 
 def test_partitions_that_are_fetched_go_on_while_others_wait_for_load_offsets() -> None:
@@ -271,11 +279,11 @@ def test_partitions_that_are_fetched_go_on_while_others_wait_for_load_offsets() 
 
     stage = Stage(load_offsets=load_offsets)
     stage.start(start(1))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     stage.start(start(2, P1))
-    stage.lifecycle.attend(0)
+    stage.hooks.call_due(0)
     assert stage.fetched.open == {1: 100}
-    assert [each.grant for each in stage.lifecycle.parked()] == [2]
+    assert [each.grant for each in stage.hooks.parked()] == [2]
 
 
 @pytest.mark.parametrize(
@@ -289,25 +297,26 @@ def test_partitions_that_are_fetched_go_on_while_others_wait_for_load_offsets() 
 )
 def test_nonsense_from_load_offsets_is_refused_in_words(returned: object, said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
-        kept_offsets(returned, [P0])
+        stored_offsets(returned, [P0])
 
 
 def test_of_two_handlers_each_is_told_of_its_own_topics() -> None:
     said: list[Any] = []
     orders = handling(Handler("shop:Orders", nothing, False, on_assigned=lambda p: said.append(("orders", *p))))
     refunds = handling(Handler("shop:Refunds", nothing, False, on_assigned=lambda p: said.append(("refunds", *p))))
-    lifecycle = Lifecycle(Handlings([orders, refunds], [["orders"], ["^refunds-.*"]]), said.append)
-    fetched = lifecycle.fetcher = Fetched([])
-    fetched.report = lifecycle.report
+    handlings, interrupts = Handlings([orders, refunds], [["orders"], ["^refunds-.*"]]), Interrupts()
+    counters = Counters()
+    revocations = Revocations(handlings, said.append, interrupts, counters)
+    hooks = Hooks(handlings, revocations, Fetched([], revocations.report), interrupts, counters)
     eu = TopicPartition("refunds-eu", 0)
-    lifecycle.start([start(1), start(2, eu)])
-    lifecycle.attend(0)
+    hooks.start([start(1), start(2, eu)])
+    hooks.call_due(0)
     assert said == [("orders", P0), ("refunds", eu)]
 
 
 def test_an_interrupt_without_a_hook_in_the_way_does_nothing() -> None:
     stage = Stage(on_revoked=nothing)
     try:
-        stage.lifecycle.interrupt()
+        stage.hooks.interrupt()
     except DrainDeadline:  # pragma: no cover
         pytest.fail("nothing was to be interrupted")

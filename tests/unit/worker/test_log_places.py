@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.handler.config import HandlerOrder
+from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
 from tests.unit.worker import logging_handlers
 from tests.unit.worker.whole import Worker
@@ -31,12 +31,12 @@ def test_a_line_belongs_to_the_record_in_whose_call_it_is_logged_and_to_no_other
         "mode": "record",
         "options": {},
         "batch_max_records": 100,
-        "retry_attempts": 1,
+        "max_attempts": 1,
         "retry_backoff_ms": 1,
         "retry_backoff_max_ms": 1,
         **settings,
     }
-    worker = Worker(HandlerOrder(f"{logging_handlers.__name__}:{handler}", **known))  # type: ignore[arg-type]
+    worker = Worker(HandlerConfig(f"{logging_handlers.__name__}:{handler}", **known))  # type: ignore[arg-type]
     monkeypatch.setattr(logging_handlers, "seen", [])
     monkeypatch.setattr(logging_handlers, "beside", [])
     monkeypatch.setattr(logging_handlers, "place", lambda: worker.made.runner.place())  # noqa: PLW0108 (made later)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kunicorn.handler.outputs import Outgoing
 from kunicorn.positions import NO_OFFSET, TopicPartition
-from kunicorn.worker.produce.outbox import Entry, Limits, Outbox, Shipment, Step
+from kunicorn.worker.produce.outbox import Entry, Limits, Outbox, OutputBatch, Step
 from kunicorn.worker.produce.sender import Fenced
 from kunicorn.worker.progress import Grant
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
@@ -26,7 +26,7 @@ from tests.fakes.transactional_brokers import (
 )
 
 EACH = 2
-"""Records of each partition in a shipment."""
+"""Records of each partition in a batch."""
 PARTITIONS = (0, 1)
 
 
@@ -63,7 +63,7 @@ class World:
         self.outbox.put(Entry(self.grants[partition], offset, offset + 1, outputs), 1, 0)
 
     def ship(self, number: int, *bad: int) -> int:
-        """Records of every partition for one shipment, those at offsets in `bad` with too large an output, and take
+        """Records of every partition for one batch, those at offsets in `bad` with too large an output, and take
         it; whose turn that was."""
         for partition in PARTITIONS:
             for offset in range(number * EACH, (number + 1) * EACH):
@@ -72,13 +72,13 @@ class World:
 
     # -- the table, as `SettlingFetcher` has it --------------------------------------------------------------------
 
-    def settle(self, reached: Mapping[int, int]) -> None:
+    def delivered(self, reached: Mapping[int, int]) -> None:
         for number, following in reached.items():
             self.settled[number] = max(self.settled.get(number, 0), following)
 
-    def rewind(self, numbers: Iterable[int]) -> None:
+    def rewind(self, refusals: Mapping[int, int]) -> None:
         """The refused record, and what is behind it, is handled again, at once; the record is given up this time."""
-        for number in numbers:
+        for number in refusals:
             grant = self.grants[number]
             refused = grant.refused_at
             assert self.settled.get(number, 0) == refused, "everything before it is delivered"
@@ -86,22 +86,22 @@ class World:
             for offset in range(refused, self.fetched[number]):
                 self.handle(number, offset, b"letter" if offset == refused else None)
 
-    def places(self, shipment: Shipment, live: Sequence[Entry]) -> list[ClientPartition]:
+    def places(self, batch: OutputBatch, live: Sequence[Entry]) -> list[ClientPartition]:
         last = {entry.origin.number: entry.following for entry in live}
         return [ClientPartition("in", number, following) for number, following in last.items()]
 
-    def check(self, shipments: int, given_up: Iterable[int] = ()) -> None:
+    def check(self, batches: int, given_up: Iterable[int] = ()) -> None:
         """Every record has its output once, in the order of its partition, and is committed; no window is open."""
         values = self.brokers.committed_values()
         for partition in PARTITIONS:
-            expected = [value_of(partition, offset) for offset in range(shipments * EACH)]
+            expected = [value_of(partition, offset) for offset in range(batches * EACH)]
             if partition == 0:
                 expected = [b"letter" if offset in given_up else expected[offset] for offset in range(len(expected))]
             ours = [value for value in values if value.startswith(b"%d@" % partition) or value == b"letter"]
             if partition != 0:
                 ours = [value for value in ours if value != b"letter"]
             assert ours == expected
-            assert self.brokers.offsets[partition].offset == shipments * EACH == self.settled[partition]
+            assert self.brokers.offsets[partition].offset == batches * EACH == self.settled[partition]
         assert (self.senders.windows, self.brokers.open) == (set(), set())
         for offsets in zip(self.brokers.commits, self.brokers.commits[1:], strict=False):
             assert all(offsets[1][partition] >= offset for partition, offset in offsets[0].items()), "committed back"
@@ -271,7 +271,7 @@ def test_of_a_partition_that_is_lost_neither_goes_out_and_of_the_others_both(ste
     assert {first, second} == {0, 1}
 
 
-def test_a_shipment_of_which_nothing_is_left_holds_nobody_up() -> None:
+def test_a_batch_of_which_nothing_is_left_holds_nobody_up() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)
     for grant in world.grants.values():

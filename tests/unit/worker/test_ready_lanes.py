@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.progress import Hands, Lane, ReadyLanes, Track
+from kunicorn.worker.progress import Lane, OffsetTracker, ReadyLanes, Slots
 
 
 @pytest.fixture
@@ -13,11 +13,11 @@ def ready() -> ReadyLanes:
     return ReadyLanes()
 
 
-def track(number: int) -> Track:
-    return Track(TopicPartition("t", number), number, Hands("none", 1), 0)
+def tracker(number: int) -> OffsetTracker:
+    return OffsetTracker(TopicPartition("t", number), number, Slots("none", 1), 0)
 
 
-def lanes(of: Track, *keys: int) -> list[Lane]:
+def lanes(of: OffsetTracker, *keys: int) -> list[Lane]:
     return [Lane(of, key) for key in keys]
 
 
@@ -31,19 +31,19 @@ def taken(ready: ReadyLanes) -> list[tuple[int, object]]:
     found = []
     while ready:
         lane = ready.take()
-        found.append((lane.track.tp.partition, lane.key))
+        found.append((lane.tracker.tp.partition, lane.key))
     return found
 
 
 def test_partitions_take_turns_each_in_its_own_order(ready: ReadyLanes) -> None:
-    add(ready, *lanes(track(0), 1, 2, 3), *lanes(track(1), 7, 8))
+    add(ready, *lanes(tracker(0), 1, 2, 3), *lanes(tracker(1), 7, 8))
     assert len(ready) == 5
     assert taken(ready) == [(0, 1), (1, 7), (0, 2), (1, 8), (0, 3)]
     assert not ready
 
 
 def test_what_comes_to_a_partition_waits_for_one_record_of_each_other_one(ready: ReadyLanes) -> None:
-    busy, new = track(0), track(1)
+    busy, new = tracker(0), tracker(1)
     add(ready, *lanes(busy, *range(100)))
     ready.take()
     add(ready, *lanes(new, 0))
@@ -51,7 +51,7 @@ def test_what_comes_to_a_partition_waits_for_one_record_of_each_other_one(ready:
 
 
 def test_a_partition_that_had_its_turn_comes_behind_the_others_with_what_it_has_next(ready: ReadyLanes) -> None:
-    one, other = track(0), track(1)
+    one, other = tracker(0), tracker(1)
     add(ready, *lanes(one, 1), *lanes(other, 7, 8))
     ready.take()
     add(ready, *lanes(one, 2))
@@ -59,17 +59,17 @@ def test_a_partition_that_had_its_turn_comes_behind_the_others_with_what_it_has_
 
 
 def test_a_retry_whose_wait_is_over_waits_for_nothing_else(ready: ReadyLanes) -> None:
-    one, other = track(0), track(1)
+    one, other = tracker(0), tracker(1)
     add(ready, *lanes(one, 1, 2), *lanes(other, 7, 8))
     add(ready, *lanes(other, 6), first=True)
     assert taken(ready) == [(1, 6), (0, 1), (1, 7), (0, 2), (1, 8)]
     add(ready, *lanes(one, 1, 2))
-    add(ready, *lanes(track(2), 5), first=True)
+    add(ready, *lanes(tracker(2), 5), first=True)
     assert taken(ready) == [(2, 5), (0, 1), (0, 2)]
 
 
 def test_nothing_of_a_partition_that_is_dropped_has_a_turn(ready: ReadyLanes) -> None:
-    one, other = track(0), track(1)
+    one, other = tracker(0), tracker(1)
     gone = lanes(one, 1, 2)
     add(ready, *gone, *lanes(other, 7))
     ready.drop(one)

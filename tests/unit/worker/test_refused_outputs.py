@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import KafkaError
 
-from kunicorn.handler.config import Batching, HandlerOrder
+from kunicorn.backoff import Backoff
+from kunicorn.handler.config import Batching, HandlerConfig
 from kunicorn.worker.produce import sender, transactions
+from tests.fakes.counts import counts_of
 from tests.fakes.whole_worker import LETTERS, WholeWorker, record
 from tests.unit.worker import sending_handlers
 from tests.waiting import wait_until
@@ -28,12 +30,12 @@ TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 def notes(monkeypatch: pytest.MonkeyPatch) -> None:
     sending_handlers.forget()
     for module in (sender, transactions):
-        monkeypatch.setattr(module, "backoff", lambda failures: 0.001)
+        monkeypatch.setattr(module, "BACKOFF", Backoff(0.001, 0.001))
 
 
-def order(handler: str = "each", **more: Any) -> HandlerOrder:
-    rules = {"mode": "record", "batch_max_records": 4, "retry_attempts": 2, "on_failure": "halt", **more}
-    return HandlerOrder(
+def order(handler: str = "each", **more: Any) -> HandlerConfig:
+    rules = {"mode": "record", "batch_max_records": 4, "max_attempts": 2, "on_failure": "halt", **more}
+    return HandlerConfig(
         f"{sending_handlers.__name__}:{handler}", options={}, retry_backoff_ms=1, retry_backoff_max_ms=1, **rules
     )
 
@@ -45,7 +47,7 @@ LAST, BAD = 12, 5
 class Situation(NamedTuple):
     """How records are handled, and what the partition is at when the refusal is known."""
 
-    order: HandlerOrder
+    order: HandlerConfig
     most_records: int = 1000
     keys: int = LAST
     """So many, in turns."""
@@ -56,7 +58,7 @@ class Situation(NamedTuple):
 def situations(on_failure: str) -> Iterator[tuple[str, Situation]]:
     """Every one of them, by name."""
     batches = {"mode": "batch", "batch_max_records": 4}
-    gathering = Batching(max_ms=20, memory=10**6)
+    gathering = Batching(batch_max_ms=20, memory_bytes=10**6)
     handlings: dict[str, dict[str, Any]] = {
         "one": {},
         "one async": {"handler": "each_async"},
@@ -147,7 +149,7 @@ def delivered(worker: WholeWorker, delivery: str) -> set[int]:
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_refused_output_is_not_lost_while_records_of_its_partition_wait_for_a_fuller_batch(delivery: str) -> None:
-    batches = order("batch", mode="batch", batching=Batching(max_ms=10**6, memory=10**6))
+    batches = order("batch", mode="batch", batching=Batching(batch_max_ms=10**6, memory_bytes=10**6))
     with WholeWorker(batches, map(record, range(6)), delivery) as worker:
         worker.brokers.refused[b"1"] = TOO_LARGE
         worker.brokers.hold()
@@ -231,8 +233,8 @@ def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_a
         worker.brokers.letters_refused = REFUSALS["no such topic"]
         sending_handlers.hopeless.add(2)
         worker.hand_out()
-        patiently(lambda: worker.made.fetcher.parked()[1].get("dead_letter"), "the partition to wait for the topic")
-        ((told,), _) = worker.made.fetcher.parked()
+        patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
+        ((told,), _) = worker.made.table.parked()
         assert "offset 2 waits for the dead-letter topic 'letters'" in told.why
         assert worker.consumed == 2
         worker.brokers.letters_refused = None
@@ -240,8 +242,8 @@ def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_a
         assert worker.brokers.values(LETTERS) == [b"2"]
         assert delivered(worker, delivery) == {0, 1, 3, 4, 5}
         assert sending_handlers.handled().count(2) == 2, "its tries, and no more"
-        (deltas,) = worker.made.fetcher.measured()[1]
-        assert sum(deltas.dead_letters.values()) == 1
+        (counted,) = counts_of(*worker.made.counters.take())
+        assert sum(counted.dead_letters.values()) == 1
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
@@ -250,8 +252,8 @@ def test_a_stop_while_a_dead_letter_waits_leaves_its_record_unfinished(delivery:
         worker.brokers.letters_refused = REFUSALS["no such topic"]
         sending_handlers.hopeless.add(2)
         worker.hand_out()
-        patiently(lambda: worker.made.fetcher.parked()[1].get("dead_letter"), "the partition to wait for the topic")
-        worker.made.lifecycle.stop([1])
+        patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
+        worker.made.hooks.stop([1])
         patiently(lambda: worker.ended, "its report")
         assert worker.consumed == 2
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Message
 
 from kunicorn.handler.retry import End
-from kunicorn.ipc.ledger import HAND_OFFSET
+from kunicorn.ipc.ledger import CONSUMED, HAND_OFFSET
 from kunicorn.ipc.messages import Failed, FetcherStopped, Parked, Stopped
-from kunicorn.worker.delivery import SettlingFetcher
-from kunicorn.worker.partitions import Parts
-from kunicorn.worker.produce.outbox import Limits, Outbox
 from kunicorn.worker.progress import Attempt, Grant
-from kunicorn.worker.stats import Meter
-from tests.unit.worker.produce.test_outbox import taken
-from tests.unit.worker.test_fetcher import P0, P1, NoTopics, Table
-
-
-class SettlingTable(Table):
-    """A fetcher whose outputs the test delivers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.outbox = Outbox(Limits(1000, 1000, 0.0), lambda: self.now)
-        self.settling = SettlingFetcher(
-            Parts(self.consumer, NoTopics(), self.ledger, Meter(), self.reports.append, 1_000_000), self.outbox
-        )
-        self.fetcher = self.settling
+from tests.unit.worker.produce.output_batches import taken
+from tests.unit.worker.tables import P0, P1, SettlingTable
 
 
 @pytest.fixture
@@ -51,7 +35,7 @@ def test_invariant_1_what_is_handled_counts_as_consumed_only_when_it_is_delivere
     grant = sending.take(P0, 0, 5)
     assert handle(sending, grant, 5)
     assert sending.ledger.read(1, 1).consumed.offset == 0
-    sending.settling.settle({1: 5})
+    sending.settling.delivered({1: 5})
     assert sending.ledger.read(1, 1).consumed.offset == 5
 
 
@@ -67,7 +51,7 @@ def test_the_ledger_says_exactly_what_is_handled_and_not_delivered(sending: Sett
     assert not undelivered(sending)
     handle(sending, sending.take(P0, 0, 5), 5)
     assert undelivered(sending) == range(5)
-    sending.settling.settle({1: 5})
+    sending.settling.delivered({1: 5})
     assert not undelivered(sending)
 
 
@@ -77,7 +61,7 @@ def test_a_gap_before_a_record_is_nothing_that_is_not_delivered(sending: Settlin
     assert not undelivered(sending)
     sending.fetcher.park(Attempt(grant, [Message(topic="t", partition=0, offset=7)], 8), "retry", "not yet")
     assert not undelivered(sending)
-    assert sending.fetcher.retake(grant, 10)
+    assert sending.fetcher.begin_again(grant, 10)
     handle(sending, grant, 1)
     assert undelivered(sending) == range(7, 8)
 
@@ -95,10 +79,63 @@ def test_what_is_rewound_is_not_handled_any_more(sending: SettlingTable) -> None
     grant = sending.take(P0, 0, 5)
     handle(sending, grant, 5)
     grant.refuse(3, 4, ValueError("too large"))
-    sending.settling.settle({1: 3})
-    sending.settling.rewind([1])
+    sending.settling.delivered({1: 3})
+    sending.settling.rewind({1: 1})
     sending.fetcher.begin_turn(0)
     assert not undelivered(sending)
+
+
+def test_a_refusal_that_a_lower_one_has_overtaken_rewinds_nothing_later(sending: SettlingTable) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    handle(sending, grant, 5)
+    higher, lower = grant.refuse(3, 4, ValueError("too large")), grant.refuse(1, 2, ValueError("too large"))
+    sending.settling.delivered({1: 1})
+    sending.settling.rewind({1: lower})
+    sending.fetcher.begin_turn(0)
+    handle(sending, sending.take(P0, 1, 2), 2)
+    sending.settling.rewind({1: higher})
+    sending.take(P0, 3, 1)
+    assert sending.ledger.cells[grant.at + CONSUMED] == 1, "records 1 and 2 are handled again, and not delivered yet"
+
+
+class Meanwhile:
+    """The table's lock. Before the next one gets it, something happens in another thread, once."""
+
+    def __init__(self, lock: threading.Lock, happens: Callable[[], None]) -> None:
+        self._lock, self._happens = lock, [happens]
+
+    def __enter__(self) -> None:
+        if self._happens:
+            self._happens.pop()()
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_invariant_1_a_record_is_refused_while_one_behind_it_is_about_to_be_handled(
+    sending: SettlingTable, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    sending.fetch(P0, 1)
+    grant = sending.take(P0, 0, 5)
+    handle(sending, grant, 5)
+    if again:
+        grant = sending.take(P0, 7)
+        sending.fetcher.park(Attempt(grant, [Message(topic="t", partition=0, offset=7)], 8), "retry", "not yet")
+
+    def refused() -> None:
+        grant.refuse(3, 4, ValueError("too large"))
+        sending.settling.delivered({1: 3})
+        sending.settling.rewind({1: 1})
+
+    monkeypatch.setattr(sending.settling, "_lock", Meanwhile(sending.settling._lock, refused))
+    if again:
+        assert not sending.fetcher.begin_again(grant, 10)
+    else:
+        assert sending.fetcher.begin(P0, range(8, 9), 0, 0) is None
+    assert sending.ledger.read(1, 1).consumed.offset == 3
 
 
 def test_a_parked_partition_goes_on_behind_what_is_handled_though_it_is_not_delivered(sending: SettlingTable) -> None:
@@ -106,7 +143,7 @@ def test_a_parked_partition_goes_on_behind_what_is_handled_though_it_is_not_deli
     grant = sending.take(P0, 0, 1)
     held = [Message(topic=P0.topic, partition=P0.partition, offset=0, value=b"")]
     sending.fetcher.park(Attempt(grant, held, 1), "retry", "not yet")
-    assert sending.fetcher.retake(grant, 10)
+    assert sending.fetcher.begin_again(grant, 10)
     assert handle(sending, grant, 1)
     assert grant.from_where(sending.ledger.cells).offset == 1, "else it is handled, and its outputs sent, once more"
 
@@ -117,7 +154,7 @@ def test_a_stopped_partition_is_reported_when_all_it_handled_is_delivered(sendin
     handle(sending, sending.take(P0, 0, 5), 5)
     for step in (1, 2):
         if (step == 1) == (when == "before the stop"):
-            sending.settling.settle({1: 5})
+            sending.settling.delivered({1: 5})
         else:
             sending.fetcher.stop([1])
     assert sending.reports == [FetcherStopped([Stopped(1, 5, 0)])]
@@ -139,7 +176,7 @@ def test_a_partition_that_halts_says_so_when_what_came_before_is_delivered(sendi
     attempt = Attempt(grant, [Message(topic="t", partition=0, offset=2)], 3, finished=2, nanoseconds=10)
     sending.fetcher.give_up(attempt, "no")
     assert sending.reports == []
-    sending.settling.settle({1: 2})
+    sending.settling.delivered({1: 2})
     (report,) = sending.reports
     assert isinstance(report, Failed)
     assert report.offset == 2
@@ -150,9 +187,9 @@ def test_a_refused_record_is_fetched_again_once_everything_before_it_is_delivere
     grant = sending.take(P0, 0, 5)
     handle(sending, grant, 5)
     grant.refuse(3, 4, ValueError("too large"))
-    assert sending.fetcher.take(P0, range(6, 7), 0, 0) is None, "what is behind it would be handled for nothing"
-    sending.settling.settle({1: 3})
-    sending.settling.rewind([grant.number])
+    assert sending.fetcher.begin(P0, range(6, 7), 0, 0) is None, "what is behind it would be handled for nothing"
+    sending.settling.delivered({1: 3})
+    sending.settling.rewind({grant.number: 1})
     sending.fetcher.begin_turn(0)
     assert sending.assigned() == [("t", 0, 3)]
     assert sending.fetcher.singly == {P0: 4}
@@ -162,13 +199,14 @@ def test_a_partition_whose_outputs_do_not_arrive_waits_for_delivery_and_others_d
     for tp, number in ((P0, 1), (P1, 2)):
         sending.fetch(tp, number)
     handle(sending, sending.take(P0, 0, 5), 5)
-    shipment = taken(sending.outbox)
+    batch = taken(sending.outbox)
     assert sending.settling.parked() == ([], {})
-    sending.now, sending.outbox.trouble = 11.0, "no leader"
+    sending.now = 11.0
+    sending.outbox.note_trouble("no leader")
     why = "its outputs have waited 11 s for delivery: no leader"
     assert sending.settling.parked() == ([Parked(1, "delivery", why)], {"delivery": 1})
-    sending.settling.settle({1: 5})
-    sending.outbox.done(shipment)
+    sending.settling.delivered({1: 5})
+    sending.outbox.done(batch)
     assert sending.settling.parked() == ([], {})
 
 
@@ -195,8 +233,8 @@ def halting_behind_a_refused_record(table: SettlingTable, *, stopped: bool = Fal
     if stopped:
         table.fetcher.stop([1])
     grant.refuse(1, 2, ValueError("too large"))
-    table.settling.settle({1: 1})
-    table.settling.rewind([1])
+    table.settling.delivered({1: 1})
+    table.settling.rewind({1: 1})
     return grant
 
 
@@ -206,11 +244,11 @@ def test_a_partition_that_waits_to_be_fetched_again_is_rewound_as_well(sending: 
     grant = sending.take(P0, 2, 1)
     held = [Message(topic=P0.topic, partition=P0.partition, offset=2, value=b"")]
     sending.fetcher.park(Attempt(grant, held, 3), "retry", "not yet")
-    assert sending.fetcher.retake(grant, 10)
+    assert sending.fetcher.begin_again(grant, 10)
     handle(sending, grant, 1)
     grant.refuse(1, 2, ValueError("too large"))
-    sending.settling.settle({1: 1})
-    sending.settling.rewind([1])
+    sending.settling.delivered({1: 1})
+    sending.settling.rewind({1: 1})
     sending.fetcher.begin_turn(0)
     assert sending.assigned() == [("t", 0, 1)]
     assert sending.take(P0, 1, 1) is grant, "else all that is fetched of it is dropped, for ever"

@@ -1,4 +1,4 @@
-"""A crew of asyncio tasks whose records are interrupted."""
+"""A executor of asyncio tasks whose records are interrupted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Computing:
 
 @dataclass(eq=False)
 class Played:
-    """As much of a flight as a crew asks for."""
+    """As much of a flight as an executor asks for."""
 
     message: Message
     poison: str = ""
@@ -60,15 +60,15 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
         ended.put((flight, None))
         return start_next()
 
-    crew = executors.Tasks(handle, Plain(), lambda flight, returned: None)
-    crew.begin(Work(start_next, lambda: bool(waiting), finish, lambda *failed: ended.put(failed)))
-    crew.wake()
+    executor = executors.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(Work(start_next, lambda: bool(waiting), finish, lambda *failed: ended.put(failed)))
+    executor.wake()
     assert late.begun.wait(10)
-    crew.interrupt(flights[0], HandlerTimeout())
+    executor.interrupt(flights[0], HandlerTimeout())
     try:
         assert ended.get(timeout=10) == (flights[0], None)
         hit, error = ended.get(timeout=10)
     finally:
         innocent.until.set()
     assert (hit, type(error)) == (flights[1], DrainDeadline), "a HandlerTimeout would count as its failed try"
-    crew.close()
+    executor.close()

@@ -1,4 +1,4 @@
-"""A whole worker in this process: its runner, crews and sender are the real ones, the brokers are in memory."""
+"""A whole worker in this process: its runner, executors and sender are the real ones, the brokers are in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.handler.config import DeadLetterTarget, HandlerOrder, ProducingTarget
+from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker, encode
@@ -26,8 +26,8 @@ from kunicorn.testing.memory import (
     message_of,
     placed,
 )
-from kunicorn.worker.assembly import Assembled
-from kunicorn.worker.main import Makers, assemble
+from kunicorn.worker.assembly import Assembled, Makers, assemble
+from tests.unit.worker import crowded_handlers
 from tests.unit.worker.crowded_handlers import LARGE
 from tests.waiting import wait_until
 
@@ -50,7 +50,7 @@ class Worker:
 
     producer: type[MemoryProducer] = PickyProducer
 
-    def __init__(self, *handlers: HandlerOrder, sends: bool = False) -> None:
+    def __init__(self, *handlers: HandlerConfig, sends: bool = False) -> None:
         self.ledger = Ledger.create(64)
         self.ledger.lease_ns = clock.now_ns() + 10**12
         self.sent: list[SentRecord] = []
@@ -79,7 +79,7 @@ class Worker:
     def revoke(self, grant: int) -> None:
         """As when a drain budget is over before the handler is through with its record. Caller: `meanwhile`."""
         self._revoked.add(grant)
-        self.made.lifecycle.stop([grant])
+        self.made.hooks.stop([grant])
         signal.pthread_kill(self._main, signal.SIGUSR1)
 
     @contextmanager
@@ -110,7 +110,7 @@ class Worker:
         made = self.made = assemble(self._configure, self.ledger, self._report, makers)
         topics = list(dict.fromkeys(each.tp.topic for each in given))
         starts = [FetcherStart(n, n, topic, 0, 0, NO_EPOCH) for n, topic in enumerate(topics, 1)]
-        made.lifecycle.start([msgspec.structs.replace(starts[0], **first), *starts[1:]])
+        made.hooks.start([msgspec.structs.replace(starts[0], **first), *starts[1:]])
 
         ends = {n: log.end((topic, 0)) for n, topic in enumerate(topics, 1)}
 
@@ -123,7 +123,7 @@ class Worker:
                 meanwhile()
                 wait_until(lambda: all(map(done, ends)), "all")
             finally:
-                made.lifecycle.drain()
+                made.hooks.drain()
 
         watching = threading.Thread(target=drain_when_done, daemon=True)
         watching.start()
@@ -142,3 +142,10 @@ class Worker:
         self.reports.append(message)
         if isinstance(message, FetcherStopped):
             self.stopped |= {each.grant: each.offset for each in message.partitions}
+
+
+def order(handler: str, ordering: str, concurrency: int | None, *topics: str, **more: Any) -> HandlerConfig:
+    place = f"{crowded_handlers.__name__}:{handler}"
+    return HandlerConfig(
+        place, "record", {}, 100, 2, 1, 10, ordering=ordering, concurrency=concurrency, topics=list(topics), **more
+    )

@@ -1,7 +1,8 @@
 """`python -m kunicorn.clients.oauth FD`: reads one `FetchToken` from the socket at that descriptor, answers it, exits.
+The entry point alone: `fetch` has the work.
 
-A process for each token: what a user's function leaks, breaks or blocks ends with it, and nothing of it is anywhere
-near the supervisor's event loop.
+One process for each token: whatever a user's function leaks, breaks or blocks ends with it, far from the supervisor's
+event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MAX_PACKET = 1 << 17
 
 
 def main(fd: int) -> None:
-    """Serve one request, then leave by `_exit`: threads of the user's must not keep the process."""
+    """Serve one request, then leave by `_exit`: threads of the user's function must not keep the process."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=fd) as sock:

@@ -1,12 +1,8 @@
-"""One OAUTHBEARER token, from an endpoint or from the user's function.
+"""One OAUTHBEARER token, from an endpoint or from the user's function. Runs in the token helper; blocks on the network.
 
-The client credentials grant (RFC 6749, section 4.4), as Kafka's clients do it (KIP-768). Blocks on the network.
-
-The user's own function: called without arguments, returns `(token, expires_at, principal, extensions)`.
-
-The last two may be left out. `expires_at` is in seconds since 1970, `extensions` a mapping of texts (KIP-342).
-
-How a token can fail to come.
+An endpoint is asked by the client credentials grant (RFC 6749, section 4.4), as Kafka's clients do it (KIP-768). The
+user's function is called without arguments and returns `(token, expires_at, principal, extensions)`, of which the last
+two may be left out; `expires_at` is in seconds since 1970, `extensions` a mapping of strings (KIP-342).
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from kunicorn.ipc.messages import FetchToken, Token
 
 
 class TokenError(Exception):
-    """There is no token; the message says what happened, to what, and what to do. Holds no secret."""
+    """No token was to be had; the message says what happened, to what, and what to do. Holds no secret."""
 
 
 _MOST_BYTES = 1 << 20
@@ -34,7 +30,7 @@ _SHOWN = 200
 
 
 def ask_endpoint(request: FetchToken) -> Token:
-    """One token from the endpoint. Raises `TokenError`."""
+    """Token from the endpoint. Raises `TokenError`."""
     url = request.endpoint_url or ""
     answer = _post(url, request)
     value = answer.get("access_token")
@@ -69,7 +65,7 @@ def _post(url: str, request: FetchToken) -> dict[str, Any]:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """What a JWT says of itself (RFC 7519), unverified: that is for the broker. Empty for other kinds of token."""
+    """Claims of a JWT (RFC 7519), unverified, as that is for the broker. Empty for other kinds of token."""
     payload = token.partition(".")[2].partition(".")[0]
     try:
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -79,7 +75,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 
 def _expiry(url: str, answer: dict[str, Any], claims: dict[str, Any]) -> float:
-    """Seconds since 1970. `expires_in` first: it does not depend on the two clocks."""
+    """Expiry in seconds since 1970. `expires_in` goes first: it does not depend on two clocks that agree."""
     for value, since in ((answer.get("expires_in"), time.time()), (claims.get("exp"), 0.0)):
         try:
             if value is not None:
@@ -98,7 +94,7 @@ _CONTRACT = "it is to return (token, expires_at in seconds since 1970, principal
 
 
 def call_provider(request: FetchToken) -> Token:
-    """One token from the function. Raises `TokenError`, and whatever the function raises."""
+    """Token from the user's function. Raises `TokenError`, and whatever the function raises."""
     entrypoint = request.provider or ""
     returned = _load(entrypoint)()
     if not isinstance(returned, tuple) or not 2 <= len(returned) <= 4:

@@ -1,4 +1,6 @@
-"""One OAUTHBEARER token for a process that is no supervisor: commands, and the tasks of a pipeline."""
+"""One OAUTHBEARER token for a command or a task of a pipeline, by way of a token helper process. Small, as the
+supervisor loads it at its start to read a helper's answer; `fetch`, with its HTTP client, is for the helper alone.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ _DYING = 5.0
 
 
 def fetch(request: FetchToken) -> Token:
-    """Ask for a token in a process of its own, which ends with the answer. Blocks up to `request.timeout` seconds.
+    """Start the token helper and wait for its answer. Blocks up to `request.timeout` seconds.
 
-    Raises `PeerError` where there is none, with the reason.
+    Raises `PeerError` with the reason where there is no token.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -62,7 +64,7 @@ def _ask(sock: socket.socket, request: FetchToken, helper: subprocess.Popen[byte
 
 
 def answered(body: bytes) -> Token:
-    """The token in the helper's answer. Raises `PeerError` where there is none that is still good."""
+    """Token in the helper's answer. Raises `PeerError` where there is none, or it has expired."""
     answer: FromTokenHelper = decode(body, FromTokenHelper)
     if isinstance(answer, TokenFailed):
         raise PeerError(answer.error)

@@ -1,5 +1,5 @@
 """`kunicorn check`: would the service work with these settings? Asks everything that can be asked without joining the
-group: an answer never costs the group a rebalance, so it may be asked beside running members.
+group: a check never costs the group a rebalance, so that it is safe beside running members.
 """
 
 from kunicorn.commands.check.cluster import Finding

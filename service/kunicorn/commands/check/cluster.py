@@ -1,12 +1,5 @@
-"""What `kunicorn check` finds of the cluster: brokers, topics, rights, schema registry, and what this member would get.
-
-What the cluster says: brokers, topics, rights, the group's coordinator.
-
-What this member would be given, were it started now. Pure.
-
-What `kunicorn check` found of one thing.
-
-Whether the schema registry answers, and lets us in.
+"""Findings of `kunicorn check` about the cluster: brokers, topics, rights, coordinator, schema registry, and the
+partitions that this member would be assigned.
 """
 
 from __future__ import annotations
@@ -21,15 +14,14 @@ from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
 from kunicorn.errors import ExitCode, HandlerLoadError, PeerError
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.protocol import Member, Subscription
 from kunicorn.kafka.admin import Described, GroupAdmin, Operation, conversion_refused, may_join, on_topics
 from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.codec import describe
 from kunicorn.kafka.consumer_protocol import decode_subscription
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.errors import AuthenticationFailed, CoordinatorUnavailable
 from kunicorn.kafka.metadata import Metadata, TopicInfo
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
@@ -38,24 +30,24 @@ from kunicorn.supervisor.partitions.balance import workers_wanted
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the answer. `text` says what was found and, where it failed, what to do."""
+    """One line of the result. `text` says what was found and, where it failed, what to do."""
 
     what: str
     text: str
     failure: ExitCode | None = None
     warning: bool = False
-    """Allowed, and works, but should be known."""
+    """Whether it works, and should be known nevertheless."""
 
     def __str__(self) -> str:
         return f"{self.result:<7} {self.what:<9} {self.text}"
 
     @property
     def result(self) -> str:
-        """In a word."""
+        """The result in one word."""
         return "FAILED" if self.failure is not None else "warning" if self.warning else "ok"
 
     def told(self) -> dict[str, str]:
-        """For a program."""
+        """The finding for a program."""
         return {"what": self.what, "result": self.result, "text": self.text}
 
 
@@ -64,7 +56,8 @@ _NEWCOMER = "\uffff this member"
 
 
 def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -> Finding:
-    """How many partitions this member would have beside those that `group` has, and its workers each.
+    """Number of partitions that this member would be assigned beside the members that `group` has, and its workers
+    each. Pure.
 
     With the classic protocol as the group's own strategy would plan it; with the consumer protocol the brokers plan
     (KIP-848), evenly.
@@ -107,7 +100,7 @@ _PAUSE = 0.5
 
 
 async def findings(settings: Settings) -> AsyncIterator[Finding]:
-    """One after the other; ends early where nothing else can be asked."""
+    """Findings, one after the other; ends early where nothing else can be asked."""
     kafka = settings.kafka
     try:
         token = await fetch_token(kafka)
@@ -143,7 +136,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     for topic, setting in settings.other_topics.items():
         retry = settings.retry_topics.get(topic)
         purpose = f"retries after {retry.delay}: " if retry is not None else _PURPOSES[setting]
-        yield _named(topic, metadata, purpose, _remedies(setting))
+        yield _written(topic, metadata, purpose, setting)
     for finding in await _rights(cluster, consumed(own, metadata), settings.other_topics):
         yield finding
     if settings.assigned:
@@ -159,7 +152,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
 
 
 def consumed(topics: Sequence[str], metadata: Metadata) -> dict[str, int]:
-    """The topics that `topics` mean, with their numbers of partitions."""
+    """Topics that `topics` (names and patterns) match, with their numbers of partitions."""
     return {
         name: len(info.partitions)
         for name, info in metadata.topics.items()
@@ -171,37 +164,27 @@ def _topic(wanted: str, metadata: Metadata) -> Finding:
     if wanted.startswith("^"):
         matching = [t for t in metadata.topics.values() if not t.error and re.match(wanted, t.name)]
         return Finding("topics", f"{wanted} matches {_listed(matching)}")
-    return _named(wanted, metadata, "", _TOPIC_REMEDIES)
+    return _named(wanted, metadata, "", {"rights": "DESCRIBE and READ", "setting": "group.topics (assign.partitions)"})
 
 
-def _named(name: str, metadata: Metadata, purpose: str, remedies: Mapping[int, str]) -> Finding:
+def _written(name: str, metadata: Metadata, purpose: str, setting: str) -> Finding:
+    return _named(name, metadata, purpose, {"rights": "DESCRIBE and WRITE", "setting": setting})
+
+
+def _named(name: str, metadata: Metadata, purpose: str, needed: Mapping[str, str]) -> Finding:
     info = metadata.topics.get(name)
     if info is not None and info.partitions and not info.error:
         return Finding("topics", f"{purpose}{_with_count(info)}")
     error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    remedy = remedies.get(error, "ask whoever runs the cluster")
-    return Finding("topics", f"{purpose}{name}: {describe(error)}; {remedy}", ExitCode.CONFIGURATION)
-
-
-_TOPIC_REMEDIES: Mapping[int, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or correct group.topics (assign.partitions)",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and READ on it",
-    ErrorCode.LEADER_NOT_AVAILABLE: "it is being created or its brokers are down; try again",
-}
+    text = f"{purpose}{name}: {describe(error)}; {fault(error).remedy(**needed)}"
+    return Finding("topics", text, ExitCode.CONFIGURATION)
 
 
 _PURPOSES = {"dead_letters.topic": "dead letters: ", "producing.topic": "outputs: "}
 
 
-def _remedies(setting: str) -> Mapping[int, str]:
-    return {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: f"create the topic, or correct {setting}",
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this user DESCRIBE and WRITE on it",
-    }
-
-
 async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[str]) -> list[Finding]:
-    """What is missing, topic by topic, or one line that nothing is."""
+    """Missing rights, topic by topic, or one line that none is missing."""
     needed = [*((name, Operation.READ) for name in topics), *((name, Operation.WRITE) for name in others)]
     try:
         held = await on_topics(cluster, {name for name, _ in needed}, REQUEST_TIMEOUT) if needed else {}
@@ -256,8 +239,7 @@ async def _group(coordinator: Coordinator, group: str) -> Finding:
                 )
         except CoordinatorUnavailable as error:
             if error.error not in _COMING or loop.time() > deadline:
-                remedy = _GROUP_REMEDIES.get(error.error, "ask whoever runs the cluster")
-                return Finding("group", f"{error}; {remedy}", ExitCode.CONFIGURATION)
+                return Finding("group", f"{error}: {fault(error.error).remedy()}", ExitCode.CONFIGURATION)
         except PeerError as error:
             return Finding("group", f"{error}; try again", ExitCode.CONFIGURATION)
         else:
@@ -266,11 +248,6 @@ async def _group(coordinator: Coordinator, group: str) -> Finding:
 
 
 _COMING: frozenset[int] = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
-_GROUP_REMEDIES: Mapping[int, str] = {
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this user READ on the group",
-    ErrorCode.INVALID_GROUP_ID: "correct group.id",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the brokers that hold __consumer_offsets are down; try again",
-}
 
 
 async def _prediction(settings: Settings, cluster: Cluster, topics: Mapping[str, int]) -> Finding:
@@ -279,14 +256,15 @@ async def _prediction(settings: Settings, cluster: Cluster, topics: Mapping[str,
     except PeerError as error:
         return Finding("members", f"not known: {error}", warning=True)
     if group.error and group.error != ErrorCode.GROUP_ID_NOT_FOUND:
-        return Finding(
-            "members", f"not known: {describe(group.error)}; DESCRIBE on the group would show them", warning=True
-        )
+        text = f"not known: {describe(group.error)}; {fault(group.error).remedy(rights='DESCRIBE')}"
+        return Finding("members", text, warning=True)
     return predicted(settings, group, topics)
 
 
 def registry_findings(settings: Settings) -> Iterator[Finding]:
-    """None where no registry is set. Blocks up to schema_registry.timeout_ms. Raises `ConfigError` for the password."""
+    """Findings about the schema registry; none where none is set. Blocks up to schema_registry.timeout_ms. Raises
+    `ConfigError` for the password.
+    """
     url = settings.schema_registry.url
     if url is None:
         return

@@ -1,4 +1,4 @@
-"""One check: one thing after the other, a line of each."""
+"""One run of `kunicorn check`: the checks one after the other, a line of each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check(
     import_timeout: float = IMPORT_TIMEOUT,
     records: int = 0,
 ) -> ExitCode:
-    """Check one thing after the other, `say` each; the code of the first that failed. Blocks for seconds.
+    """Run the checks, `say` each finding; the exit code of the first that failed. Blocks for seconds.
 
-    With `records` the handler gets so many of the latest records, if everything else is well.
+    With `records` the handler gets that many of the latest records, if everything else is well.
     """
     worst = ExitCode.CLEAN
     for finding in _findings(settings, import_timeout):
@@ -70,7 +70,7 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
 
 
 def _allocator(settings: Settings) -> Finding:
-    """What workers would allocate their memory with."""
+    """Finding about the memory allocator of workers."""
     if library := allocator.library_of(settings.workers.allocator, os.environ):
         return Finding("allocator", f"workers allocate memory with {library}")
     if settings.workers.allocator == allocator.SYSTEM or os.environ.get(allocator.PRELOAD):
@@ -83,7 +83,7 @@ def _allocator(settings: Settings) -> Finding:
 
 
 def _client(settings: Settings) -> Finding:
-    """Whether librdkafka takes the properties; a consumer that is only made speaks to nobody."""
+    """Whether librdkafka takes the properties; makes a consumer, which connects to nobody."""
     from confluent_kafka import Consumer, KafkaException
 
     kafka = settings.kafka

@@ -1,10 +1,7 @@
-"""What `kunicorn check` finds of the handler: whether it loads, and what it makes of the latest records.
+"""Findings of `kunicorn check` about the handler: whether it loads, and what it makes of the latest records (`--try`).
 
-The handler tried on the latest records there are. Nothing is committed; what the handler itself does is real.
-
-Whether the handler can be loaded.
-
-Processes that run the user's code for a check, and can neither hang us nor take us along.
+The user's code runs in a child process, which can neither hang the check nor take it along. Nothing is committed; what
+the handler itself does is real.
 """
 
 from __future__ import annotations
@@ -23,14 +20,15 @@ from typing import IO
 
 import msgspec
 
-from kunicorn.clients.config import consumer_properties, handler_orders
+from kunicorn.clients.config import consumer_properties, handler_configs
 from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
+from kunicorn.group.protocol import EARLIEST, LATEST
 from kunicorn.handler.call import AS_BYTES
-from kunicorn.handler.config import Decoding, HandlerOrder
+from kunicorn.handler.config import Decoding, HandlerConfig
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import EARLIEST, LATEST, list_offsets
+from kunicorn.kafka.admin import list_offsets
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.security import without_secrets
@@ -41,7 +39,7 @@ _LAST_LINES_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the child ended, and what it said."""
+    """End of a child: its exit code or signal, and its answer."""
 
     code: int | None
     """Exit code, negative for a signal; None if it had to be killed for taking too long."""
@@ -49,7 +47,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """For people."""
+        """The end in words, for people."""
         return "killed: it took too long" if self.code is None else how_it_ended(self.code)
 
 
@@ -87,7 +85,7 @@ def run(
 
 @contextlib.contextmanager
 def _passing_on(child: subprocess.Popen[bytes], printed: Callable[[str], None] | None) -> Iterator[None]:
-    """Read what the child prints from now on: it would wait for a reader once the pipe is full."""
+    """Read what the child prints: it would block once the pipe is full."""
     if printed is None or child.stdout is None:
         yield
         return
@@ -104,7 +102,7 @@ def _passing_on(child: subprocess.Popen[bytes], printed: Callable[[str], None] |
 
 
 class _Input:
-    """What the child reads, in memory: a pipe would fill up where the child does not read."""
+    """Input of the child, in memory: a pipe would fill up where the child does not read."""
 
     def __init__(self, content: bytes) -> None:
         self.fd = os.memfd_create("told")
@@ -112,12 +110,12 @@ class _Input:
         os.lseek(self.fd, 0, os.SEEK_SET)
 
     def close(self) -> None:
-        """The child has its own."""
+        """Close our descriptor; the child has its own."""
         os.close(self.fd)
 
 
 def _ended(child: subprocess.Popen[bytes], timeout: float) -> int | None:
-    """The child's exit code, None if it had to be killed; whatever it started goes with it."""
+    """The child's exit code, None if it had to be killed; its process group is killed in any case."""
     try:
         return child.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -163,7 +161,8 @@ def importable(
     *,
     delivery: str | None = None,
 ) -> Finding:
-    """Import the handler, what decodes for it and the exceptions that rules name, in a process of its own. Blocks.
+    """Finding about the import of the handler, of its decoders and of the exceptions that rules name, in a child.
+    Blocks.
 
     `delivery`: how what it returns is sent; None: not at all.
     """
@@ -181,7 +180,7 @@ def importable(
 
 
 def no_handler(text: str) -> Finding:
-    """The handler cannot do its work."""
+    """Finding that the handler cannot do its work."""
     return Finding("handler", text, ExitCode.HANDLER)
 
 
@@ -196,28 +195,28 @@ TRIAL_TIMEOUT = 120.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the child is told, on its standard input. Carries secrets."""
+    """Input of the child that tries the handler. Carries secrets."""
 
     group: str
-    handlers: list[HandlerOrder]
+    handlers: list[HandlerConfig]
     client: dict[str, str | int | float | bool]
     token: Token | None
     ranges: list[tuple[str, int, int, int]]
     """Topic, partition, first offset, and the end."""
     records: int
-    """So many of those, the youngest."""
+    """Number of records to try: the latest ones of the ranges."""
     delivery: str | None = None
     output_topic: str | None = None
     """How what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What the child answers."""
+    """Answer of the child that tries the handler."""
 
     handled: int
     failed: int
     seconds: float
-    """Spent in the handler."""
+    """Seconds spent in the handler."""
     worst: float
     outcomes: dict[str, int]
     """What the handler said other than that it is done: Skip, DeadLetter, …"""
@@ -226,7 +225,9 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> Finding:
-    """Let a process of its own fetch and handle them. Blocks. What it prints goes to standard error, line by line."""
+    """Finding about a trial: a child fetches the latest records and handles them. Blocks. What it prints goes to
+    standard error, line by line.
+    """
     try:
         order = _order(settings, records)
     except (PeerError, ConfigError) as error:
@@ -263,7 +264,7 @@ def _order(settings: Settings, records: int) -> Order:
         ranges = runner.run(_ranges(settings, token, records))
     return Order(
         settings.group.id,
-        handler_orders(settings),
+        handler_configs(settings),
         {**consumer_properties(settings, f"{settings.kafka.client_id}-check"), "log_level": 0},
         token,
         ranges,

@@ -1,4 +1,6 @@
-"""The process in which a handler is tried: fetches as a worker would, calls as a worker would, answers and ends."""
+"""Child process in which `kunicorn check --try` tries the handler: it fetches and calls as a worker does, answers and
+ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from kunicorn.clients.range_reader import fetch
 from kunicorn.commands.check.trial import Order, Result
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handler.call import Calls, OfOne, calls_for
-from kunicorn.handler.config import HandlerOrder
+from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
@@ -33,7 +35,7 @@ _LONGEST_ERROR = 8_000
 
 
 def main() -> None:
-    """Take the order from standard input, answer on the descriptor that is the second argument.
+    """Read the order from standard input, answer on the descriptor that is the second argument.
 
     Leaves by `_exit`: threads that the handler started must not keep it.
     """
@@ -63,20 +65,20 @@ def _try(order: Order) -> tuple[int, bytes]:
     return ExitCode.CLEAN, msgspec.json.encode(result)
 
 
-def _form(order: Order) -> Callable[[Handler, HandlerOrder], Calls]:
-    """What would be sent is made as in a worker, and dropped."""
+def _form(order: Order) -> Callable[[Handler, HandlerConfig], Calls]:
+    """How the handler is called: outputs are made as in a worker, and dropped."""
     if order.delivery is None:
         return calls_for
 
-    def dropping(handler: Handler, its: HandlerOrder) -> Calls:
+    def dropping(handler: Handler, config: HandlerConfig) -> Calls:
         refuse_two_committers(handler, order.delivery)
-        return calls_sending(handler, its, order.output_topic, lambda first, following, outputs: None)
+        return calls_sending(handler, config, order.output_topic, lambda *entry: None)
 
     return dropping
 
 
 def _fetched(order: Order) -> list[Message]:
-    """The youngest of what the ranges hold, by partition and offset."""
+    """The latest records of the ranges, by partition and offset."""
     found = fetch(order.client, order.token, order.ranges, _PATIENCE)
     youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
     return sorted(youngest, key=_place)
@@ -87,7 +89,7 @@ def _place(message: Message) -> tuple[str, int, int]:
 
 
 def _chunks(handlings: Handlings[Calls], messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """What one call gets."""
+    """Records of each call."""
     for (topic, _), run in groupby(messages, key=lambda message: _place(message)[:2]):
         rest, size = list(run), handlings.of(topic).batch_max_records or 1
         yield from (rest[at : at + size] for at in range(0, len(rest), size))

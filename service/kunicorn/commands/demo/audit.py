@@ -1,15 +1,11 @@
-"""Handlers that write down what they do, where SIGKILL cannot undo it; for the demo and for tests.
+"""Audit log of handler calls, and handlers that only write it; for the demo and for tests.
 
-What handlers really did, written where SIGKILL cannot undo it.
+Every call appends two entries for each of its records, one when it begins and one when it ends, to a file that only its
+process writes: `<directory>/<topic>/<member>.<pid>.<start>.audit`. The kernel keeps what `write()` has taken, whatever
+happens to the process afterwards, SIGKILL included; nothing is flushed to the disk, which guards against other deaths.
 
-Every handler call appends two entries for each of its records, one when it begins and one when it ends, to a file
-that only its process writes: `<directory>/<topic>/<member>.<pid>.<start>.audit`. The kernel keeps what `write()` has
-taken, whatever happens to the process afterwards; nothing is flushed to the disk, which guards against other deaths.
-
-Handlers that only write the audit and take their time; for the demo and for tests.
-
-They read their settings from the environment: `KUNICORN_AUDIT_DIR` (required), `KUNICORN_AUDIT_MEMBER` (whose worker
-it is, default "member"), `KUNICORN_HANDLER_MS` (a call takes 0 to so many milliseconds at random, default 0).
+The handlers read their settings from the environment: `KUNICORN_AUDIT_DIR` (required), `KUNICORN_AUDIT_MEMBER` (whose
+worker it is, default "member"), `KUNICORN_HANDLER_MS` (a call takes 0 to so many milliseconds at random, default 0).
 """
 
 from __future__ import annotations
@@ -36,14 +32,14 @@ SUFFIX = ".audit"
 
 
 class Kind(IntEnum):
-    """What an entry says."""
+    """Begin or end of a record's call."""
 
     BEGIN = 1
     END = 2
 
 
 class AuditedRecord(Protocol):
-    """What the audit reads of a record."""
+    """Fields of a record that the audit reads."""
 
     @property
     def topic(self) -> str: ...
@@ -56,7 +52,7 @@ class AuditedRecord(Protocol):
 
 
 class Entry(NamedTuple):
-    """One entry as it is read back. `time_ns` is `clock.now_ns`, the same clock in every process of the machine."""
+    """One entry as read back. `time_ns` is `clock.now_ns`, the same clock in every process of the machine."""
 
     kind: int
     partition: int
@@ -66,13 +62,13 @@ class Entry(NamedTuple):
 
 
 class AuditLog:
-    """Appends for the calling process; a fork finds itself a file of its own.
+    """Writer of one process's audit files; a fork gets files of its own.
 
     Caller: a handler, in the worker. Each call is one `write()` a topic, a few microseconds.
     """
 
     def __init__(self, directory: Path, member: str) -> None:
-        """Open nothing yet: the template process that imports a handler must own no files of its workers."""
+        """Opens nothing yet: the template process that imports a handler must own no files of its workers."""
         if "." in member or "/" in member:
             raise ValueError(f"the member's tag {member!r} becomes part of a file name and may hold neither . nor /")
         self._directory = directory
@@ -82,11 +78,11 @@ class AuditLog:
         self._opening = threading.Lock()
 
     def begin(self, records: Sequence[AuditedRecord]) -> None:
-        """The handler has these records in hand from now on."""
+        """Note that the handler has these records in hand."""
         self._append(Kind.BEGIN, records)
 
     def end(self, records: Sequence[AuditedRecord]) -> None:
-        """The handler is done with these records."""
+        """Note that the handler is done with these records."""
         self._append(Kind.END, records)
 
     def _append(self, kind: Kind, records: Sequence[AuditedRecord]) -> None:
@@ -134,19 +130,21 @@ class AuditFile(NamedTuple):
         return cls(path.parent.name, member, int(pid), words)
 
     def entries(self) -> list[Entry]:
-        """Everything in the file, for people; the checker works on the words."""
+        """Entries as objects, for people; the judge works on the words."""
         at = range(0, len(self.words), WORDS)
         return [Entry(self.words[i] >> 32, self.words[i] & 0xFFFFFFFF, *self.words[i + 1 : i + WORDS]) for i in at]
 
 
 def read_audit(directory: Path) -> list[AuditFile]:
-    """Every process's file under `directory`; none where nothing was handled yet."""
+    """All files under `directory`; none where nothing was handled yet."""
     return [AuditFile.read(path) for path in sorted(directory.glob(f"*/*{SUFFIX}"))]
 
 
 @cache
 def _audit() -> AuditLog:
-    """Threads that come first together may each get one of their own: a call keeps the one that it began with."""
+    """The process's log. Threads that come first together may each get one of their own: a call keeps the one it began
+    with.
+    """
     return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ.get("KUNICORN_AUDIT_MEMBER", "member"))
 
 

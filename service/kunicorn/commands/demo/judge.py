@@ -1,15 +1,12 @@
-"""The demo's verdict: an audit against what was produced, and what was promised.
-
-Judges an audit against what was produced; knows nothing of the service that is judged.
+"""Judge of an audit: compares the handler calls with what was produced, and the result with what the demo promises.
+Independent of the service that is judged.
 
 1. Lost: produced, and no handler call with it ever ended.
-2. Repeated: begun again although an earlier call began it, where that call never ended or was the last one of a
-   process that was killed. This is what at-least-once allows.
+2. Repeated: begun again although an earlier call began it, where that call never ended or was the last one of a process
+   that was killed. This is what at-least-once allows.
 3. Handled twice: begun again after a call that ended, and not excused by 2.
 4. Out of order: begun for the first time after a record of the same partition with a higher offset.
 5. Overlap: begun while a call of another process was inside the same partition.
-
-What the demo promises, and whether it was kept.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ BEGIN, END = int(Kind.BEGIN), int(Kind.END)
 
 
 class RecordAt(NamedTuple):
-    """One record's coordinates."""
+    """Topic, partition and offset of one record."""
 
     topic: str
     partition: int
@@ -60,11 +57,13 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Nothing lost, doubled, misordered, overlapping or invented; repetitions are for the caller to bound."""
+        """Whether nothing was lost, doubled, misordered, overlapping or invented; repetitions are for the caller to
+        bound.
+        """
         return not self.faults()
 
     def faults(self) -> dict[str, tuple[RecordAt, ...]]:
-        """What must not be, by name, without the empty ones."""
+        """Violations by name, without the empty ones."""
         found = {
             "lost": self.lost,
             "handled twice": self.handled_twice,
@@ -96,7 +95,7 @@ class _Run(NamedTuple):
 
 @dataclass
 class _Partition:
-    """What one partition's runs amount to; lists hold offsets."""
+    """Result for one partition; lists hold offsets."""
 
     finished: set[int] = field(default_factory=set)
     handled_twice: list[int] = field(default_factory=list)
@@ -140,7 +139,7 @@ class Audit:
 
 
 def _runs_by_partition(files: Sequence[AuditFile], killed: Collection[int]) -> dict[TopicPartition, list[_Run]]:
-    """Every partition's runs in the order in which they began."""
+    """Handler calls of every partition, in the order in which they began."""
     runs: dict[TopicPartition, list[_Run]] = {}
     processes = sorted({(file.member, file.pid) for file in files})
     last_begins = _last_begins(files)
@@ -157,7 +156,7 @@ def _runs_by_partition(files: Sequence[AuditFile], killed: Collection[int]) -> d
 
 
 def _last_begins(files: Sequence[AuditFile]) -> dict[int, int]:
-    """When each process began its last call, by pid."""
+    """Begin of each process's last call, by pid."""
     last: dict[int, int] = {}
     for file in files:
         heads_and_times = zip(file.words[0::WORDS], file.words[3::WORDS], strict=True)
@@ -167,7 +166,7 @@ def _last_begins(files: Sequence[AuditFile]) -> dict[int, int]:
 
 
 def calls_in(file: AuditFile) -> Iterator[tuple[int, int, int, int | None]]:
-    """Partition, offset, begin and end of everything in the file; the end is None where there is none."""
+    """Partition, offset, begin and end of every call in the file; the end is None where there is none."""
     open_calls: dict[tuple[int, int], int] = {}
     words = file.words
     for head, offset, at in zip(words[0::WORDS], words[1::WORDS], words[3::WORDS], strict=True):
@@ -221,7 +220,7 @@ def _overlaps(runs: Sequence[_Run]) -> Iterator[int]:
 def _missing(
     these: Mapping[TopicPartition, Collection[int]], those: Mapping[TopicPartition, Collection[int]]
 ) -> tuple[RecordAt, ...]:
-    """The offsets of `these` that `those` lack."""
+    """Offsets of `these` that are not in `those`."""
     return tuple(
         RecordAt(*partition, offset)
         for partition in sorted(these)
@@ -238,13 +237,13 @@ def _handled_by(files: Sequence[AuditFile]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything the verdict rests on."""
+    """All facts that the verdict rests on."""
 
     report: Report
     exit_codes: Mapping[str, int | None]
     """By member."""
     rebalances: int
-    """That the first member went through."""
+    """Number of rebalances that the first member went through."""
     worker_restarts: int
     uncommitted: Sequence[str]
     """Partitions whose committed offset, asked of the broker at the end, is not behind the last record."""
@@ -252,7 +251,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the result. `kept` is None where a number is only told."""
+    """One line of the result. `kept` is None for a number that nothing was promised of."""
 
     name: str
     value: str
@@ -287,6 +286,6 @@ def kept(lines: Sequence[Line]) -> bool:
 
 
 def _records(records: Sequence[RecordAt]) -> str:
-    """The number of records, and the first of them by name."""
+    """Number of the records, and names of the first ones."""
     names = ", ".join(map(str, records[:5])) + (" …" if len(records) > 5 else "")
     return f"{len(records)} ({names})" if records else "0"

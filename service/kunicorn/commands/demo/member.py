@@ -1,10 +1,5 @@
-"""The processes of the demo: members of its group, and the one that feeds them.
-
-One member of the demo's group: a real `kunicorn run`, watched over HTTP like any other.
-
-Produces keyed records at a steady pace and remembers where each one went.
-
-Child processes that never outlive whoever started them.
+"""Processes of the demo: members (a real `kunicorn run` each, watched over HTTP), a producer of keyed records at a
+steady pace, and child processes that are killed with their parent.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ KEYS = 500
 
 
 class Feed:
-    """A thread that produces `rate` records a second to `topic` until `stop`."""
+    """Producer thread: `rate` records a second to `topic` until `stop`; remembers where each record went."""
 
     def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
         # Java's partitioner, so that keys go where every other producer of the topic would send them; idempotent, so
@@ -55,11 +50,10 @@ class Feed:
         """The first delivery that failed for good."""
 
     def start(self) -> None:
-        """Begin to produce."""
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Produce no more and wait for the last confirmations; harmless before `start` and when repeated."""
+        """Stop producing and wait for the last confirmations; harmless before `start` and when repeated."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -108,12 +102,12 @@ def die_with_parent() -> None:
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module under this same interpreter."""
+    """Command line that runs a module under this same interpreter."""
     return [sys.executable, "-m", name, *arguments]
 
 
 def python_path() -> dict[str, str]:
-    """The environment in which a child imports what this process can import, installed or not."""
+    """Environment in which a child imports what this process can import, installed or not."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -178,7 +172,7 @@ format = "text"
 
 @dataclass(frozen=True)
 class MemberConfig:
-    """What the members of one demo have in common."""
+    """Settings that the members of one demo share."""
 
     bootstrap: str
     group: str
@@ -190,12 +184,12 @@ class MemberConfig:
 
     @property
     def audit(self) -> Path:
-        """Where all members' handlers write what they did."""
+        """Directory of all members' audit files."""
         return self.directory / "audit"
 
 
 class Member:
-    """A member's supervisor process. Only `start` and `stop` block."""
+    """One member's supervisor process. Only `start` and `stop` block."""
 
     def __init__(self, number: int, config: MemberConfig) -> None:
         self.name = f"member-{number}"
@@ -208,12 +202,12 @@ class Member:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and before."""
+        """Exit code; None while it runs, and before."""
         return None if self._process is None else self._process.poll()
 
     @property
     def alive(self) -> bool:
-        """It was started and has not ended."""
+        """Whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
@@ -258,12 +252,12 @@ class Member:
         return busy[0]
 
     def ask_to_stop(self) -> None:
-        """SIGTERM: drain, commit, leave, exit 0."""
+        """Send SIGTERM: drain, commit, leave, exit 0."""
         if self._process is not None:
             self._process.terminate()
 
     def end(self) -> None:
-        """Make sure that it is gone."""
+        """Kill the process if it still runs."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
@@ -274,7 +268,7 @@ class Member:
             self._process.wait()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of what it logged."""
+        """The last lines of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 

@@ -35,11 +35,11 @@ _ERROR_BYTES = 512
 
 
 class MockUnavailable(Exception):
-    """The mock cluster cannot be had here; the message says why and what to do instead."""
+    """The mock cluster cannot be started here; the message says why and what to do instead."""
 
 
 class MockCluster:
-    """The cluster, living in this process. Raises `MockUnavailable`."""
+    """The mock cluster, inside this process. Raises `MockUnavailable`."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._library = load_library()
@@ -142,7 +142,9 @@ def mock_cluster_process(topics: Sequence[tuple[str, int]], brokers: int = 1) ->
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Give it a moment to close in order: with clients connected librdkafka may take longer than it is worth."""
+    """End the process, in order if that takes no longer than a moment: with clients connected librdkafka may take
+    longer.
+    """
     try:
         process.wait(5)
     except subprocess.TimeoutExpired:
@@ -153,7 +155,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _topic(text: str) -> tuple[str, int]:
-    """`NAME:PARTITIONS` from the command line."""
+    """Topic and partitions of `NAME:PARTITIONS` on the command line."""
     name, _, partitions = text.rpartition(":")
     if not name or not partitions.isdecimal() or int(partitions) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS, for example orders:8")
@@ -161,7 +163,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until standard input is closed: the one sign of our starter's end that needs no signal."""
+    """Serve until standard input is closed: the one sign of the parent's end that needs no signal."""
     parser = argparse.ArgumentParser(prog="python -m kunicorn.commands.demo.mock_cluster", description=__doc__)
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--topic", type=_topic, action="append", default=[], metavar="NAME:PARTITIONS")

@@ -1,6 +1,7 @@
-"""The demo's plot: a group is fed, hurt, extended, shrunk and stopped, and then audited.
+"""Scenario of the demo: a group is fed, hurt, extended, shrunk and stopped, and then audited.
 
-Every act waits for its own effect before the next one disturbs anything; the schedule only says not before when.
+Every act waits for its own effect before the next one disturbs anything; the schedule only says when an act begins at
+the earliest.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _cluster(bootstrap: str | None, topic: str) -> Iterator[str]:
 
 
 class _Demo:
-    """One run. The acts are methods, in the order in which they are played."""
+    """One run of the scenario. The acts are methods, in the order in which they are played."""
 
     def __init__(self, config: MemberConfig, seconds: float, view: View) -> None:
         self._config = config
@@ -201,7 +202,7 @@ class _Demo:
         )
 
     def _not_before(self, share: float) -> None:
-        """Go on watching until that share of the time has passed, and for a lull."""
+        """Watch until that share of the time has passed, and then for a moment without a rebalance."""
         until = max(share * self._seconds, self._elapsed() + LULL)
         self._until(lambda: self._elapsed() >= until, "the next act", within=until + PATIENCE)
 
@@ -234,7 +235,7 @@ class _Demo:
 
 
 def _running(member: Member) -> int:
-    """Partitions that are being handled now."""
+    """Number of partitions that are being handled now."""
     status = member.status if member.alive else None
     return sum(partition.state == "running" for partition in status.partitions) if status else 0
 
@@ -258,12 +259,12 @@ def _committed(member: Member) -> dict[TopicPartition, int | None]:
 
 
 def _ends(produced: Mapping[TopicPartition, set[int]]) -> dict[TopicPartition, int]:
-    """The offset behind the last record of every partition."""
+    """Offset behind the last record of every partition."""
     return {partition: max(offsets) + 1 for partition, offsets in produced.items() if offsets}
 
 
 def _ask_committed(config: MemberConfig, produced: Mapping[TopicPartition, set[int]]) -> dict[TopicPartition, int]:
-    """Committed offsets as the broker knows them, by a client of its own."""
+    """Committed offsets as the broker has them, by a client of its own."""
     client = Consumer({"bootstrap.servers": config.bootstrap, "group.id": config.group, "log_level": 0})
     try:
         answers = client.committed([ClientPartition(*partition) for partition in produced], timeout=20)

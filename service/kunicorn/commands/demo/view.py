@@ -1,4 +1,4 @@
-"""What the demo shows: a live picture on a terminal, plain lines anywhere else."""
+"""View of the demo: a live picture on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUMMARY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything to be seen at one instant."""
+    """Content of the view at one instant."""
 
     elapsed: float
     produced: int
@@ -35,12 +35,12 @@ class Picture:
 
     @property
     def handled(self) -> int:
-        """Records that the members, living and gone, say they have finished."""
+        """Number of records that the members, living and gone, say they have finished."""
         return sum(worker.handled for member in self.members if member.status for worker in member.status.workers)
 
 
 class View:
-    """A context manager; between its ends `happened` and `show` may be called as often as one likes."""
+    """Context manager; inside it `happened` and `show` may be called any number of times."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -64,14 +64,14 @@ class View:
                 self._console.print(event)
 
     def happened(self, what: str) -> None:
-        """Something worth telling has just happened or begins now."""
+        """Report an event that has just happened, or begins now."""
         line = Text(f"{time.monotonic() - self._began:6.1f} s  ", style="dim") + Text(what, style="not dim")
         self._events.append(line)
         if self._live is None:
             self._console.print(line, soft_wrap=True)
 
     def show(self, picture: Picture) -> None:
-        """Draw how things stand."""
+        """Draw the current state."""
         if self._live is not None:
             self._live.update(Group(_head(picture), *map(_member, picture.members), *self._events))
         elif time.monotonic() >= self._summary_due:
@@ -86,7 +86,7 @@ class View:
             )
 
     def result(self, lines: Sequence[Line]) -> None:
-        """The audit's verdict, after everything."""
+        """Print the audit's verdict."""
         table = Table(title="the audit", title_justify="left", show_header=False, box=None)
         marks = {True: Text("kept", "green"), False: Text("BROKEN", "bold red"), None: Text("")}
         for line in lines:
@@ -133,6 +133,6 @@ def _summary(member: Member) -> str:
 
 
 def lag(status: Status) -> str:
-    """Records not handled yet, as far as the member knows the ends of its partitions."""
+    """Number of records not handled yet, as far as the member knows the ends of its partitions."""
     known = [partition.lag for partition in status.partitions if partition.lag is not None]
     return str(sum(known)) if known else "unknown"

@@ -1,11 +1,9 @@
-"""From the bytes on the wire to what a handler wants: by name, by a function of the user's, by its parameter's type.
+"""Decoding of values and keys: by a named decoder, by a function of the user's, or by the type of the handler's
+parameter.
 
 A value or key that cannot be decoded fails its record with `Undecodable`, which `[[handler.failures]]` can name as
-`kunicorn.Undecodable`.
-
-What is said of a value or key that cannot be decoded: which record, which part, why. Never what is in it. Pure.
-
-Errors of decoders are not simply quoted: many of them quote the payload, which does not belong in logs.
+`kunicorn.Undecodable`. Its message names record, part and reason, never the content: errors of decoders often quote the
+payload, which does not belong in logs. So they are reworded here, and not simply quoted.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _LONGEST = 500
 
 
 class Undecodable(Exception):
-    """A record's value or key is not what it should be. Trying again would not help: the record goes the way that
+    """Value or key that is not in the expected format. Another try would not help, so that the record goes where
     `handler.on_undecodable` says, or else `on_failure`. A handler may raise it, too.
     """
 
@@ -33,19 +31,19 @@ class Undecodable(Exception):
 
 
 class NotDecodableYet(Exception):
-    """What decoding needs, such as the schema registry, is away: the record waits until it is back, however long. A
-    handler, or a decoder of the user's, may raise it, too.
+    """A service that decoding needs, such as the schema registry, is away: the record waits until it is back, however
+    long that takes. A handler, or a decoder of the user's, may raise it, too.
     """
 
     __module__ = "kunicorn"
 
 
 class NullRefused(ValueError):
-    """A tombstone for a handler whose parameter may not be None."""
+    """Tombstone for a handler whose parameter may not be None."""
 
 
 def undecodable(message: Message, part: str, form: str, error: Exception) -> Undecodable:
-    """The failure of this record. `part` is "value" or "key", `form` what it should be."""
+    """`Undecodable` for this record. `part` is "value" or "key", `form` what it should have been."""
     place = f"{message.topic()}-{message.partition()}@{message.offset()}"
     failure = Undecodable(f"{place}: its {part} is no {form}: {explained(error)[:_LONGEST]}")
     # Where it was raised, for a decoder of the user's; the log shows the user's frames only.
@@ -53,12 +51,12 @@ def undecodable(message: Message, part: str, form: str, error: Exception) -> Und
 
 
 def explained(error: BaseException) -> str:
-    """Why, as far as it can be told without the payload; for unknown errors only what they are."""
+    """Reason of a decoding error, without the payload; of an unknown error only its class."""
     return next((tell(error) for kind, tell in _TOLD_OF.items() if _is(error, kind)), _name(error))
 
 
 def _is(error: BaseException, kind: type[BaseException] | str) -> bool:
-    """By class, or by the name of a class in a library that need not be there."""
+    """Whether the error is of that class; given by name where the library may not be installed."""
     if isinstance(kind, str):
         return any(f"{each.__module__}.{each.__qualname__}" == kind for each in type(error).__mro__)
     return isinstance(error, kind)
@@ -73,12 +71,12 @@ def _bad_text(error: Any) -> str:
 
 
 def _unquoted(error: BaseException) -> str:
-    """msgspec quotes an unknown enum's or tag's value."""
+    """Message of a msgspec error, without the enum value or tag that it quotes."""
     return re.sub(r"'.*'", "'…'", str(error))
 
 
 def _invalid(error: Any) -> str:
-    """pydantic: where and what, without the input. What a validator of the user's says may quote it."""
+    """Message of a pydantic error: where and what, without the input. A validator of the user's may still quote it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     more = len(problems) - _TOLD
     return "; ".join(map(_problem, problems[:_TOLD])) + (f"; and {more} more" if more > 0 else "")
@@ -96,7 +94,9 @@ def _violation(error: Any) -> str:
 
 
 def _caused(error: BaseException) -> str:
-    """confluent-kafka's deserialisers wrap what they met; where they raise by themselves, only the framing is wrong."""
+    """Message of an error of confluent-kafka's deserialisers. They wrap what they met; without a cause the framing is
+    wrong.
+    """
     inner = error.__cause__ or error.__context__
     return explained(inner) if inner is not None else str(error)
 

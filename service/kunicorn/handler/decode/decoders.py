@@ -1,6 +1,7 @@
-"""Decoders: a column of values or keys to a column of what handlers get. All but the decoding itself is done by C.
+"""Decoders: from a column of message values or keys to the objects that a handler gets. But for the decoding itself,
+all is done in C.
 
-A decoder yields one record's at a time and decodes none ahead: records before one that cannot be decoded are handled.
+A decoder is lazy and decodes nothing ahead, so that the records before one that cannot be decoded are handled.
 """
 
 from __future__ import annotations
@@ -17,52 +18,52 @@ from kunicorn.handler.decode import NotDecodableYet, NullRefused, undecodable
 
 
 class Part(Enum):
-    """What of a record is decoded."""
+    """Part of a record that is decoded."""
 
     VALUE = "value"
     KEY = "key"
 
     @property
     def of(self) -> Callable[[Message], bytes | None]:
-        """Takes it from a message; written in C."""
+        """Function that takes this part from a message; written in C."""
         return Message.value if self is Part.VALUE else Message.key
 
 
 class Decoder(Protocol):
-    """One of the forms below."""
+    """Decoder of one part of records; the classes below."""
 
     @property
     def form(self) -> str:
-        """What the bytes should be, for messages."""
+        """Name of the expected format, for error messages."""
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """What each of them holds. Raises whatever the decoding raises; `one` says what is to be told of that."""
+        """Decoded objects, one for each message. Raises whatever the decoding raises; `one` turns that into a
+        message.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The bytes themselves."""
+    """Decoder that yields the bytes as they are."""
 
     part: Part
     form = "bytes"
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Decoder`."""
         return map(self.part.of, messages)
 
 
 @dataclass(frozen=True, slots=True)
 class OfBytes:
-    """By a function of the bytes alone."""
+    """Decoder by a function of the bytes."""
 
     part: Part
     form: str
     decode: Callable[[Any], Any]
     null_refused: str = ""
-    """Why null is no value; empty: null is decoded to None."""
+    """Why null is refused; empty: null is decoded to None."""
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Decoder`."""
         raw = list(map(self.part.of, messages))
         # Empty ones take the longer way, too: telling them from null one by one would cost every record.
         return map(self.decode, raw) if all(raw) else map(self._nullable, raw)
@@ -77,19 +78,18 @@ class OfBytes:
 
 @dataclass(frozen=True, slots=True)
 class OfMessage:
-    """By a function of the whole message, for formats whose schema's id may stand in a header."""
+    """Decoder by a function of the whole message, for formats whose schema id may be in a header."""
 
     form: str
     decode: Callable[[Message], Any]
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Decoder`."""
         return map(self.decode, messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """By one decoder, and then to the type of the handler's parameter."""
+    """Decoder followed by a conversion to the type of the handler's parameter."""
 
     first: Decoder
     form: str
@@ -97,7 +97,6 @@ class Then:
     null_refused: str = ""
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Decoder`."""
         return map(self._converted, self.first.each(messages))
 
     def _converted(self, decoded: Any) -> Any:
@@ -112,11 +111,11 @@ NAMED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "json": ("JSON", orjson.loads),
     "text": ("UTF-8 text", bytes.decode),
 }
-"""What the bytes should be, and the function; "bytes" is `Raw`."""
+"""Expected format and function of each named decoder; "bytes" is `Raw`."""
 
 
 def one(decoder: Decoder, message: Message, part: Part) -> Any:
-    """What this one holds. Raises `Undecodable`; what may pass propagates."""
+    """Decoded part of this message. Raises `Undecodable`; an error that may pass (`NotDecodableYet`) propagates."""
     try:
         return next(decoder.each([message]))
     except (NotDecodableYet, MemoryError):

@@ -1,8 +1,7 @@
-"""What the handler is called with: which decoders it gets, and records and batches made by them.
+"""Arguments of a handler's call: records, decoded records or models, one by one or as a batch.
 
-What the handler is called with: a record, a decoded one, or a model; each of them, or a batch.
-
-Which decoders a handler gets, by the settings and by its parameter's type.
+`form_of` chooses the form by the settings (`handler.value`, `handler.key`) and by the type of the handler's parameter.
+Caller: a process that handles, when it sets its handlers up; then for every call.
 """
 
 from __future__ import annotations
@@ -28,93 +27,84 @@ from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Arguments of one call in batch mode."""
+    """Argument of one call in batch mode."""
 
     argument: Any
     records: int
-    """So many of the messages, the first ones, are in it."""
+    """Number of leading messages in the argument."""
     undecodable: Undecodable | None = None
-    """What is wrong with the one behind them, if that is why it is not in it."""
+    """Error of the first message that is left out because it cannot be decoded; None: there is none."""
 
 
 class Form(Protocol):
-    """One of those below."""
+    """Makes a handler's arguments from messages; the classes below."""
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
         """The handler as a function of one argument."""
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """The argument for each, made as it is asked for. What a decoder raises propagates as it is."""
+        """Arguments, one for each message, made when asked for. Errors of decoders propagate as they are."""
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
-        """The argument for as many of them as can be decoded. Raises `NotDecodableYet`."""
+        """Argument with the leading messages that can be decoded. Raises `NotDecodableYet`."""
 
     def blame(self, message: Message) -> None:
-        """Raise `Undecodable` if it was this message's decoding that failed, and not the handler."""
+        """Raise `Undecodable` if this message's decoding has failed; return if the failure was the handler's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Records as they are."""
+    """Form of handlers that take records as they are."""
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
-        """See `Form`."""
         return handle
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Form`."""
         return map(Record, map(Message.value, messages), messages)
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
-        """See `Form`."""
         return Gathered(Batch(messages), len(messages))
 
     def blame(self, message: Message) -> None:
-        """See `Form`."""
+        """Nothing is decoded: the failure was the handler's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Records with what their value and key hold."""
+    """Form of handlers that take records whose `data` and `key_data` are decoded."""
 
     value: Decoder
     key: Decoder
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
-        """See `Form`."""
         return handle
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Form`."""
         raw = map(Message.value, messages)
         return map(DecodedRecord, raw, messages, self.value.each(messages), self.key.each(messages))
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
-        """See `Form`."""
         columns, failure = decoded_columns(messages, self.value, self.key)
         count = len(columns[0])
         return Gathered(DecodedBatch(messages[:count], *columns), count, failure)
 
     def blame(self, message: Message) -> None:
-        """See `Form`."""
         one(self.value, message, Part.VALUE)
         one(self.key, message, Part.KEY)
 
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """Instances of the model that the handler's parameter is annotated with."""
+    """Form of handlers whose parameter is annotated with a model: they take its instances."""
 
     value: Decoder
     key: Decoder
     with_record: bool
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
-        """See `Form`."""
         return _Spread(handle) if self.with_record else handle
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """See `Form`."""
         if not self.with_record:
             return self.value.each(messages)
         seen, shown = itertools.tee(self.value.each(messages))
@@ -122,7 +112,6 @@ class Modelled:
         return zip(seen, map(DecodedRecord, raw, messages, shown, self.key.each(messages)), strict=True)
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
-        """See `Form`."""
         columns, failure = decoded_columns(messages, self.value, self.key)
         values, count = columns[0], len(columns[0])
         if not self.with_record:
@@ -130,14 +119,13 @@ class Modelled:
         return Gathered((values, DecodedBatch(messages[:count], *columns)), count, failure)
 
     def blame(self, message: Message) -> None:
-        """See `Form`."""
         one(self.value, message, Part.VALUE)
         if self.with_record:
             one(self.key, message, Part.KEY)
 
 
 def argument_of(form: Form, message: Message) -> Any:
-    """The argument for this one. Raises `Undecodable`, `NotDecodableYet`."""
+    """Argument for this message. Raises `Undecodable`, `NotDecodableYet`."""
     try:
         return next(form.each([message]))
     except Exception:
@@ -147,7 +135,7 @@ def argument_of(form: Form, message: Message) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """A handler of two arguments, called with a pair."""
+    """Handler of two parameters as a function of one pair."""
 
     handle: Callable[..., Any]
 
@@ -158,7 +146,7 @@ class _Spread:
 def decoded_columns(
     messages: Sequence[Message], value: Decoder, key: Decoder
 ) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
-    """Values and keys of as many as can be decoded, and what is wrong with the one behind them.
+    """Decoded values and keys of the leading messages, and the error of the first one that cannot be decoded.
 
     Raises `NotDecodableYet`.
     """
@@ -183,7 +171,7 @@ BYTES = "bytes"
 
 
 def form_of(handle: Callable[..., Any], mode: str, decoding: Decoding) -> Form:
-    """What `handle` is called with. Imports what the settings name. Raises `HandlerLoadError`."""
+    """Form for `handle`. Imports what the settings name. Raises `HandlerLoadError`."""
     key = decoder_of(decoding.key, Part.KEY, decoding)
     if (model := model_of(handle, mode)) is not None:
         return Modelled(_of_model(model, decoding), key, model.with_record)
@@ -193,7 +181,7 @@ def form_of(handle: Callable[..., Any], mode: str, decoding: Decoding) -> Form:
 
 
 def decoder_of(name: str, part: Part, decoding: Decoding) -> Decoder:
-    """The decoder that `handler.value` or `handler.key` names. Raises `HandlerLoadError`."""
+    """Decoder that `handler.value` or `handler.key` names. Raises `HandlerLoadError`."""
     if name == BYTES:
         return Raw(part)
     if name in NAMED:

@@ -1,7 +1,7 @@
-"""A handler's parameter that is annotated with a model: `def handle(order: Order)`, `def handle(orders: list[Order])`.
+"""Models as handler parameters: `def handle(order: Order)`, `def handle(orders: list[Order])`.
 
-Models are pydantic's (also its dataclasses), `msgspec.Struct`s and dataclasses; `Order | None` takes tombstones, too,
-and `Order | Refund` is a choice as the library understands it. A second parameter gets the record (the batch).
+Models are pydantic's (also its dataclasses), `msgspec.Struct`s and dataclasses. `Order | None` takes tombstones, too;
+`Order | Refund` is a choice as the library understands it. A second parameter gets the record, or the batch.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _LISTS = (list, Sequence, Collection, Iterable)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the handler's first parameter wants."""
+    """Model that the handler's first parameter is annotated with."""
 
     name: str
     takes_null: bool
     from_json: Callable[[bytes], Any]
     from_object: Callable[[Any], Any]
-    """From what another decoder has made, such as a dict."""
+    """Makes the model of another decoder's result, such as a dict."""
     with_record: bool
-    """The handler takes the record (the batch) as well."""
+    """Whether the handler takes the record (the batch) as well."""
 
 
 def model_of(handle: Callable[..., Any], mode: str) -> Model | None:
-    """The model of the handler's parameter; None: it takes the record itself. Raises `HandlerLoadError`."""
+    """Model of the handler's parameter; None if it takes records. Raises `HandlerLoadError`."""
     parameters = _positional(handle)
     if not parameters:
         return None
@@ -58,7 +58,7 @@ def model_of(handle: Callable[..., Any], mode: str) -> Model | None:
 
 
 def takes_model_and_record(handle: Callable[..., Any]) -> bool:
-    """Whether it has two parameters, the first of a model, and so is called with both. Raises `HandlerLoadError`."""
+    """Whether the handler has two parameters, the first of a model. Raises `HandlerLoadError`."""
     parameters = _positional(handle)
     if len(parameters) != 2:
         return False
@@ -79,7 +79,7 @@ def _takes_record(handle: Callable[..., Any], parameter: inspect.Parameter) -> b
 
 
 def _hint(handle: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """The annotation, evaluated if it is a text (PEP 563). Raises `HandlerLoadError`."""
+    """Annotation of the parameter, evaluated if it is a string (PEP 563). Raises `HandlerLoadError`."""
     if parameter.annotation is parameter.empty:
         return Any
     stand_in = types.SimpleNamespace(__annotations__={"wanted": parameter.annotation})
@@ -95,7 +95,7 @@ def _hint(handle: Callable[..., Any], parameter: inspect.Parameter) -> Any:
 
 
 def _names_of(handle: Callable[..., Any]) -> dict[str, Any]:
-    """What the handler's module knows, through wrappers, partial calls, methods and objects with `__call__`."""
+    """Global names of the handler's module, found through wrappers, partials, methods and objects with `__call__`."""
     function: Any = inspect.unwrap(handle)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)
@@ -130,7 +130,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _decoding(hint: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
-    """From JSON and from an object, by the library's own fastest functions."""
+    """Functions that make the model from JSON and from an object: the library's own fastest ones."""
     pydantics = [_is_pydantic(each) for each in _members(hint)]
     if all(pydantics):
         from pydantic import TypeAdapter

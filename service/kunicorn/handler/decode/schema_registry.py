@@ -1,7 +1,8 @@
-"""Avro, Protobuf and JSON by the schemas of a registry, through confluent-kafka's own deserialisers (an extra).
+"""Decoders by schemas of a registry (Avro, Protobuf, JSON Schema), through confluent-kafka's own deserialisers (an
+extra).
 
-Each worker has one client; a schema is asked for once and kept. While the registry does not answer, records wait; what
-it answers of a schema that it does not know is the record's fault.
+Each worker has one registry client, which asks for a schema once and keeps it. While the registry does not answer,
+records wait (`NotDecodableYet`); a schema that it answers it does not know fails the record.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from kunicorn.handler.decode.decoders import Decoder, OfMessage, Part
 from kunicorn.handler.record import Record
 
 _PASSES = frozenset({401, 403, 407, 408, 429})
-"""The registry's refusals (HTTP) that are about us, or about now, and not about the record; so are all from 500 on."""
+"""HTTP statuses of refusals that are about our rights or will pass, and not about the record; so are all from 500
+on."""
 _BY_TOPIC = {"subject.name.strategy.type": "TOPIC"}
 """The default asks the registry for associations that no record here needs."""
 _ANY_SCHEMA = 1
@@ -30,7 +32,7 @@ Deserialise = Callable[[bytes | None, Any], Any]
 
 
 def registered(name: str, part: Part, properties: Properties) -> Decoder:
-    """The decoder "avro", "jsonschema" or "protobuf:package.module:Message". Raises `HandlerLoadError`."""
+    """Decoder for "avro", "jsonschema" or "protobuf:package.module:Message". Raises `HandlerLoadError`."""
     kind, _, detail = name.partition(":")
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
@@ -60,9 +62,10 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
 
 
 def why_silent(properties: Properties) -> str | None:
-    """Ask for a schema, as a worker does: why none can be had, or None, also where there is no schema of that id.
+    """Ask the registry for a schema, as a worker does; the reason why it cannot be had, or None if it answers.
 
-    Caller: `kunicorn check`. Blocks up to the client's time-out. Raises `HandlerLoadError`.
+    An answer that there is no schema of that id counts as one. Caller: `kunicorn check`. Blocks up to the client's
+    time-out. Raises `HandlerLoadError`.
     """
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
@@ -88,7 +91,9 @@ def _client(kind: Callable[[Any], Any], properties: Properties) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _kept(kind: Callable[[Any], Any], properties: tuple[tuple[str, Any], ...]) -> Any:
-    """One for values and keys. Made in the process that uses it, as connections do not survive a fork."""
+    """Registry object, shared by values and keys. Made in the process that uses it: connections do not survive a
+    fork.
+    """
     try:
         return kind(dict(properties))
     except (ValueError, TypeError, OSError) as error:
@@ -133,7 +138,7 @@ _DESERIALISERS: Mapping[str, Callable[[Any, str], Deserialise]] = {
 
 
 def _away(error: BaseException, refusal: type[Any]) -> str:
-    """Why the registry did not answer, if that is what this is about; empty otherwise."""
+    """Reason why the registry did not answer; empty if the error is about something else."""
     for each in _chain(error):
         if isinstance(each, refusal):
             passes = each.http_status_code >= 500 or each.http_status_code in _PASSES

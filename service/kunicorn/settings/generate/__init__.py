@@ -1,1 +1,1 @@
-"""What is generated from the settings: pages for people, and the Helm chart's part."""
+"""Text generated from the settings' declarations: pages for people, and the Helm chart's part."""

@@ -1,4 +1,4 @@
-"""What the Helm chart takes from the settings: the schema of its values, and the defaults its checks compare with.
+"""The settings' part of the Helm chart: the schema of its values, and the defaults its checks compare with.
 
 `config` in the chart's values is the settings' file, section by section; its schema is made of the models. Secrets are
 left out of it: values are kept in the cluster and shown by `helm get values`. Pure.
@@ -35,7 +35,7 @@ def values_schema() -> str:
 
 
 def settings_defaults() -> str:
-    """settings-defaults.json: what holds where the chart's values say nothing."""
+    """settings-defaults.json: the settings' defaults, for checks where the chart's values say nothing."""
     return json.dumps({name: _defaults(name) for name in _COMPARED}, indent=2) + "\n"
 
 
@@ -76,7 +76,7 @@ def _model(model: type[BaseModel]) -> Schema:
 
 
 def _plain(schema: Any, models: Mapping[str, Any]) -> Any:
-    """Without references, titles and `null`: in Helm's values null means to forget the chart's own value."""
+    """The schema without references, titles and `null`: in Helm's values null means to forget the chart's own value."""
     if isinstance(schema, list):
         return [_plain(each, models) for each in schema]
     if not isinstance(schema, dict):
@@ -93,7 +93,7 @@ def _plain(schema: Any, models: Mapping[str, Any]) -> Any:
 
 
 def _is_secret(schema: Schema) -> bool:
-    """pydantic calls a `SecretStr` write-only."""
+    """Whether the setting is a `SecretStr`, which pydantic calls write-only."""
     return any(each.get("writeOnly", False) for each in (schema, *schema.get("anyOf", ())))
 
 
@@ -101,7 +101,7 @@ def _is_secret(schema: Schema) -> bool:
 
 
 def _table(**values: Schema) -> Schema:
-    """A table with these names and no others."""
+    """Schema of a table with these names and no others."""
     return {"type": "object", "additionalProperties": False, "properties": values}
 
 

@@ -1,8 +1,5 @@
-"""The settings as text: config.example.toml, docs/settings.md, and those in force.
-
-The generated pages: config.example.toml and docs/settings.md. Pure.
-
-The settings in force as a person or a program wants to read them. Pure, but for the file.
+"""Pages made of the settings: config.example.toml, docs/settings.md, and the settings in force (`kunicorn config
+show`). Pure, but for `listed`, which reads the file.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ def _shape(field: FieldInfo) -> Callable[[str, str, FieldInfo], Iterator[str]]:
 
 
 def _nested(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of one item, where the setting is a list of tables."""
+    """Model of one item, where the setting is a list of tables."""
     items = [part for part in get_args(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
     return items[0] if items else None
 
@@ -176,7 +173,7 @@ def _limits(field: FieldInfo) -> Iterator[tuple[str, object]]:
 
 
 def _literals(annotation: Any) -> list[str]:
-    """The texts a setting is limited to, also as the items of a list."""
+    """Texts that a setting is limited to, also as the items of a list."""
     parts = get_args(annotation)
     texts = [part for part in parts if isinstance(part, str)]
     return texts or [text for part in parts if get_origin(part) is not None for text in _literals(part)]
@@ -210,7 +207,9 @@ _SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def listed(path: Path, environ: Mapping[str, str], settings: Settings, *, every: bool) -> Iterator[str]:
-    """Section by section as TOML, each setting with where it comes from; `every` shows those at their default, too."""
+    """The settings in force, section by section as TOML, each with its source; `every` includes those at their
+    default.
+    """
     file, origins = read_file(path), read_environment(environ, sections()).origins
     for section, values in shown(settings).items():
         if isinstance(values, list):
@@ -242,7 +241,7 @@ def _listing_toml(value: Any) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """What the file may hold, from the declarations.
+    """JSON schema of the settings' file, from the declarations.
 
     Without the defaults that are words ("the CPUs this container may use"): they are for people, and of another type.
     """

@@ -1,11 +1,11 @@
-"""The driver of the group's state machine.
+"""The driver of the group member's state machine, and the assignment source made of it.
 
-`Membership` carries out the machine's commands and tells it what came of them. Every request is a task of its own, so
-that a heartbeat never waits for a plan, a drain or a commit (invariant 5). Times are seconds of `clock.now`, the clock
-of the workers' lease.
+`GroupDriver` carries out the machine's commands and puts their results into its queue of events. Every request is a
+task of its own, so that a heartbeat never waits for a plan, a drain or a commit (invariant 5). Times are seconds of
+`clock.now`, the clock of the workers' lease.
 
-`GroupAssignment` is where partitions come from when the group assigns them: the membership, the commits and the revoke
-hook, put together. `member_for` makes the member that the settings ask for.
+`GroupAssignment` is the assignment source of a group: driver, committer and revoke hook put together. `member_for`
+makes the state machine that the settings ask for.
 """
 
 from __future__ import annotations
@@ -13,38 +13,36 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import assert_never
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from typing import Any, assert_never
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.member import Timings
-from kunicorn.group.protocol import NO_GENERATION, CommitAnswer
 from kunicorn.group.states import OVER, State
 from kunicorn.ipc import clock
-from kunicorn.kafka.coordinator import Coordinator
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import GroupStatus, RebalanceStatus
-from kunicorn.positions import Position, TopicPartition
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.membership.requests import ClassicRequests, ConsumerRequests, LookUp
-from kunicorn.supervisor.membership.revoke import Handover, shown
+from kunicorn.supervisor.connections import Connections
+from kunicorn.supervisor.membership.requests import CommitRequests, Events, GroupRequests
+from kunicorn.supervisor.membership.revoke import Revocation, listed
 from kunicorn.supervisor.membership.source import Words
-from kunicorn.supervisor.offsets.commits import Commits, Windows
-from kunicorn.supervisor.offsets.start_offsets import Brokers, Starts, look_up
-from kunicorn.supervisor.partitions.assignment import Fetchers
-from kunicorn.supervisor.topics import Topics
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
+from kunicorn.supervisor.partitions.assignment import Assignment
+from kunicorn.supervisor.tasks import ServiceTasks
 
 Member = ClassicMember | ConsumerMember
 
 
 def member_for(settings: Settings) -> Member:
-    """A member of whichever protocol is wished for; it has joined nothing yet."""
+    """The state machine of `group_protocol`, which has joined nothing yet."""
     if settings.group.group_protocol == "classic":
         return classic_member(settings)
     group = settings.group
@@ -54,7 +52,7 @@ def member_for(settings: Settings) -> Member:
 
 
 def classic_member(settings: Settings) -> ClassicMember:
-    """A classic one, whatever is wished for: what brokers without the consumer protocol get."""
+    """The state machine of a classic member, which brokers without the consumer protocol get, too."""
     group = settings.group
     assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
     cooperative = {assignor.name: assignor.cooperative for assignor in assignors}
@@ -78,68 +76,55 @@ log = logs.get("kunicorn.membership")
 
 _SESSION_EVERY = 30.0
 """Seconds until the brokers' session timeout for the group is asked for again: it may be lowered while we are in."""
-_TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
-class Membership:
-    """One member of one group. `over` is set when it has left or was refused for good."""
+class GroupDriver:
+    """Drives one member of one group. `over` is set when it has left the group."""
 
     def __init__(
-        self,
-        settings: Settings,
-        coordinator: Coordinator,
-        topics: Topics,
-        fetchers: Fetchers,
-        metrics: Metrics,
-        extend_lease: Callable[[int], None],
-        fatal: Callable[[Exception], None],
+        self, settings: Settings, requests: GroupRequests, revocation: Revocation, tasks: ServiceTasks, metrics: Metrics
     ) -> None:
         self.over = asyncio.Event()
-        self.handover: Handover
-        """Set by the service: it and the membership need one another."""
-        self._settings = settings
         self.member: Member = member_for(settings)
-        self._coordinator = coordinator
-        self._topics = topics
-        topics.another_of_that_name = self._renew
-        self._classic = ClassicRequests(settings, coordinator, topics, metrics)
-        self._consumer = ConsumerRequests(settings, coordinator, topics, metrics)
-        self._look_up = LookUp(settings.group.id, coordinator, self._consumer)
-        self._fetchers = fetchers
+        self._settings = settings
+        self._state = requests.connections.member
+        self._coordinator = requests.connections.coordinator
+        self._topics = requests.connections.topics
+        self._requests = requests
+        self._events = requests.events
+        self._revocation = revocation
+        self._assignment = revocation.assignment
+        self._tasks = tasks
         self._metrics = metrics
-        self._extend_lease = extend_lease
-        self._fatal = fatal
-        self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
         self._losing: set[asyncio.Task[None]] = set()
         self._settled = 0
-        self._committed_as = (NO_GENERATION, "")
-
-    def use(self, commits: Commits) -> None:
-        """Whose commits joins wait for. Caller: the service, before `run`: they and the membership need one another."""
-        self._classic.commits = self._consumer.commits = commits
 
     async def run(self) -> None:
-        """Be a member until `leave` is through, or the group refuses us."""
+        """Stay a member until `leave` is through. Raises `FatalGroupError` if the group refuses us."""
         self._events.put_nowait(ev.JoinWanted())
         self._spawn(self._watch_topics())
+        self._spawn(self._watch_topic_ids())
         self._spawn(self._watch_session())
         while self.member.state not in OVER:
             event = await self._next_event()
+            self._drop_recreated()
             before = self.member.state
-            for command in self.member.receive(event, clock.now()):
+            commands = self.member.receive(event, clock.now())
+            self._publish()
+            for command in commands:
                 self._carry_out(command)
             self._note(before)
-        # Whoever is refused for good loses everything with the same event: workers are to stop, and be told why.
+        # An eviction while it left: what is lost then is still to be stopped.
         await asyncio.gather(*self._losing, return_exceptions=True)
-        for task in self._tasks:
+        for task in self._under_way:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         self.over.set()
 
     def leave(self, reason: str) -> None:
-        """Drain everything, commit it, leave. Returns at once; `over` tells when it is through."""
-        self.handover.uncommitted = 0
+        """Begin to drain, commit and leave. Returns at once; `over` is set when the member has left."""
+        self._revocation.begin_leaving()
         self._events.put_nowait(ev.LeaveWanted(reason))
 
     @property
@@ -147,52 +132,14 @@ class Membership:
         """ "classic" or "consumer": what we speak, which may differ from what was wished for."""
         return "consumer" if isinstance(self.member, ConsumerMember) else "classic"
 
-    def identity(self) -> tuple[str | None, int]:
-        """Member id and epoch, to read offsets under; neither where the protocol has no use for them."""
-        member = self.member
-        return (None, NO_GENERATION) if isinstance(member, ClassicMember) else (member.member_id, member.generation)
-
-    @property
-    def member_id(self) -> str:
-        """See `Standing`."""
-        return self.member.member_id
-
-    @property
-    def generation(self) -> int:
-        """See `Standing`."""
-        return self.member.generation
-
-    # -- CommitTarget --------------------------------------------------------------------------------------------
-
-    @property
-    def may_commit(self) -> bool:
-        """See `CommitTarget`."""
-        return self.member.may_commit and self._coordinator.node is not None
-
-    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
-        """See `CommitTarget`."""
-        member = self.member
-        self._committed_as = (member.generation, member.member_id)
-        answer = await self._coordinator.commit(
-            generation=member.generation,
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            offsets=offsets,
-            topic_ids=self._fetchers.table.topic_ids(offsets),
-            metadata="",
-            timeout=self._settings.group.commit_timeout_ms / 1000,
-        )
-        if any(error in _TOPIC_GONE for error in answer.errors.values()):
-            self._topics.doubt()
-        return answer
-
-    def commit_refused(self, error: int) -> None:
-        """See `CommitTarget`."""
-        self._events.put_nowait(ev.CommitRefused(*self._committed_as, error))
-
-    def is_gone(self, topic: str) -> bool:
-        """See `CommitTarget`."""
-        return self._topics.is_gone(topic)
+    def _publish(self) -> None:
+        """Write `MemberState` before commands are carried out: no commit may follow a JoinGroup (invariant 2)."""
+        member, state = self.member, self._state
+        state.state, state.joined = member.state, member.joined
+        state.consumer_protocol = isinstance(member, ConsumerMember)
+        state.member_id, state.generation = member.member_id, member.generation
+        state.generation_commits = member.may_commit
+        state.coordinator_known = self._coordinator.node is not None
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -209,45 +156,46 @@ class Membership:
     def _carry_out(self, command: ev.Command) -> None:  # noqa: C901, PLR0912 - an arm a command
         match command:
             case ev.FindCoordinator():
-                self._tell(self._look_up.ask(self.protocol))
+                self._report(self._requests.look_up.find(self.protocol))
             case ev.ForgetCoordinator(reason):
                 log.warning(f"the coordinator is looked up anew: {reason}")
                 self._coordinator.forget()
+                self._publish()
             case ev.SendJoin():
-                self._ask(command, self._classic.join(command))
+                self._request(command, self._requests.classic.join(command))
             case ev.MakePlan():
-                self._tell(self._classic.plan(command))
+                self._report(self._requests.classic.plan(command))
             case ev.SendSync():
-                self._ask(command, self._classic.sync(command))
+                self._request(command, self._requests.classic.sync(command))
             case ev.SendHeartbeat():
-                self._ask(command, self._classic.heartbeat(command))
+                self._request(command, self._requests.classic.heartbeat(command))
             case ev.SendLeave():
-                self._ask(command, self._classic.leave(command))
+                self._request(command, self._requests.classic.leave(command))
             case ev.SendConsumerHeartbeat():
-                self._ask(command, self._consumer.heartbeat(command))
+                self._request(command, self._requests.consumer.heartbeat(command))
             case ev.NameTopics():
-                self._tell(self._consumer.name_topics(command))
+                self._report(self._requests.consumer.name_topics(command))
             case ev.FallBack(why):
                 self._fall_back(why)
             case ev.Assign(partitions, generation):
-                log.info(f"generation {generation} adds {len(partitions)} partitions", partitions=shown(partitions))
-                self._fetchers.assign(partitions)
+                log.info(f"generation {generation} adds {len(partitions)} partitions", partitions=listed(partitions))
+                self._assignment.assign(partitions)
             case ev.Revoke():
                 self._spawn(self._revoke(command))
             case ev.Lose(partitions, reason):
-                log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=shown(partitions))
-                self._metrics.partitions_lost.inc(len(partitions))
-                losing = self._spawn(self.handover.lose(partitions))
+                log.warning(f"{len(partitions)} partitions are lost: {reason}", partitions=listed(partitions))
+                self._metrics.count(catalogue.PARTITIONS_LOST, len(partitions))
+                losing = self._spawn(self._revocation.lose(partitions))
                 self._losing.add(losing)
                 losing.add_done_callback(self._losing.discard)
-            case ev.BeCertain(until):
-                self._extend_lease(int(until * clock.NANOSECONDS))
+            case ev.ExtendLease(until):
+                self._assignment.pool.extend_lease(int(until * clock.NANOSECONDS))
             case ev.Fail(message):
-                self._fatal(FatalGroupError(f"group {self._settings.group.id!r} refuses this member: {message}"))
+                raise FatalGroupError(f"group {self._settings.group.id!r} refuses this member: {message}")
             case _:
                 assert_never(command)
 
-    def _ask(self, request: ev.Request, asking: Awaitable[ev.Event]) -> None:
+    def _request(self, request: ev.Request, asking: Awaitable[ev.Event]) -> None:
         async def answered() -> None:
             try:
                 event = await asking
@@ -257,7 +205,7 @@ class Membership:
 
         self._spawn(answered())
 
-    def _tell(self, asking: Awaitable[ev.Event]) -> None:
+    def _report(self, asking: Awaitable[ev.Event]) -> None:
         async def told() -> None:
             self._events.put_nowait(await asking)
 
@@ -266,27 +214,20 @@ class Membership:
     def _fall_back(self, why: str) -> None:
         log.warning(f'the brokers do not speak the consumer protocol, going on with group_protocol = "classic": {why}')
         self.member = classic_member(self._settings)
-        self._topics.brokers_match = False
+        self._publish()
+        self._topics.match_here()
         self._events.put_nowait(ev.JoinWanted())
 
-    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        async def guarded() -> None:
-            try:
-                await work
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                self._fatal(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-        task = asyncio.create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._tasks.start(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
         return task
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def _revoke(self, request: ev.Revoke) -> None:
-        held, rest = await self.handover.revoke(request.partitions, lambda: self.member.may_follow)
+        held, rest = await self._revocation.revoke(request.partitions, lambda: self.member.may_follow)
         if rest is not None:
             self._spawn(rest)
         self._events.put_nowait(ev.Released(request, held))
@@ -298,29 +239,39 @@ class Membership:
             reason = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
             self._events.put_nowait(ev.TopicsChanged(reason))
 
+    async def _watch_topic_ids(self) -> None:
+        while True:
+            await self._topics.recreated.wait()
+            self._drop_recreated()
+
     async def _watch_session(self) -> None:
         while True:
             await asyncio.sleep(_SESSION_EVERY)
-            told = await self._consumer.session_timeout_now() if self.protocol == "consumer" else None
+            told = await self._requests.consumer.session_timeout_now() if self.protocol == "consumer" else None
             if told is not None:
                 self._events.put_nowait(ev.SessionTold(told))
 
-    def _renew(self) -> None:
-        gone = self._fetchers.table.of_gone_topics()
+    def _drop_recreated(self) -> None:
+        """Release partitions of topics that were created anew. Called before each event, too, as the event may assign
+        partitions of the new topic."""
+        if not self._topics.recreated.is_set():
+            return
+        self._topics.recreated.clear()
+        gone = self._assignment.table.of_gone_topics()
         if not gone:
             return
         log.warning(
             f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old "
             f"one is dropped, the new one is consumed from its beginning",
-            partitions=shown(tuple(gone)),
+            partitions=listed(tuple(gone)),
         )
         if self.protocol == "consumer":
             # The coordinator knows topics by id: it takes these away and gives the new ones.
-            self._fetchers.table.disown(gone)
+            self._assignment.table.disown(gone)
             return
         now, group = clock.now(), self._settings.group
         drained, given_up = now + group.drain_timeout_ms / 1000, now + group.max_poll_interval_ms / 1000
-        self._spawn(self._fetchers.renew(gone, drained, given_up))
+        self._spawn(self._assignment.renew(gone, drained, given_up))
 
     def _note(self, before: State) -> None:
         member = self.member
@@ -329,8 +280,8 @@ class Membership:
         while self._settled < member.history.count:
             self._settled += 1
             done = member.history.recent[-1]
-            self._metrics.rebalances.labels(result=done.result, reason=done.cause.value).inc()
-            self._metrics.rebalance_seconds.observe(done.seconds)
+            self._metrics.count(catalogue.REBALANCES, result=done.result, reason=done.cause.value)
+            self._metrics.observe(catalogue.REBALANCE_SECONDS, done.seconds)
             log.info(
                 f"rebalance {done.result} after {done.seconds:.3f} s: {done.reason}",
                 generation=done.generation,
@@ -342,39 +293,32 @@ class Membership:
 
 
 class GroupAssignment:
-    """Implements `Source`."""
+    """Implements `AssignmentSource`."""
 
     def __init__(
         self,
         settings: Settings,
-        coordinator: Coordinator,
-        brokers: Brokers,
-        topics: Topics,
-        fetchers: Fetchers,
+        connections: Connections,
+        assignment: Assignment,
+        tasks: ServiceTasks,
         metrics: Metrics,
-        extend_lease: Callable[[int], None],
-        fatal: Callable[[Exception], None],
     ) -> None:
         """Only puts the parts together."""
         self._settings = settings
-        self._coordinator = coordinator
-        self._brokers = brokers
-        self._fetchers = fetchers
-        self._membership = Membership(settings, coordinator, topics, fetchers, metrics, extend_lease, fatal)
-        self.commits = Commits(self._membership, fetchers.table.consumed, fetchers.table.committed, metrics)
-        self._handover = Handover(settings, fetchers, self.commits, metrics)
-        self._membership.use(self.commits)
-        if settings.producing.in_transactions:
-            windows = Windows(settings.group.group_instance_id)
-            windows.standing = self._membership
-            fetchers.windows = self.commits.windows = windows
-            fetchers.table.workers_commit = True
-        self._membership.handover = self._handover
-        brokers.identity = self._membership.identity
+        self._state = connections.member
+        self._coordinator = connections.coordinator
+        self._brokers = connections.brokers
+        self._assignment = assignment
+        events: Events = asyncio.Queue()
+        table = assignment.table
+        target = CommitRequests(settings, connections, table, events)
+        self.commits = OffsetCommitter(target, table.consumed, table.committed, metrics, assignment.transactions)
+        self._revocation = Revocation(settings, assignment, self.commits, metrics)
+        requests = GroupRequests(settings, connections, self.commits, events, metrics)
+        self._driver = GroupDriver(settings, requests, self._revocation, tasks, metrics)
 
     @property
     def words(self) -> Words:
-        """See `Source`."""
         static = self._settings.group.group_instance_id is not None
         last = "a static member keeps its place in the group" if static else "leaving the group"
         return Words(
@@ -386,54 +330,46 @@ class GroupAssignment:
 
     @property
     def asked(self) -> asyncio.Event:
-        """See `Source`."""
         return self._coordinator.join_sent
 
     @property
     def steady(self) -> bool:
-        """See `Source`."""
-        return self._membership.member.state is State.STABLE
+        return self._state.stable
 
     @property
     def over(self) -> bool:
-        """See `Source`."""
-        return self._membership.over.is_set()
+        return self._driver.over.is_set()
 
     @property
     def unfinished(self) -> int:
-        """See `Source`."""
-        return self._handover.uncommitted
+        return self._revocation.uncommitted
 
     async def run(self) -> None:
-        """See `Source`."""
-        await self._membership.run()
+        await self._driver.run()
 
-    def works(self) -> Sequence[Awaitable[None]]:
-        """See `Source`."""
-        return [self.commits.every(self._settings.group.commit_interval_ms / 1000)]
+    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return [self.commits.commit_every(self._settings.group.commit_interval_ms / 1000)]
 
     def leave(self, reason: str) -> None:
-        """See `Source`."""
-        self._membership.leave(reason)
+        self._driver.leave(reason)
 
-    def hurry(self) -> None:
-        """See `Source`: the next owner handles what is in hand again."""
-        self._handover.uncommitted += max(1, len(self._fetchers.table.consumed()))
+    def stop_at_once(self) -> None:
+        """See `AssignmentSource`: the next owner handles what is in hand again."""
+        self._revocation.give_up(max(1, len(self._assignment.table.consumed())))
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
-        """See `Source`: what the group has committed, else by policy."""
+        """See `AssignmentSource`: what the group has committed, else by policy."""
         settings = self._settings
         return await look_up(self._brokers, partitions, settings.group.auto_offset_reset, settings.retry_topics)
 
     def assign(self) -> None:
-        """See `Source`."""
+        """See `AssignmentSource`."""
 
     def group(self, now: float) -> GroupStatus:
-        """See `Source`."""
-        member, node = self._membership.member, self._coordinator.node
+        member, node = self._driver.member, self._coordinator.node
         return GroupStatus(
             group_id=self._settings.group.id,
-            protocol=self._membership.protocol,
+            protocol=self._driver.protocol,
             state=member.state.value,
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -443,7 +379,7 @@ class GroupAssignment:
             coordinator=f"{node.node_id} at {node.host}:{node.port}" if node is not None else None,
             joined=member.joined,
             heartbeat_age=None if member.heartbeat_ok_at is None else now - member.heartbeat_ok_at,
-            lease_left=None if member.certain_until is None else member.certain_until - now,
+            lease_left=None if member.lease_until is None else member.lease_until - now,
             session_timeout=member.session_timeout,
             rebalances=member.history.count,
             last_rebalances=tuple(

@@ -1,4 +1,4 @@
-"""Partitions that [assign] names: nobody joins a group, and no offset is committed.
+"""Manual assignment: the partitions that [assign] names, without a group and without commits.
 
 1. No live group is touched: nothing here asks a coordinator for anything.
 2. No start offset is guessed (invariant 9): it comes from `assign.start`. A partition that appears later starts at its
@@ -10,22 +10,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
 from kunicorn.errors import ConfigError, PeerError
-from kunicorn.group.protocol import EARLIEST, LATEST, Offsets
+from kunicorn.group.protocol import EARLIEST, LATEST
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import AssignStatus
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
+from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.membership.source import Words
 from kunicorn.supervisor.offsets.start_offsets import Starts, find
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
+from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.topics import Topics
 
 log = logs.get("kunicorn.assign")
@@ -39,8 +42,8 @@ _GONE_PATIENCE = 30.0
 """Seconds without a topic until it counts as deleted: brokers that restart may not know it for a moment."""
 
 
-class FixedAssignment:
-    """Implements `Source`."""
+class ManualAssignment:
+    """Implements `AssignmentSource`."""
 
     words = Words(
         leaving="draining",
@@ -50,15 +53,7 @@ class FixedAssignment:
     )
     commits = None
 
-    def __init__(
-        self,
-        settings: Settings,
-        offsets: Offsets,
-        topics: Topics,
-        fetchers: Fetchers,
-        metrics: Metrics,
-        extend_lease: Callable[[int], None],
-    ) -> None:
+    def __init__(self, settings: Settings, connections: Connections, assignment: Assignment, metrics: Metrics) -> None:
         """Sends nothing before `run`."""
         self.asked = asyncio.Event()
         self.over = False
@@ -67,11 +62,10 @@ class FixedAssignment:
         self._settings = settings
         self._assign = settings.assign
         self._wanted = settings.assign.wanted
-        self._offsets = offsets
-        self._topics = topics
-        self._fetchers = fetchers
+        self._offsets = connections.brokers
+        self._topics = connections.topics
+        self._assignment = assignment
         self._metrics = metrics
-        self._extend_lease = extend_lease
         self._known: frozenset[TopicPartition] = frozenset()
         self._newcomers: set[TopicPartition] = set()
         """Not there at the start: they begin at their beginning."""
@@ -79,53 +73,43 @@ class FixedAssignment:
         self._gone: frozenset[TopicPartition] = frozenset()
         self._gone_since = 0.0
         self._fetched = False
-        self._told_to_leave = asyncio.Event()
+        self._leaves = False
+        self._told = Notifier()
 
     async def run(self) -> None:
-        """See `Source`. Raises `ConfigError` for partitions that do not exist or have no start."""
+        """See `AssignmentSource`. Raises `ConfigError` for partitions that do not exist or have no start."""
         self._topics.subscribe()
         self._topics.watch_counts(self._wanted.topics)
         self._known = existing(self._wanted.whole, self._wanted.numbered, self._topics)
         _check_starts(self._known, self._assign.offsets)
-        self._extend_lease(_FOR_EVER)
+        self._assignment.pool.extend_lease(_FOR_EVER)
         stops = await self._ends() if self._assign.stop == "end" else {}
         self._take_up(self._known, stops)
         self.asked.set()
-        watching = asyncio.create_task(self._watch_topics())
-        try:
-            while not self._told_to_leave.is_set() and not await self._through():
-                await self._wait(_LOOK_INTERVAL)
-                if watching.done():
-                    watching.result()  # It never ends by itself: a bug, which is to be seen.
-            await self._drain()
-        finally:
-            watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        while not self._leaves and not await self._through():
+            await self._wait(_LOOK_INTERVAL)
+        await self._drain()
         self.over = True
 
-    def works(self) -> Sequence[Awaitable[None]]:
-        """See `Source`."""
-        return []
+    def works(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return [self._watch_topics()]
 
     def leave(self, reason: str) -> None:
-        """See `Source`."""
-        self._told_to_leave.set()
+        self._leaves = True
+        self._told.notify()
 
-    def hurry(self) -> None:
-        """See `Source`."""
-        self.unfinished += max(1, len(self._fetchers.table.held(self._known)))
+    def stop_at_once(self) -> None:
+        self.unfinished += max(1, len(self._assignment.table.held(self._known)))
 
     def group(self, now: float) -> None:
-        """See `Source`."""
+        """See `AssignmentSource`."""
 
     def assign(self) -> AssignStatus:
-        """See `Source`."""
         return AssignStatus(
             stop=self._assign.stop, partitions=len(self._known), finished=len(self._finished), fetched=self._fetched
         )
 
     async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
-        """See `Source`."""
         table = self._assign.offsets
         if table is None:
             at = self._assign.timestamp
@@ -137,9 +121,9 @@ class FixedAssignment:
     # -- up to the end -------------------------------------------------------------------------------------------
 
     async def _ends(self) -> Mapping[TopicPartition, int]:
-        """Where the logs end now, however long it takes until every leader has said so."""
+        """The logs' ends of now; waits until every leader has answered, however long that takes."""
         ends: dict[TopicPartition, int] = {}
-        while (missing := self._known.difference(ends)) and not self._told_to_leave.is_set():
+        while (missing := self._known.difference(ends)) and not self._leaves:
             try:
                 answer = await self._offsets.list_offsets(dict.fromkeys(missing, LATEST))
             except PeerError as error:
@@ -154,13 +138,13 @@ class FixedAssignment:
         log.info(
             f"assigned {len(partitions)} partitions: {shown(frozenset(partitions))}", start=str(self._assign.start)
         )
-        self._fetchers.assign(partitions)
+        self._assignment.assign(partitions)
         for tp, stop in stops.items():
-            self._fetchers.table[tp].stop = stop
+            self._assignment.table[tp].stop = stop
 
     async def _through(self) -> bool:
-        """Note what was fetched and what has reached its end; whether nothing is left to do."""
-        table = self._fetchers.table
+        """Whether nothing is left to do. Notes partitions that were fetched, and those that have reached their end."""
+        table = self._assignment.table
         if not self._fetched:
             self._fetched = all(_is_fetched(partition) for partition in table.values())
         if self._assign.stop == "never":
@@ -182,11 +166,11 @@ class FixedAssignment:
         return True
 
     async def _finish(self, reached: Collection[TopicPartition]) -> None:
-        """Take these from their workers: nothing of them is in hand any more."""
+        """Revoke partitions that have reached their end from their workers."""
         now = clock.now()
-        await self._fetchers.revoke(reached, now + self._drain_timeout, now + self._give_up_after)
+        await self._assignment.revoke(reached, now + self._drain_timeout, now + self._give_up_after)
         for tp in reached:
-            partition = self._fetchers.table[tp]
+            partition = self._assignment.table[tp]
             partition.position = Position(partition.stop)
             partition.reason = f"handled up to its end, offset {partition.stop}"
         self._finished.update(reached)
@@ -196,19 +180,19 @@ class FixedAssignment:
 
     async def _drain(self) -> None:
         began = clock.now()
-        everything = list(self._fetchers.table)
+        everything = list(self._assignment.table)
         drain = asyncio.ensure_future(
-            self._fetchers.revoke(everything, began + self._drain_timeout, began + self._give_up_after)
+            self._assignment.revoke(everything, began + self._drain_timeout, began + self._give_up_after)
         )
         await asyncio.wait({drain}, timeout=self._drain_timeout)
-        self.unfinished += len(self._fetchers.table.held(everything))
+        self.unfinished += len(self._assignment.table.held(everything))
         await drain
-        self._metrics.drain_seconds.observe(clock.now() - began)
+        self._metrics.observe(catalogue.DRAIN_SECONDS, clock.now() - began)
         self._tell_positions()
 
     def _tell_positions(self) -> None:
-        """In the form of `assign.start`: nobody else remembers them."""
-        table = self._fetchers.table
+        """Log all positions in the form of `assign.start`: they are stored nowhere."""
+        table = self._assignment.table
         positions = [f'"{tp.topic}:{tp.partition}" = {p.position.offset}' for tp, p in table.items() if p.position]
         listed = ", ".join(sorted(positions)[:_POSITIONS_SHOWN]) + (", …" if len(positions) > _POSITIONS_SHOWN else "")
         log.info(f"to go on from here: [assign] start = {{{listed}}}")
@@ -222,17 +206,18 @@ class FixedAssignment:
         return self._settings.group.max_poll_interval_ms / 1000
 
     async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._told_to_leave.wait()
-        except TimeoutError:
-            return
+        """Sleep; `leave` ends it early."""
+        await self._told.wait(lambda: self._leaves, clock.now() + seconds)
 
     # -- topics that change --------------------------------------------------------------------------------------
 
     async def _watch_topics(self) -> None:
+        await self.asked.wait()
         while True:
-            log.info(await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000))
+            change = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
+            if self.over:
+                return
+            log.info(change)
             now = frozenset(self._topics.partitions_of(self._wanted.topics))
             gone = self._known.difference(now)
             if gone.difference(self._gone):
@@ -247,7 +232,7 @@ class FixedAssignment:
 
 
 def existing(whole: Collection[str], numbered: Collection[TopicPartition], topics: Topics) -> frozenset[TopicPartition]:
-    """The partitions that are meant, all of which exist. Raises `ConfigError` naming those that do not."""
+    """The partitions that [assign] names, all of which exist. Raises `ConfigError` naming those that do not."""
     there = frozenset(topics.partitions_of({*whole, *(tp.topic for tp in numbered)}))
     if absent := frozenset(numbered).difference(there):
         topic = min(absent).topic
@@ -268,5 +253,5 @@ def _check_starts(known: Collection[TopicPartition], starts: Mapping[TopicPartit
 
 
 def _is_fetched(partition: Partition) -> bool:
-    partition.look()
+    partition.read_ledger()
     return partition.state in (PartitionState.RUNNING, PartitionState.MOVING, PartitionState.RELEASED)

@@ -1,5 +1,6 @@
-"""The member's commands as requests on the wire, and their answers as events.
+"""The state machine's commands as Kafka requests, and their answers as events.
 
+- `CommitRequests` sends the committer's OffsetCommits; an error that concerns the membership becomes an event.
 - `ClassicRequests` for a classic member, `ConsumerRequests` for one with the consumer protocol (KIP-848).
 - `LookUp` for the group's coordinator: what came of it is an event, and in the log as often as that helps.
 """
@@ -7,23 +8,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.errors import COORDINATOR_MOVED, ErrorCode
-from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, Subscription
+from kunicorn.group.errors import COORDINATOR_MOVED
+from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, ConsumerHeartbeatAnswer, Subscription
 from kunicorn.ipc import clock
 from kunicorn.kafka.admin import classic_group, conversion_refused
-from kunicorn.kafka.codec import describe
 from kunicorn.kafka.coordinator import Coordinator, Wishes
 from kunicorn.kafka.errors import CoordinatorUnavailable, UnsupportedByBroker
-from kunicorn.observe import logs
+from kunicorn.kafka_errors import ErrorCode, describe, fault
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.offsets.commits import Commits
-from kunicorn.supervisor.topics import Topics
+from kunicorn.supervisor.connections import Connections
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.partitions.table import PartitionTable
 
 log = logs.get("kunicorn.membership")
 
@@ -34,16 +37,64 @@ LEAVE_TIMEOUT = 3.0
 _JOIN_MARGIN = 5.0
 
 
-class ClassicRequests:
-    """Everything raises `PeerError` where the coordinator does not answer; nothing is retried here."""
+_TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
-    def __init__(self, settings: Settings, coordinator: Coordinator, topics: Topics, metrics: Metrics) -> None:
-        self.commits: Commits
-        """Set by the membership."""
+Events = asyncio.Queue[ev.Event]
+"""What the state machine is to be told."""
+
+
+class CommitRequests:
+    """Implements `CommitTarget`: OffsetCommit under the member id and generation of that moment."""
+
+    def __init__(self, settings: Settings, connections: Connections, table: PartitionTable, events: Events) -> None:
+        self._timeout = settings.group.commit_timeout_ms / 1000
+        self._coordinator = connections.coordinator
+        self._topics = connections.topics
+        self._member = connections.member
+        self._table = table
+        self._events = events
+        self._committed_as = (NO_GENERATION, "")
+
+    @property
+    def may_commit(self) -> bool:
+        return self._member.may_commit
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        member = self._member
+        self._committed_as = (member.generation, member.member_id)
+        answer = await self._coordinator.commit(
+            generation=member.generation,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            offsets=offsets,
+            topic_ids=self._table.topic_ids(offsets),
+            metadata="",
+            timeout=self._timeout,
+        )
+        if any(error in _TOPIC_GONE for error in answer.errors.values()):
+            self._topics.doubt()
+        return answer
+
+    def commit_refused(self, error: int) -> None:
+        self._events.put_nowait(ev.CommitRefused(*self._committed_as, error))
+
+    def is_gone(self, topic: str) -> bool:
+        return self._topics.is_gone(topic)
+
+
+class ClassicRequests:
+    """The requests of a classic member. Each raises `PeerError` where the coordinator does not answer; nothing is
+    retried here."""
+
+    def __init__(
+        self, settings: Settings, connections: Connections, commits: OffsetCommitter, metrics: Metrics
+    ) -> None:
+        """Joins wait for `commits`."""
         group = settings.group
         self._settings = settings
-        self._coordinator = coordinator
-        self._topics = topics
+        self._coordinator = connections.coordinator
+        self._topics = connections.topics
+        self._commits = commits
         self._metrics = metrics
         self._instance_id = group.group_instance_id
         self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
@@ -51,8 +102,8 @@ class ClassicRequests:
         self._said_of_plan = ""
 
     async def join(self, request: ev.SendJoin) -> ev.Event:
-        """JoinGroup, after the commit in flight (invariant 2)."""
-        await self.commits.quiet()
+        """The answer to JoinGroup, which is sent after the commit in flight (invariant 2)."""
+        await self._commits.wait_answered()
         topics = self._topics.subscribe()
         subscriptions = [
             (
@@ -82,7 +133,7 @@ class ClassicRequests:
         return ev.Joined(request, answer)
 
     async def plan(self, request: ev.MakePlan) -> ev.Event:
-        """The plan for all members, from fresh metadata; made in a thread (invariant 5)."""
+        """The plan for all members, made from fresh metadata in a thread (invariant 5)."""
         topics = {topic for member in request.members for topic in member.subscription.topics}
         try:
             by_rack = any(member.subscription.rack for member in request.members)
@@ -100,7 +151,6 @@ class ClassicRequests:
         return ev.Planned(request, plan)
 
     async def sync(self, request: ev.SendSync) -> ev.Event:
-        """SyncGroup."""
         sent_at = clock.now()
         answer = await self._coordinator.sync(
             generation=request.generation,
@@ -119,8 +169,7 @@ class ClassicRequests:
         return ev.Synced(request, answer, sent_at)
 
     async def heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:
-        """Heartbeat."""
-        beside_commit = self.commits.pending
+        beside_commit = self._commits.pending
         try:
             error = await self._coordinator.heartbeat(
                 generation=request.generation,
@@ -129,14 +178,13 @@ class ClassicRequests:
                 timeout=HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else HEARTBEAT_TIMEOUT,
             )
         except PeerError:
-            self._metrics.heartbeats.labels(result="unanswered").inc()
+            self._metrics.count(catalogue.HEARTBEATS, result="unanswered")
             raise
-        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
-        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
-        return ev.HeartbeatAnswered(request, error, beside_commit or self.commits.pending)
+        self._metrics.count(catalogue.HEARTBEATS, result="ok" if not error else f"error {error}")
+        self._metrics.observe(catalogue.HEARTBEAT_SECONDS, clock.now() - request.sent_at)
+        return ev.HeartbeatAnswered(request, error, beside_commit or self._commits.pending)
 
     async def leave(self, request: ev.SendLeave) -> ev.Event:
-        """LeaveGroup."""
         error = await self._coordinator.leave(
             member_id=request.member_id,
             instance_id=self._instance_id,
@@ -151,14 +199,16 @@ _SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
 
 class ConsumerRequests:
-    """Raises `PeerError` where the coordinator does not answer; nothing is retried here."""
+    """The requests of a member with the consumer protocol. Each raises `PeerError` where the coordinator does not
+    answer; nothing is retried here."""
 
-    def __init__(self, settings: Settings, coordinator: Coordinator, topics: Topics, metrics: Metrics) -> None:
-        self.commits: Commits
-        """Set by the membership."""
+    def __init__(
+        self, settings: Settings, connections: Connections, commits: OffsetCommitter, metrics: Metrics
+    ) -> None:
         self._settings = settings
-        self._coordinator = coordinator
-        self._topics = topics
+        self._coordinator = connections.coordinator
+        self._topics = connections.topics
+        self._commits = commits
         self._metrics = metrics
         self._last_error = 0
         self._conversion_checked = False
@@ -204,10 +254,11 @@ class ConsumerRequests:
         self._session_timeout_known = True
         ours = self._settings.group.session_timeout_ms
         if error or value is None or not value.isdecimal():
+            right = fault(ErrorCode.GROUP_AUTHORIZATION_FAILED).remedy(rights="DESCRIBE_CONFIGS")
             self._say(
                 log.info,
                 f"the brokers' {_SESSION_TIMEOUT} for the group cannot be read ({describe(error)}): make sure that it "
-                f"is not below group.session_timeout_ms = {ours}, or grant this user DESCRIBE_CONFIGS on the group",
+                f"is not below group.session_timeout_ms = {ours}; to read it, {right}",
             )
             return None
         if int(value) < ours:
@@ -219,16 +270,15 @@ class ConsumerRequests:
         return int(value) / 1000
 
     def _say(self, level: Callable[[str], None], line: str) -> None:
-        """Not again what was said at the last question."""
+        """Log the line, unless it is the one that was logged last."""
         if line != self._said_of_session:
             level(line)
         self._said_of_session = line
 
     async def heartbeat(self, request: ev.SendConsumerHeartbeat) -> ev.Event:
-        """ConsumerGroupHeartbeat."""
         if request.epoch == 0:
             log.info("joining with the consumer protocol", member_id=request.member_id)
-        beside_commit = self.commits.pending
+        beside_commit = self._commits.pending
         timeout = HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else HEARTBEAT_TIMEOUT
         try:
             answer = await self._coordinator.consumer_heartbeat(
@@ -242,14 +292,15 @@ class ConsumerRequests:
         except UnsupportedByBroker as error:
             answer = ConsumerHeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, str(error))
         except PeerError:
-            self._metrics.heartbeats.labels(result="unanswered").inc()
+            self._metrics.count(catalogue.HEARTBEATS, result="unanswered")
             raise
         self._note(answer)
-        self._metrics.heartbeat_seconds.observe(clock.now() - request.sent_at)
-        return ev.ConsumerHeartbeatAnswered(request, answer, beside_commit or self.commits.pending)
+        self._metrics.observe(catalogue.HEARTBEAT_SECONDS, clock.now() - request.sent_at)
+        return ev.ConsumerHeartbeatAnswered(request, answer, beside_commit or self._commits.pending)
 
     async def name_topics(self, request: ev.NameTopics) -> ev.Event:
-        """Metadata by topic id; a broker that does not know a new topic yet is asked again later."""
+        """The names of topic ids, from Metadata; ids that the broker does not know yet are left out, and asked for
+        again."""
         try:
             return ev.TopicsNamed(request, await self._topics.name(request.topic_ids))
         except PeerError as error:
@@ -268,7 +319,7 @@ class ConsumerRequests:
 
     def _note(self, answer: ConsumerHeartbeatAnswer) -> None:
         error = answer.error
-        self._metrics.heartbeats.labels(result="ok" if not error else f"error {error}").inc()
+        self._metrics.count(catalogue.HEARTBEATS, result="ok" if not error else f"error {error}")
         if error and error != self._last_error:
             log.warning(f"ConsumerGroupHeartbeat was answered with {describe(error)}: {answer.message}")
         self._last_error = error
@@ -279,7 +330,7 @@ _TOLD_EVERY = 10.0
 
 
 class LookUp:
-    """Caller: the membership, one at a time."""
+    """The look-up of the group's coordinator. Caller: `GroupDriver`, one at a time."""
 
     def __init__(self, group_id: str, coordinator: Coordinator, consumer: ConsumerRequests) -> None:
         self._group_id = group_id
@@ -287,8 +338,8 @@ class LookUp:
         self._consumer = consumer
         self._told_at = float("-inf")
 
-    async def ask(self, protocol: str) -> ev.CoordinatorFound | ev.CoordinatorRefused:
-        """Who it is and, where the group has the consumer protocol, what of it has to be known before joining.
+    async def find(self, protocol: str) -> ev.CoordinatorFound | ev.CoordinatorRefused:
+        """The coordinator and, with the consumer protocol, what has to be known of the group before joining.
 
         Raises `ConfigError` where joining would convert a group that nobody asked to convert.
         """
@@ -311,3 +362,17 @@ class LookUp:
             self._told_at = clock.now()
             log.warning(f"the coordinator of group {self._group_id!r} is not known: {why}")
         return ev.CoordinatorRefused(error, why)
+
+
+class GroupRequests:
+    """All requests of the group member, as `GroupDriver` uses them."""
+
+    def __init__(
+        self, settings: Settings, connections: Connections, commits: OffsetCommitter, events: Events, metrics: Metrics
+    ) -> None:
+        self.connections = connections
+        self.events = events
+        """Where answers go."""
+        self.classic = ClassicRequests(settings, connections, commits, metrics)
+        self.consumer = ConsumerRequests(settings, connections, commits, metrics)
+        self.look_up = LookUp(settings.group.id, connections.coordinator, self.consumer)

@@ -1,4 +1,4 @@
-"""How partitions leave us: the revoke hook, and what is lost.
+"""The revoke hook: how partitions leave this member, revoked or lost.
 
 Orderly: stop, drain, commit synchronously, and only then may the member join or leave (invariant 2). Lost: stop, commit
 nothing.
@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 
 from kunicorn.ipc import clock
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.offsets.commits import Commits
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 
 log = logs.get("kunicorn.handover")
@@ -27,10 +27,10 @@ _STRAGGLER_AFTER = 0.5
 """Seconds that drained partitions wait for one whose record takes longer; each straggler costs one more rebalance."""
 
 
-class Handover:
-    """Lets go of partitions, in order if there is time."""
+class Revocation:
+    """Partitions that leave this member: drained and committed first if they are revoked, stopped if they are lost."""
 
-    def __init__(self, settings: Settings, fetchers: Fetchers, commits: Commits, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, assignment: Assignment, commits: OffsetCommitter, metrics: Metrics) -> None:
         group = settings.group
         self.uncommitted = 0
         """Partitions that left with something handled and not committed, which is handled again by the next owner.
@@ -38,9 +38,17 @@ class Handover:
         self._drain_timeout = group.drain_timeout_ms / 1000
         self._commit_timeout = group.commit_timeout_ms / 1000
         self._rebalance_timeout = group.max_poll_interval_ms / 1000
-        self._fetchers = fetchers
+        self.assignment = assignment
         self._commits = commits
         self._metrics = metrics
+
+    def begin_leaving(self) -> None:
+        """Count from zero what leaves uncommitted: the service is told to stop."""
+        self.uncommitted = 0
+
+    def give_up(self, partitions: int) -> None:
+        """Count so many partitions as uncommitted: they are not waited for, and the next owner handles them again."""
+        self.uncommitted += partitions
 
     async def revoke(
         self, partitions: Partitions, may_follow: Callable[[], bool]
@@ -52,64 +60,66 @@ class Handover:
         killed must not be given to others while it may still be handled here.
         """
         began = clock.now()
-        leaving = {tp: p for tp in partitions if (p := self._fetchers.table.get(tp)) is not None}
+        leaving = {tp: p for tp in partitions if (p := self.assignment.table.get(tp)) is not None}
         in_hand = sum(1 for partition in leaving.values() if partition.busy)
         drain = asyncio.ensure_future(
-            self._fetchers.revoke(partitions, began + self._drain_timeout, began + self._rebalance_timeout)
+            self.assignment.revoke(partitions, began + self._drain_timeout, began + self._rebalance_timeout)
         )
         held = await self._drained(drain, partitions, may_follow)
         drained = clock.now()
         free = tuple(tp for tp in partitions if tp not in held)
-        committed = await self._settle({tp: p for tp, p in leaving.items() if tp not in held}, self._commit_timeout)
-        self._metrics.drain_seconds.observe(drained - began)
+        committed = await self._commit_and_forget(
+            {tp: p for tp, p in leaving.items() if tp not in held}, self._commit_timeout
+        )
+        self._metrics.observe(catalogue.DRAIN_SECONDS, drained - began)
         if partitions:
             log.info(
                 f"let go of {len(free)} partitions in {clock.now() - began:.3f} s",
                 in_hand=in_hand,
                 drained=round(drained - began, 3),
                 committed=committed,
-                partitions=shown(free),
+                partitions=listed(free),
             )
         if not held:
             return held, None
-        log.info(f"{len(held)} more partitions follow: a record is in hand", partitions=shown(tuple(sorted(held))))
+        log.info(f"{len(held)} more partitions follow: a record is in hand", partitions=listed(tuple(sorted(held))))
         return held, self._follow(drain, {tp: p for tp, p in leaving.items() if tp in held})
 
     async def lose(self, partitions: Partitions) -> None:
-        """Another member may own these by now: stop them at once, commit nothing."""
+        """Stop partitions that another member may own by now; nothing of them is committed."""
         self._count_uncommitted(partitions)
         now = clock.now()
-        await self._fetchers.lose(partitions, now + self._drain_timeout, now + self._rebalance_timeout)
+        await self.assignment.lose(partitions, now + self._drain_timeout, now + self._rebalance_timeout)
 
     async def _drained(
         self, drain: asyncio.Future[None], partitions: Partitions, may_follow: Callable[[], bool]
     ) -> frozenset[TopicPartition]:
         while not (await asyncio.wait({drain}, timeout=_STRAGGLER_AFTER))[0]:
-            held = self._fetchers.table.held(partitions)
+            held = self.assignment.table.held(partitions)
             if may_follow() and 0 < len(held) < len(partitions):
                 return held
         await drain
-        return self._fetchers.table.held(partitions) if may_follow() else frozenset()
+        return self.assignment.table.held(partitions) if may_follow() else frozenset()
 
     async def _follow(self, drain: asyncio.Future[None], leaving: Leaving) -> None:
         """Commit what drained after the others had gone; take it up again if a plan has given it back meanwhile."""
         await drain
         # A join may be out, and be held up by others for so long; nothing can be committed before it is answered.
-        await self._settle(leaving, self._rebalance_timeout)
+        await self._commit_and_forget(leaving, self._rebalance_timeout)
 
-    async def _settle(self, leaving: Leaving, within: float) -> bool:
-        committed = await self._commits.settle(self._still(leaving), within)
-        left = self._still(leaving)
+    async def _commit_and_forget(self, leaving: Leaving, within: float) -> bool:
+        committed = await self._commits.commit_all(self._unchanged(leaving), within)
+        left = self._unchanged(leaving)
         self._count_uncommitted(left)
-        self._fetchers.forget(left)
+        self.assignment.forget(left)
         return committed
 
-    def _still(self, leaving: Leaving) -> Partitions:
-        """Those that are the ones they were: what was lost meanwhile may be ours again, and go on here."""
-        return tuple(tp for tp, partition in leaving.items() if self._fetchers.table.get(tp) is partition)
+    def _unchanged(self, leaving: Leaving) -> Partitions:
+        """The partitions that have not left since: one that was lost meanwhile may have been assigned to us again."""
+        return tuple(tp for tp, partition in leaving.items() if self.assignment.table.get(tp) is partition)
 
     def _count_uncommitted(self, partitions: Partitions) -> None:
-        consumed = self._fetchers.table.consumed()
+        consumed = self.assignment.table.consumed()
         left = [f"{tp}@{consumed[tp].offset}" for tp in partitions if tp in consumed]
         self.uncommitted += len(left)
         if left:
@@ -118,7 +128,7 @@ class Handover:
             )
 
 
-def shown(partitions: Partitions) -> str:
-    """For a log line: the first twenty."""
+def listed(partitions: Partitions) -> str:
+    """The first twenty, for a log line."""
     listed = " ".join(str(tp) for tp in partitions[:20])
     return listed if len(partitions) <= 20 else f"{listed} …"

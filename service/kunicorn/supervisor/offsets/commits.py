@@ -3,11 +3,6 @@
 1. One OffsetCommit in flight; none is ever cancelled: a cancelled one may be overtaken by its own successor.
 2. Only partitions owned, only consumed offsets, looked up anew for each request and each retry (invariants 1, 3).
 3. None between JoinGroup sent and SyncGroup answered (invariant 2); but a leaving member's, while its JoinGroup waits.
-
-`Windows` has the transactions that workers are about to commit: as whom, and how joins wait for them. A window is open
-from the answer as whom to commit until the transaction's end; a worker may have several. A JoinGroup that overtakes one
-makes the broker refuse its offsets (ILLEGAL_GENERATION): the transaction is aborted and sent again, nothing is lost but
-time. So joins wait for open windows, and not for long.
 """
 
 from __future__ import annotations
@@ -17,101 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kunicorn.errors import PeerError
-from kunicorn.group.errors import Api, ErrorCode, Reaction, reaction
+from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.ipc import bitmap, clock
-from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted
-from kunicorn.kafka.codec import describe
-from kunicorn.observe import logs
+from kunicorn.kafka_errors import ErrorCode, describe, fault
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.workers.process import WorkerProcess
-
-_WINDOWS_POLL = 0.02
-_LONGEST = 3.0
-"""Seconds that a join waits: as long as a heartbeat may take to be answered."""
-
-
-class Standing(Protocol):
-    """What is asked of the membership."""
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the broker takes commits of our generation now."""
-
-    @property
-    def member_id(self) -> str:
-        """The current one."""
-
-    @property
-    def generation(self) -> int:
-        """The current one; the member epoch with the consumer protocol."""
-
-
-Window = tuple[WorkerProcess, int]
-"""Whose it is, and its number there."""
-
-
-class Windows:
-    """Answers the workers. Runs on the loop."""
-
-    def __init__(self, instance_id: str | None) -> None:
-        self.standing: Standing
-        """Set by the service: it and the membership need one another."""
-        self._instance_id = instance_id
-        self._asked: list[Window] = []
-        self._open: set[Window] = set()
-        self._changed = asyncio.Event()
-        self._answering: asyncio.Task[None] | None = None
-
-    def hear(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
-        """A worker asks, or is through. One that asks between two generations is answered in the next one."""
-        window = worker, message.number
-        if isinstance(message, CommitOver):
-            self._close(lambda each: each == window)
-            return
-        self._asked.append(window)
-        self._answer()
-        if self._asked and (self._answering is None or self._answering.done()):
-            self._answering = asyncio.ensure_future(self._go_on())
-
-    def forget(self, worker: WorkerProcess) -> None:
-        """It is dead."""
-        self._close(lambda window: window[0] is worker)
-
-    async def quiet(self) -> None:
-        """Until no window that is open now is open any more, three seconds at most.
-
-        Where the member may not commit, none opens meanwhile.
-        """
-        until, waiting = clock.now() + _LONGEST, set(self._open)
-        while (waiting := waiting & self._open) and (left := until - clock.now()) > 0:
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
-            except TimeoutError:
-                log.warning(f"{len(waiting)} transactions of workers have not ended yet: going on nevertheless")
-
-    def _close(self, over: Callable[[Window], bool]) -> None:
-        self._asked = [window for window in self._asked if not over(window)]
-        self._open = {window for window in self._open if not over(window)}
-        self._changed.set()
-
-    async def _go_on(self) -> None:
-        while self._asked:
-            await asyncio.sleep(_WINDOWS_POLL)
-            self._answer()
-
-    def _answer(self) -> None:
-        if not self.standing.may_commit:
-            return
-        asked, self._asked = self._asked, []
-        for worker, number in asked:
-            if not worker.is_dead():
-                self._open.add((worker, number))
-                worker.send(CommitAs(number, self.standing.generation, self.standing.member_id, self._instance_id))
-
+from kunicorn.supervisor.workers.transactions import OpenTransactions
 
 log = logs.get("kunicorn.commits")
 
@@ -141,14 +49,14 @@ class CommitTarget(Protocol):
         """One OffsetCommit under the current member id and generation; raises `PeerError`."""
 
     def commit_refused(self, error: int) -> None:
-        """A commit met an error that concerns membership."""
+        """Report an error of a commit that concerns the membership."""
 
     def is_gone(self, topic: str) -> bool:
         """Whether the newest metadata says that there is no such topic."""
 
 
 class _Outcome(NamedTuple):
-    """What came of one request."""
+    """The result of one OffsetCommit."""
 
     complete: bool
     """Nothing in it has to be sent again."""
@@ -157,8 +65,8 @@ class _Outcome(NamedTuple):
     """By the error that no repetition in the next seconds cures. It stays uncommitted."""
 
 
-class Commits:
-    """Commits what was consumed: on a timer, and whenever someone waits for it."""
+class OffsetCommitter:
+    """Commits consumed offsets: on a timer, and whenever a caller waits for it."""
 
     def __init__(
         self,
@@ -166,12 +74,13 @@ class Commits:
         consumed: Callable[[], dict[TopicPartition, Position]],
         committed: Callable[[TopicPartition, Position], None],
         metrics: Metrics,
+        transactions: OpenTransactions | None = None,
     ) -> None:
-        """`consumed` gives what may be committed now; `committed` is told what the broker has accepted."""
+        """`consumed` gives what may be committed now; `committed` is told what the broker has accepted;
+        `transactions`: where workers commit, in transactions."""
         self.last_ok_at: float | None = None
         self.last_result: str | None = None
-        self.windows: Windows | None = None
-        """Set by the service where workers commit, in transactions."""
+        self._transactions = transactions
         self._target = target
         self._consumed = consumed
         self._committed = committed
@@ -193,14 +102,14 @@ class Commits:
         """
         return self._out or clock.now() < self._held_until
 
-    async def every(self, interval: float) -> None:
+    async def commit_every(self, interval: float) -> None:
         """Commit every `interval` seconds, for ever; a commit that fails is made up for by the next."""
         while True:
             await asyncio.sleep(interval)
             if self._target.may_commit:
-                await self._once(self._consumed, "timer")
+                await self._commit_once(self._consumed, "timer")
 
-    async def settle(self, leaving: Collection[TopicPartition], within: float) -> bool:
+    async def commit_all(self, leaving: Collection[TopicPartition], within: float) -> bool:
         """Commit until nothing that `leaving` consumed is uncommitted; False if that takes longer, or if the brokers
         will not take it.
 
@@ -223,7 +132,7 @@ class Commits:
         await self._until(lambda: left() <= given_up, self._consumed, deadline, note)
         return not left()
 
-    async def starts(
+    async def commit_starts(
         self,
         positions: Mapping[TopicPartition, Position],
         owned: Callable[[TopicPartition], bool],
@@ -248,13 +157,13 @@ class Commits:
 
         return await self._until(lambda: not wanted(), wanted, deadline, note)
 
-    async def quiet(self) -> None:
+    async def wait_answered(self) -> None:
         """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
 
-        Bounded by the time-out of that request, and by `Windows.quiet`.
+        Bounded by the time-out of that request, and by `OpenTransactions.wait_ended`.
         """
-        if self.windows is not None:
-            await self.windows.quiet()
+        if self._transactions is not None:
+            await self._transactions.wait_ended()
         async with self._one_at_a_time:
             return
 
@@ -271,14 +180,14 @@ class Commits:
             if not self._target.may_commit:
                 await asyncio.sleep(_POLL)
                 continue
-            outcome = await self._once(wanted, "wait")
+            outcome = await self._commit_once(wanted, "wait")
             note(outcome)
             if not outcome.complete and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
         return True
 
-    async def _once(self, wanted: Callable[[], dict[TopicPartition, Position]], why: str) -> _Outcome:
-        """One request, if there is anything to commit."""
+    async def _commit_once(self, wanted: Callable[[], dict[TopicPartition, Position]], why: str) -> _Outcome:
+        """Send one OffsetCommit, if there is anything to commit."""
         async with self._one_at_a_time:
             offsets = wanted()
             if not offsets or not self._target.may_commit:
@@ -298,9 +207,9 @@ class Commits:
                 return _Outcome(complete=False)
             finally:
                 self._out = False
-            return self._take(offsets, answer, began)
+            return self._read_answer(offsets, answer, began)
 
-    def _take(self, offsets: Mapping[TopicPartition, Position], answer: CommitAnswer, began: float) -> _Outcome:
+    def _read_answer(self, offsets: Mapping[TopicPartition, Position], answer: CommitAnswer, began: float) -> _Outcome:
         worst, too_long = 0, False
         accepted: list[TopicPartition] = []
         given_up: dict[TopicPartition, int] = {}
@@ -316,7 +225,7 @@ class Commits:
                 given_up[tp] = error
             else:
                 worst = error
-        self._tell(given_up, offsets)
+        self._log_given_up(given_up, offsets)
         if too_long:
             self._shorten_metadata()
         if worst == 0:
@@ -337,9 +246,8 @@ class Commits:
             return Reaction.GIVE_UP
         return reaction(Api.COMMIT, error)
 
-    def _tell(self, given_up: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, Position]) -> None:
-        """Once, however often the timer meets the same refusal: nothing is taken for committed, so all are in its next
-        request again."""
+    def _log_given_up(self, given_up: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, Position]) -> None:
+        """Log a refusal once, however often the timer meets it: an offset that is refused is in every later request."""
         news = [tp for tp in given_up if tp not in self._given_up]
         self._given_up.difference_update(offsets)
         self._given_up.update(given_up)
@@ -357,8 +265,8 @@ class Commits:
 
     def _note(self, result: str, began: float) -> None:
         self.last_result = result
-        self._metrics.commits.labels(result=result).inc()
-        self._metrics.commit_seconds.observe(clock.now() - began)
+        self._metrics.count(catalogue.COMMITS, result=result)
+        self._metrics.observe(catalogue.COMMIT_SECONDS, clock.now() - began)
 
 
 def _number_alone(metadata: str) -> str:
@@ -370,8 +278,5 @@ _METADATA: Sequence[Callable[[str], str]] = (str, _number_alone, lambda _: "")
 
 
 def _explained(error: int, tp: TopicPartition) -> str:
-    if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return f"{describe(error)}: this user needs READ on topic {tp.topic!r}"
-    if error in _NO_SUCH_TOPIC:
-        return f"{describe(error)}: topic {tp.topic!r} is gone"
-    return describe(error)
+    remedy = fault(error).remedy(topic=f"topic {tp.topic!r}", rights="READ", setting="group.topics")
+    return f"{describe(error)}: {remedy}"

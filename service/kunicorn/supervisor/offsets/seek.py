@@ -1,4 +1,4 @@
-"""Putting a partition of the running service elsewhere in its log, because a person asks for it.
+"""Seek: a partition of the running service goes on at another offset, because a person asks for it.
 
 The one place where a committed offset goes back while the group runs. In order: its fetcher stops and what is in hand
 is finished; the new position is the consumed one; it is committed under the generation of now; fetching goes on there.
@@ -18,8 +18,8 @@ from kunicorn.ipc import clock
 from kunicorn.observe.requests import Done, Goal, SeekMove
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.offsets.commits import Commits
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.poison import Suspicions
 
@@ -31,21 +31,23 @@ Ends = Mapping[TopicPartition, LogOffset]
 
 
 class Seeker:
-    """Caller: the loop. Nothing blocks; `seek` takes as long as records in hand do, up to `drain_timeout_ms`."""
+    """Carries out seeks, on the loop. `seek` takes as long as the records in hand do, up to `drain_timeout_ms`."""
 
-    def __init__(self, settings: Settings, fetchers: Fetchers, commits: Commits | None, offsets: Offsets) -> None:
+    def __init__(
+        self, settings: Settings, assignment: Assignment, commits: OffsetCommitter | None, offsets: Offsets
+    ) -> None:
         """`commits`: None where no offsets are kept."""
         self._drain_timeout = settings.group.drain_timeout_ms / 1000
         self._commit_timeout = settings.group.commit_timeout_ms / 1000
-        self._fetchers = fetchers
+        self._assignment = assignment
         self._commits = commits
         self._offsets = offsets
         self._under_way: set[TopicPartition] = set()
 
     async def seek(self, partitions: Sequence[Partition], goal: Goal, *, execute: bool) -> Done:
-        """What it would mean; with `execute` do it, unless it means nothing for one of them."""
+        """The move of each partition; with `execute` they are made, unless one of them is impossible."""
         for partition in partitions:
-            if (why := self._fetchers.table.not_committed_here(partition.tp.topic)) is not None:
+            if (why := self._assignment.table.not_committed_here(partition.tp.topic)) is not None:
                 return Done(ok=False, said=f"{partition.tp} stays where it is: {why}")
             if partition.state not in _SEEKABLE or partition.tp in self._under_way:
                 return Done(ok=False, said=f"{partition.tp} is {self._being(partition)} now: try again")
@@ -84,25 +86,25 @@ class Seeker:
     # -- the act -------------------------------------------------------------------------------------------------
 
     async def _move(self, partition: Partition, move: SeekMove) -> str | None:
-        """Why it is not there; None if it is."""
+        """Move one partition; returns why it was not moved, None if it was."""
         stays_paused = partition.state is PartitionState.PAUSED
         if partition.state in _FETCHED:
-            partition.look()
-            partition.meet(PartitionEvent.PAUSE, _REASON)
-            self._fetchers.drain([partition])
-        drained = await self._fetchers.until(
+            partition.read_ledger()
+            partition.advance(PartitionEvent.PAUSE, _REASON)
+            self._assignment.drain([partition])
+        drained = await self._assignment.changed.wait(
             lambda: partition.worker is None or not self._waits(partition), clock.now() + self._drain_timeout
         )
         if not drained and self._waits(partition):
             if not stays_paused:
-                partition.meet(PartitionEvent.RESUME, "goes on where it was: it did not drain in time")
-                self._fetchers.distribute()
+                partition.advance(PartitionEvent.RESUME, "goes on where it was: it did not drain in time")
+                self._assignment.distribute()
             return (
                 f"{partition.tp} has had its record in hand for longer than drain_timeout_ms: it goes on where it was"
             )
         if self._commits is not None:
             # One that is out says the old position, and what it is answered would count for the new one.
-            await self._commits.quiet()
+            await self._commits.wait_answered()
         if not self._waits(partition):
             return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
         partition.begin_at(Position(move.then))
@@ -111,14 +113,14 @@ class Seeker:
 
     async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
         commits = self._commits
-        committed = commits is None or await commits.settle([partition.tp], self._commit_timeout)
+        committed = commits is None or await commits.commit_all([partition.tp], self._commit_timeout)
         if self._waits(partition) and not stays_paused:
-            partition.meet(PartitionEvent.RESUME, "put here by a person")
-            self._fetchers.distribute()
+            partition.advance(PartitionEvent.RESUME, "put here by a person")
+            self._assignment.distribute()
         return None if committed else f"{partition.tp} is there, and not committed yet; the next commit repeats it"
 
     def _waits(self, partition: Partition) -> bool:
-        ours = self._fetchers.table.get(partition.tp) is partition
+        ours = self._assignment.table.get(partition.tp) is partition
         return ours and partition.state in (PartitionState.PAUSED, PartitionState.HALTED)
 
 
@@ -128,7 +130,7 @@ async def _nothing() -> Ends:
 
 def _planned(partition: Partition, goal: Goal, firsts: Ends, ends: Ends, found: Ends) -> SeekMove:
     tp = partition.tp
-    partition.look()
+    partition.read_ledger()
     now = partition.position.offset if partition.position is not None else None
     first, end = firsts[tp], ends[tp]
     unknown = next((each.error for each in (first, end, found.get(tp)) if each is not None and each.error), 0)

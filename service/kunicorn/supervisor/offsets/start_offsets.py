@@ -1,4 +1,4 @@
-"""From which offset a partition starts. No start offset is guessed (invariant 9).
+"""Start offsets of partitions. None is guessed (invariant 9).
 
 - committed: from there;
 - never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition that was
@@ -17,17 +17,16 @@ The brokers' answers about offsets, with the group's settings filled in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
 from kunicorn.errors import FatalGroupError, PeerError
-from kunicorn.group.errors import Api, ErrorCode, Reaction, name_of, reaction, remedy
+from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.protocol import (
     EARLIEST,
     LATEST,
-    NO_GENERATION,
     Committed,
     EpochEnd,
     LogOffset,
@@ -38,9 +37,11 @@ from kunicorn.ipc import bitmap
 from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import Coordinator
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
+from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.topics import Topics
 
 log = logs.get("kunicorn.starts")
@@ -53,7 +54,7 @@ _AT_A_STRETCH = 250
 
 @dataclass(slots=True)
 class Starts:
-    """What one look-up found; partitions in none of them have to be asked for again."""
+    """The start offsets that one look-up found. Partitions in none of the fields have to be looked up again."""
 
     committed: dict[TopicPartition, Position] = field(default_factory=dict)
     chosen: dict[TopicPartition, Position] = field(default_factory=dict)
@@ -61,11 +62,11 @@ class Starts:
     given: dict[TopicPartition, Position] = field(default_factory=dict)
     """By the settings: nothing is committed for them."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
-    """No start without a person."""
+    """Why no start offset can be determined: an operator must act."""
     denied: dict[TopicPartition, str] = field(default_factory=dict)
-    """This user may not read them yet."""
+    """Why the brokers deny us the committed offset; tried again later."""
     open: dict[TopicPartition, str] = field(default_factory=dict)
-    """The policy is to choose none: refused, unless the handler keeps offsets and has one."""
+    """Nothing is committed and `auto_offset_reset` is "none": refused, unless the handler keeps its offsets itself."""
 
 
 async def look_up(
@@ -82,9 +83,9 @@ async def look_up(
     known = frozenset(offsets.partitions_of(topics)) if policy == "latest" else frozenset()
     answer = await offsets.fetch_committed(known.union(partitions))
     if answer.error != ErrorCode.NONE:
-        why = f"OffsetFetch was answered with {name_of(answer.error)} ({answer.error})"
+        why = f"OffsetFetch was answered with {describe(answer.error)}"
         if reaction(Api.OFFSET_FETCH, answer.error) is Reaction.FAIL:
-            raise FatalGroupError(f"{why}: {remedy(answer.error)}")
+            raise FatalGroupError(f"{why}: {fault(answer.error).remedy()}")
         raise PeerError(why)
     undecided: list[TopicPartition] = []
     for tp in partitions:
@@ -97,7 +98,8 @@ async def look_up(
             case Reaction.PROCEED:
                 undecided.append(tp)
             case Reaction.GIVE_UP | Reaction.FAIL:
-                starts.denied[tp] = f"OffsetFetch was answered with error {found.error}: READ on the topic is needed"
+                remedy = fault(found.error).remedy(topic=f"topic {tp.topic!r}", rights="READ")
+                starts.denied[tp] = f"OffsetFetch was answered with {describe(found.error)}: {remedy}"
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
     regular = [tp for tp in undecided if tp.topic not in from_earliest]
@@ -160,7 +162,7 @@ async def _choose_latest(
         if tp in known and found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             metadata = bitmap.with_partitions(counts[tp], "")
             chosen[tp] = Position(found.offset, found.leader_epoch, metadata)
-    _take(starts, chosen, "latest")
+    _note_chosen(starts, chosen, "latest")
 
 
 async def _choose(offsets: Offsets, undecided: Collection[TopicPartition], policy: str, starts: Starts) -> None:
@@ -173,10 +175,10 @@ async def _choose(offsets: Offsets, undecided: Collection[TopicPartition], polic
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
         if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
             chosen[tp] = Position(found.offset, found.leader_epoch)
-    _take(starts, chosen, policy)
+    _note_chosen(starts, chosen, policy)
 
 
-def _take(starts: Starts, chosen: Mapping[TopicPartition, Position], policy: str) -> None:
+def _note_chosen(starts: Starts, chosen: Mapping[TopicPartition, Position], policy: str) -> None:
     if chosen:
         starts.chosen.update(chosen)
         # One line: a new group on a wide topic would write thousands.
@@ -185,7 +187,7 @@ def _take(starts: Starts, chosen: Mapping[TopicPartition, Position], policy: str
 
 
 async def in_stretches(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of them, with a turn of the loop now and then: there may be thousands, and each has its line in the log."""
+    """The items, with a turn of the loop now and then: there may be thousands, and each has its line in the log."""
     for number, each in enumerate(items, 1):
         yield each
         if number % _AT_A_STRETCH == 0:
@@ -256,11 +258,13 @@ its connections, and start offsets led by the others wait for its answer, too.""
 
 
 class Brokers:
-    """Implements `starts.Offsets`."""
+    """Implements `Offsets` with the cluster's and the coordinator's answers, and the settings' isolation and
+    time-outs."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, coordinator: Coordinator, topics: Topics) -> None:
-        self.identity: Callable[[], tuple[str | None, int]] = lambda: (None, NO_GENERATION)
-        """Set by the service: member id and epoch, for groups with the consumer protocol."""
+    def __init__(
+        self, settings: Settings, cluster: Cluster, coordinator: Coordinator, topics: Topics, member: MemberState
+    ) -> None:
+        self._member = member
         self._cluster = cluster
         self._coordinator = coordinator
         self._topics = topics
@@ -268,16 +272,14 @@ class Brokers:
         self._timeout = settings.kafka.request_timeout_ms / 1000
 
     async def fetch_committed(self, partitions: Collection[TopicPartition]) -> OffsetFetchAnswer:
-        """See `Offsets`."""
         if self._coordinator.node is None:
             raise PeerError("the coordinator is being looked up")
-        member_id, epoch = self.identity()
+        member_id, epoch = self._member.reader
         return await self._coordinator.fetch_offsets(
             partitions=partitions, require_stable=True, timeout=self._timeout, member_id=member_id, epoch=epoch
         )
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
-        """See `Offsets`."""
         searched = any(at >= 0 for at in queries.values())
         timeout = self._timeout if searched else min(self._timeout, _ENDS_TIMEOUT)
         answer = await list_offsets(self._cluster, queries, self._isolation_level, timeout)
@@ -286,13 +288,10 @@ class Brokers:
         return answer
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        """See `Offsets`."""
         return await epoch_ends(self._cluster, queries, self._timeout)
 
     def created_anew(self, topic: str) -> bool:
-        """See `Offsets`."""
         return self._topics.created_anew(topic)
 
     def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
-        """See `Offsets`."""
         return self._topics.partitions_of(topics)

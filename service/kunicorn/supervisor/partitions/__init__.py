@@ -1,1 +1,1 @@
-"""Our partitions: what is known of each, which worker has it, and what becomes of it."""
+"""Partitions that are ours: their state, the worker that has each, and their lag."""

@@ -1,11 +1,11 @@
-"""Who fetches what: the partitions that are ours, handed out to workers under grants and taken back.
+"""The assignment: partitions that are ours, handed out to workers under grants and taken back.
 
 1. A partition is handed out only when nobody here holds it: after `FetcherStopped`, or after the death of its worker
    was seen and the ledger read (invariant 4).
 2. Every partition is in a state that says why it is or is not fetched (invariant 7).
 
-`Deaths` says what a worker's death means for the partitions it held, and for the records it had in hand; which records
-are to blame, `poison` decides.
+`WorkerDeaths` says what a worker's death means for the partitions that it held, and for the records that it had in
+hand; which records are to blame, `poison` decides.
 """
 
 from __future__ import annotations
@@ -13,51 +13,38 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import CommitOver, CommitWanted, Failed, FailureKind, FetcherStopped, StopFetcher
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.partitions.balance import workers_wanted
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.poison import Offsets, Poison, Suspicions, blamed
 from kunicorn.supervisor.partitions.table import OPEN, WHENEVER, Distribution, Grants, PartitionTable
+from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
+from kunicorn.supervisor.workers.transactions import OpenTransactions
 
 _GOING_ON = frozenset({PartitionState.STARTING, PartitionState.RESOLVING})
 
 
-@dataclass(frozen=True, slots=True)
-class TopicHandling:
-    """How the records of a topic are handled, as far as it matters here."""
+class WorkerDeaths:
+    """What a worker's death means for its partitions and for the records it had in hand. Caller: `Assignment`, on the
+    loop, once the worker's ledger is final."""
 
-    poison_halts: bool = True
-    batches: bool = False
-    timeout_ms: int | None = None
-
-
-class Deaths:
-    """Caller: `Fetchers`, on the loop, once a worker's ledger is final."""
-
-    def __init__(
-        self,
-        max_crashes: int,
-        handling: Callable[[str], TopicHandling],
-        halt: Callable[[TopicPartition, str], None],
-    ) -> None:
+    def __init__(self, in_force: SettingsInForce, halt: Callable[[TopicPartition, str], None]) -> None:
         """After `max_crashes` deaths with the same record, and no other, in hand or on its way its partition halts;
-        unless `poison_halts`, the next worker is told to keep it from the handler. `handling` is by topic."""
-        self.max_crashes = max_crashes
-        self._handling = handling
+        unless `poison_halts`, the next worker is told to keep it from the handler."""
+        self._in_force = in_force
         self._halt = halt
 
-    def meet(
+    def charge(
         self,
         worker: WorkerProcess,
         held: Collection[Partition],
@@ -66,14 +53,16 @@ class Deaths:
         unsure: bool,
         end: Callable[[Partition, Position | None], None],
     ) -> bool:
-        """Take these back from the dead worker by `end`, and hold what it had in hand, or handled and not delivered, to
-        account for it. Returns whether there was something, or anything had been handled.
+        """Release the dead worker's partitions by `end`, and charge the crash to the records that were in flight.
+        Returns whether there was such a record, or the worker had handled anything.
 
         `unsure`: its last transaction may be committed or not, only the brokers know.
         """
         for partition in held:
-            partition.look()
-        had = {partition: partition.held(batches=self._handling(partition.tp.topic).batches) for partition in held}
+            partition.read_ledger()
+        had = {
+            partition: partition.held(batches=self._in_force.handling(partition.tp.topic).batches) for partition in held
+        }
         anything = any(each.every for each in had.values()) or any(partition.reading.handled > 0 for partition in held)
         killed = worker.killed_by_us is not None
         against = {p: blamed(each, killed_for=p.tp in worker.blamed, killed=killed) for p, each in had.items()}
@@ -83,7 +72,7 @@ class Deaths:
             end(partition, None)
             if unsure:
                 partition.position = None
-            partition.meet(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
+            partition.advance(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
             if offsets and alone:
                 self._name(partition, next(iter(offsets)), how, exact=worker.ledger.marked, returned=returned)
             elif offsets:
@@ -92,20 +81,21 @@ class Deaths:
 
     def _name(self, partition: Partition, offset: int, how: str, *, exact: bool, returned: bool) -> None:
         deaths = partition.blame.name(offset, exact=exact)
-        if deaths >= self.max_crashes and partition.state in _GOING_ON:
+        if deaths >= self._in_force.workers.max_crashes and partition.state in _GOING_ON:
             self._meet_poison(partition, Poison(offset, deaths, how, exact, returned))
 
     def _share(self, partition: Partition, offsets: Offsets) -> None:
-        if partition.blame.share(offsets, self.max_crashes):
+        deaths = self._in_force.workers.max_crashes
+        if partition.blame.share(offsets, deaths):
             log.warning(
-                f"{partition.tp}: {self.max_crashes} workers died with offset {min(offsets)} and others in hand, or "
+                f"{partition.tp}: {deaths} workers died with offset {min(offsets)} and others in hand, or "
                 f"not delivered: each is handled with nothing beside it now, until one is to blame or all are done"
             )
 
     def _meet_poison(self, partition: Partition, poison: Poison) -> None:
-        if self._handling(partition.tp.topic).poison_halts:
+        if self._in_force.handling(partition.tp.topic).poison_halts:
             self._halt(partition.tp, str(poison))
-        elif poison.deaths >= 2 * self.max_crashes:
+        elif poison.deaths >= 2 * self._in_force.workers.max_crashes:
             # It never came to the handler again: what stands for it in the dead-letter topic cannot be sent, either.
             self._halt(partition.tp, f"{poison}, and so does what ends it without the handler")
         else:
@@ -126,32 +116,27 @@ end the pause."""
 _LEAVING = frozenset({PartitionState.STOPPING, PartitionState.STUCK, PartitionState.RELEASED})
 
 
-class HearsOfCommits(Protocol):
-    """Who is told that a worker is about to commit in a transaction."""
+class Assignment:
+    """Assigns, revokes, loses and distributes partitions over the workers. Runs on the loop; nothing blocks."""
 
-    def hear(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
-        """It wants to, or is through."""
-
-    def forget(self, worker: WorkerProcess) -> None:
-        """It is gone."""
-
-
-class Fetchers:
-    """The partition table and its dealings with the pool. Everything runs on the loop; nothing blocks."""
-
-    def __init__(self, max_crashes: int, metrics: Metrics, handling: Callable[[str], TopicHandling]) -> None:
-        """`max_crashes` and `handling`: see `Deaths`."""
-        self.table = PartitionTable()
-        self.pool: Pool
-        self.resolve: Callable[[Collection[Partition]], None]
-        """Set by the service: starts looking start offsets up; ends in `resolved` or `halt`."""
-        self.windows: HearsOfCommits | None = None
-        """Set by the service where workers commit, in transactions."""
-        self.deaths = Deaths(max_crashes, handling, lambda tp, reason: self.halt(tp, reason, by_handler=True))
+    def __init__(
+        self,
+        table: PartitionTable,
+        pool: Pool,
+        in_force: SettingsInForce,
+        metrics: Metrics,
+        transactions: OpenTransactions | None = None,
+    ) -> None:
+        """`transactions`: where workers commit, in transactions."""
+        self.table = table
+        self.pool = pool
+        self.transactions = transactions
+        self._deaths = WorkerDeaths(in_force, lambda tp, reason: self.halt(tp, reason, by_handler=True))
         self._metrics = metrics
         self._grants = Grants(metrics)
         self.distribution = Distribution(self.table, self._grants, metrics)
-        self._changed = asyncio.Event()
+        self.changed = Notifier()
+        """A partition was let go of, or halted."""
         self._wanted_again: set[TopicPartition] = set()
         self._elsewhere: set[TopicPartition] = set()
         """In the table, and another member's since, as far as we can tell, even if they came back."""
@@ -165,7 +150,8 @@ class Fetchers:
     # -- from the group ------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are ours now. One that a worker still drains from before is taken up when that is over."""
+        """Take up partitions that are ours from now on. One that a worker still drains is taken up when that is
+        over."""
         fresh: list[Partition] = []
         for tp in partitions:
             if tp in self.table:
@@ -175,12 +161,12 @@ class Fetchers:
         self._take_up(fresh)
 
     def _take_up(self, fresh: list[Partition]) -> None:
-        self.pool.want(workers_wanted(len(self.table), len(self.pool.places)))
+        self.pool.want(workers_wanted(len(self.table), len(self.pool.slots)))
         if fresh:
-            self.resolve(fresh)
+            self.table.look_up(fresh)
 
     async def revoke(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
-        """Stop and drain these until `deadline`; a worker that does not let go meets the ladder, until `give_up`.
+        """Stop and drain these until `deadline`; a worker that does not let go meets the escalation, until `give_up`.
 
         Both are seconds of `clock.now`. Partitions in no worker's hands are released at once. Afterwards the consumed
         offsets of those released are final, and the partitions stay in the table until `forget`.
@@ -192,7 +178,7 @@ class Fetchers:
         await self._see_off(leaving, deadline, give_up)
 
     async def lose(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
-        """Another member may own these: stop them before this first awaits, commit nothing.
+        """Stop partitions that another member may own, before this first awaits; nothing of them is committed.
 
         What a worker still has in hand is waited for like a revoke's: until then the partition cannot be ours again.
         """
@@ -209,7 +195,7 @@ class Fetchers:
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
 
     async def renew(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
-        """Their topics are other ones by now: drop what was consumed of the old and begin with the new.
+        """Drop what was consumed of topics that were created anew, and begin with the new ones.
 
         Not with those that leave us already: another member has the new ones.
         """
@@ -218,22 +204,24 @@ class Fetchers:
         await self._drop(partitions, deadline, give_up)
 
     async def _see_off(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:
-        """Until all are released: patiently until `deadline`, then by the ladder, then waiting until `give_up`."""
+        """Wait until all are released: until `deadline` for the records in hand, then with the escalation, until
+        `give_up`."""
         await self._until_released(leaving, deadline)
         clinging = _by_worker(p for p in leaving if p.state is PartitionState.STOPPING)
-        await asyncio.gather(*(self._press(worker, held) for worker, held in clinging.items()))
+        await asyncio.gather(*(self._escalate(worker, held) for worker, held in clinging.items()))
         for partition in leaving:
             if partition.state is PartitionState.STOPPING:
-                partition.meet(PartitionEvent.CLING, "its worker outlives SIGKILL")
+                partition.advance(PartitionEvent.CLING, "its worker outlives SIGKILL")
         await self._until_released(leaving, give_up)
 
-    async def _press(self, worker: WorkerProcess, held: Collection[Partition]) -> None:
+    async def _escalate(self, worker: WorkerProcess, held: Collection[Partition]) -> None:
         named = ", ".join(str(p.tp) for p in list(held)[:3])
         reason = f"still had {named} in hand when the drain budget was over"
-        await self.pool.press(worker, reason, lambda: all(p.worker is not worker for p in held))
+        await self.pool.escalate(worker, reason, lambda: all(p.worker is not worker for p in held))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Their offsets are committed, or not ours to commit: drop those released, take up what came back since.
+        """Drop released partitions, whose offsets are committed or not ours to commit; take up those that came back
+        since.
 
         What a worker clings to goes on without us: another member may be given it, so that nothing more of it is
         committed, and it is dropped when that worker is gone.
@@ -260,37 +248,23 @@ class Fetchers:
         for partition in leaving:
             if partition.state is PartitionState.RELEASED:
                 continue
-            partition.look()
-            partition.meet(PartitionEvent.STOP, "lost to another member" if lost else "revoked")
+            partition.read_ledger()
+            partition.advance(PartitionEvent.STOP, "lost to another member" if lost else "revoked")
             if partition.worker is not None:
                 grants[partition.worker].append(partition.grant)
             elif partition.state is PartitionState.STOPPING:
-                partition.meet(PartitionEvent.LET_GO)
+                partition.advance(PartitionEvent.LET_GO)
         for worker, held in grants.items():
             worker.send(StopFetcher(held, deadline, lost))
-        self._notify()
+        self.changed.notify()
 
     async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
-        await self.until(lambda: all(p.state is PartitionState.RELEASED for p in leaving), deadline)
-
-    async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Whether `condition`, which workers' reports make true, came before `deadline` (seconds of `clock.now`)."""
-        while not condition():
-            left = deadline - clock.now()
-            if left <= 0:
-                return False
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
-            except TimeoutError:
-                return condition()
-        return True
+        await self.changed.wait(lambda: all(p.state is PartitionState.RELEASED for p in leaving), deadline)
 
     # -- from the start offsets ----------------------------------------------------------------------------------
 
     def resolved(self, starts: dict[TopicPartition, Position], committed: dict[TopicPartition, int]) -> None:
-        """Start offsets are known (and, where a policy chose them, committed); hand the partitions out."""
+        """Hand out partitions whose start offsets are known (and, where a policy chose them, committed)."""
         if not starts:
             return
         for tp, start in starts.items():
@@ -300,25 +274,25 @@ class Fetchers:
             partition.begin_at(start)
             if tp in committed:
                 partition.committed, partition.committed_done = committed[tp], start.done
-            partition.meet(PartitionEvent.RESOLVED, "waiting for a worker")
+            partition.advance(PartitionEvent.RESOLVED, "waiting for a worker")
         self.distribute()
 
     def halt(self, tp: TopicPartition, reason: str, *, by_handler: bool = False) -> None:
-        """Nothing of this partition is handled until a person acts; the others go on."""
+        """Halt a partition: nothing of it is handled until a person acts; the others go on."""
         partition = self.table.get(tp)
         if partition is None:
             return
         partition.by_handler, partition.denied = by_handler, False
-        partition.meet(PartitionEvent.HALT, reason)
+        partition.advance(PartitionEvent.HALT, reason)
         log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
-        self._notify()
+        self.changed.notify()
 
     def deny(self, reasons: Mapping[Partition, str]) -> None:
-        """This user may not read their committed offsets: tried again, as what a fetch is denied is."""
+        """Halt partitions whose committed offsets this user may not read; tried again as denied fetches are."""
         for partition, reason in reasons.items():
             self._deny(partition, reason)
         self._tell_denied(reasons)
-        self._notify()
+        self.changed.notify()
 
     def resume(self, partitions: Collection[Partition], why: str) -> None:
         """Go on with some that are paused or halted; their records get as many tries as new ones. `distribute` comes
@@ -332,20 +306,20 @@ class Fetchers:
         for partition in partitions:
             if partition.position is None:
                 # Halted before it had begun: where to begin may be known by now.
-                partition.meet(PartitionEvent.LOOK_UP)
+                partition.advance(PartitionEvent.LOOK_UP)
                 unknown.append(partition)
             else:
-                partition.meet(PartitionEvent.RESUME, why)
+                partition.advance(PartitionEvent.RESUME, why)
         if unknown:
-            self.resolve(unknown)
+            self.table.look_up(unknown)
 
     def drain(self, paused: Iterable[Partition]) -> None:
         """Have the workers let go of these when what they have in hand is done, however long that takes."""
         for worker, held in _by_worker(paused).items():
             worker.send(StopFetcher([partition.grant for partition in held], WHENEVER))
 
-    def try_again(self, why: str) -> int:
-        """Resume what the handler has halted, and nothing else that is halted; return how many those are."""
+    def code_replaced(self, why: str) -> int:
+        """See `PoolListener`. Nothing else that is halted is resumed."""
         halted = [p for p in self.table.values() if p.state is PartitionState.HALTED and p.by_handler]
         if halted:
             self.resume(halted, why)
@@ -361,11 +335,9 @@ class Fetchers:
     # -- from the pool -------------------------------------------------------------------------------------------
 
     def worker_ready(self, worker: WorkerProcess) -> None:
-        """See `PoolListener`."""
         self.distribute()
 
     def worker_late(self, worker: WorkerProcess) -> None:
-        """See `PoolListener`."""
         self.distribute()
 
     def in_hand_of(self, worker: WorkerProcess) -> Partition | None:
@@ -377,31 +349,28 @@ class Fetchers:
         return self._grants.of(worker)
 
     def worker_retires(self, worker: WorkerProcess) -> None:
-        """See `PoolListener`."""
         for partition in self._grants.of(worker):
             if partition.state in OPEN:
-                partition.look()
-                partition.meet(PartitionEvent.MOVE, f"moving to the successor of {worker}")
+                partition.read_ledger()
+                partition.advance(PartitionEvent.MOVE, f"moving to the successor of {worker}")
 
     def worker_reported(self, worker: WorkerProcess) -> None:
         """See `PoolListener`. Whoever wants the position of one that runs looks for itself: with a thousand partitions,
         looking at all of them twice a second is most of what an idle supervisor would do."""
         for partition in self._grants.of(worker):
             if partition.state is PartitionState.STARTING:
-                partition.look()
+                partition.read_ledger()
 
     def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
-        """See `PoolListener`."""
         ended: list[Partition] = []
         for stopped in report.partitions:
             if (partition := self._grants.find(worker, stopped.grant)) is not None:
                 self._grants.end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
-                partition.meet(PartitionEvent.LET_GO)
+                partition.advance(PartitionEvent.LET_GO)
                 ended.append(partition)
         self._after_reports(ended)
 
     def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
-        """See `PoolListener`."""
         partition = self._grants.find(worker, report.grant)
         if partition is None:
             return
@@ -410,10 +379,10 @@ class Fetchers:
         if partition.state in (PartitionState.STOPPING, PartitionState.STUCK) or (
             paused and report.kind in _OF_BROKERS
         ):
-            partition.meet(PartitionEvent.LET_GO)
+            partition.advance(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
-            self._metrics.offset_resets.labels(reason=report.kind.value).inc()
-            partition.meet(PartitionEvent.OUT_OF_RANGE, report.error)
+            self._metrics.count(catalogue.OFFSET_RESETS, reason=report.kind.value)
+            partition.advance(PartitionEvent.OUT_OF_RANGE, report.error)
             partition.reset = True
         elif report.kind is FailureKind.DENIED:
             self._deny(partition, report.error)
@@ -428,7 +397,7 @@ class Fetchers:
             asyncio.get_running_loop().call_later(_DENIED_PAUSE, self._try_denied)
         self._denied.append(partition)
         partition.by_handler, partition.denied = False, True
-        partition.meet(PartitionEvent.HALT, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
+        partition.advance(PartitionEvent.HALT, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
 
     def _try_denied(self) -> None:
         # Once each: one that was resumed by a person meanwhile, and denied again, is listed twice.
@@ -438,8 +407,9 @@ class Fetchers:
         self.distribute()
 
     def _settle_soon(self, failed: Partition) -> None:
-        """Each partition reports for itself, ten thousand of them at a time where the log has moved on behind a group
-        that was stopped; handing out and looking up, which go over all there are, for each would starve heartbeats."""
+        """Collect reports of one moment: each partition reports for itself, ten thousand of them where the logs have
+        moved on behind a stopped group. To distribute and look up all partitions for each report would starve
+        heartbeats."""
         if not self._failed:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._settle_at:
@@ -455,7 +425,7 @@ class Fetchers:
         failed = [partition for partition in failed if self.table.get(partition.tp) is partition]
         if outside := [partition for partition in failed if partition.state is PartitionState.RESOLVING]:
             log.warning(f"{len(outside)} positions are not in the log: looking for new ones", partitions=_told(outside))
-            self.resolve(outside)
+            self.table.look_up(outside)
         self._tell_denied([partition for partition in failed if partition.waits_for_the_right])
         self._after_reports(failed)
 
@@ -467,34 +437,29 @@ class Fetchers:
             partition.denied_until = now + 3 * _DENIED_PAUSE
 
     def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
-        """See `PoolListener`."""
-        if self.windows is not None:
-            self.windows.hear(worker, message)
+        if self.transactions is not None:
+            self.transactions.on_message(worker, message)
 
     def worker_died(self, worker: WorkerProcess, how: str) -> bool:
-        """See `PoolListener`."""
-        if self.windows is not None:
-            self.windows.forget(worker)
+        if self.transactions is not None:
+            self.transactions.worker_died(worker)
         held = self._grants.of(worker)
-        anything = self.deaths.meet(worker, held, how, unsure=self.table.workers_commit, end=self._grants.end)
+        anything = self._deaths.charge(worker, held, how, unsure=self.table.workers_commit, end=self._grants.end)
         self._grants.bury(worker)
         if unsettled := [partition for partition in held if partition.state is PartitionState.RESOLVING]:
-            self.resolve(unsettled)
+            self.table.look_up(unsettled)
         self._after_reports(held)
         return anything
 
     def _after_reports(self, ended: Iterable[Partition]) -> None:
-        """The grants of these are over. Those that were lost are forgotten at once: no commit waits for them."""
+        """After grants have ended: partitions that were lost are forgotten at once, as no commit waits for them."""
         self.forget([p.tp for p in ended if p.lost and p.state is PartitionState.RELEASED])
         self.distribute()
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
+        self.changed.notify()
 
 
 def _told(partitions: Collection[Partition]) -> str:
-    """For one line in the log: the first twenty, and what is the matter with them."""
+    """The first twenty and the reason of their state, for one line in the log."""
     told = " ".join(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in islice(partitions, 20))
     reason = next(p.reason for p in partitions)
     return f"{told}{' …' if len(partitions) > 20 else ''}: {reason}"

@@ -1,4 +1,4 @@
-"""Which worker should have which partition. Pure; no other member is concerned.
+"""The balance of partitions over this member's own workers. Pure.
 
 `share` deals partitions out over the member's own workers. `next_move` says which partition should go to another
 worker, judged by what each one takes of its worker's time.
@@ -43,7 +43,7 @@ _COST = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One partition, as measured over the last interval."""
+    """The load of one partition, measured over the last interval."""
 
     tp: TopicPartition
     worker: int
@@ -58,7 +58,7 @@ class Load:
 
     @property
     def demand(self) -> float:
-        """Of a worker's capacity."""
+        """The share of a worker's capacity that it demands."""
         return max(self.busy, (self.lag or 0) * self.cost / HORIZON)
 
 
@@ -74,13 +74,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A partition that was moved stays where it is."""
+    """The time for which a partition that was moved stays where it is."""
 
     since: float
     intervals: int = REST
 
     def over(self, now: float, limits: Limits, times: int = 1) -> bool:
-        """Whether that long has passed, so many times."""
+        """Whether the rest has passed, so many times."""
         return now - self.since >= times * self.intervals * limits.interval
 
 
@@ -92,7 +92,7 @@ class Past:
     rests: Mapping[TopicPartition, Rest] = field(default_factory=dict)
 
     def with_move(self, tp: TopicPartition, now: float, limits: Limits) -> Past:
-        """After one more move."""
+        """The past after one more move."""
         known = {other: rest for other, rest in self.rests.items() if not rest.over(now, limits, FORGOTTEN)}
         before = known.get(tp)
         rest = Rest(now) if before is None else Rest(now, min(2 * before.intervals, _LONGEST_REST))
@@ -134,7 +134,7 @@ class Move:
 
 
 def demands(loads: Collection[Load], workers: Collection[int]) -> dict[int, float]:
-    """Of each worker; 1 is all that it can do, above 1 it falls behind or has a backlog."""
+    """The demand on each worker; 1 is all that it can do, above 1 it falls behind or has a backlog."""
     found = dict.fromkeys(sorted(workers), 0.0)
     for load in loads:
         if load.worker in found:
@@ -156,7 +156,7 @@ def next_move(loads: Collection[Load], workers: Collection[int], now: float, pas
 
 
 def _from_crowded(loads: Collection[Load], free: Collection[Load], busy: Mapping[int, float]) -> Move | None:
-    """Beside a partition that fills its worker nothing gets its time; it goes where there is room for it."""
+    """A move away from a worker that one of its partitions fills: the others beside that one get no time."""
     filling = {load.worker: load.tp for load in loads if load.demand >= 1.0}
     idlest = min(busy, key=lambda worker: (busy[worker], worker))
     crowded = [
@@ -173,7 +173,7 @@ def _from_crowded(loads: Collection[Load], free: Collection[Load], busy: Mapping
 
 
 def _from_busiest(free: Collection[Load], busy: Mapping[int, float], limits: Limits) -> Move | None:
-    """From the busiest worker that can give something that helps, to the idlest one."""
+    """A move from the busiest worker that can give something that helps, to the idlest one."""
     receiver = min(busy, key=lambda worker: (busy[worker], worker))
     for giver in sorted(busy, key=lambda worker: (-busy[worker], worker)):
         had = busy[giver]

@@ -16,12 +16,11 @@ from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.observe import logs
 from kunicorn.positions import NO_OFFSET, TopicPartition
-from kunicorn.settings import WorkerSettings
+from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.partitions import lag
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.balance import Limits, Load, Move, Past, next_move
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
 
 _FADING = 0.5
@@ -32,7 +31,7 @@ _LONG = 1.0
 
 @dataclass(slots=True)
 class Measured:
-    """One partition so far. Seconds."""
+    """The measures of one partition so far, in seconds."""
 
     grant: int = 0
     busy_before: float = 0.0
@@ -42,7 +41,7 @@ class Measured:
     time: float = 0.0
 
     def look(self, grant: int, busy: float, handled: int, elapsed: float) -> None:
-        """Under this grant its records have taken `busy` in all by now; `elapsed` since the last look."""
+        """Note that its records have taken `busy` under this grant so far; `elapsed`: since the last look."""
         if grant != self.grant:
             self.grant, self.busy_before, self.handled_before = grant, 0.0, 0
         # A call that was long under way at the first look has taken no more of this time than there was.
@@ -53,12 +52,12 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Seconds in a second."""
+        """Seconds of handling in a second."""
         return self.busy / self.time if self.time else 0.0
 
 
 class Measures:
-    """Of all partitions of the member. Caller: the loop; nothing blocks."""
+    """The measures of all partitions. Runs on the loop; nothing blocks."""
 
     def __init__(self, now: float, delayed: Collection[str] = ()) -> None:
         """`delayed`: topics whose lag is not to be caught up with, since records wait there until they are due."""
@@ -68,18 +67,18 @@ class Measures:
         self._measured: dict[TopicPartition, Measured] = {}
 
     def begin(self, table: Collection[TopicPartition], now: float) -> None:
-        """A look begins; what has left is forgotten."""
+        """Begin a look; partitions that have left are forgotten."""
         self._elapsed, self._looked_at = now - self._looked_at, now
         self._measured = {tp: self._measured.get(tp) or Measured() for tp in table}
 
     def look(self, partitions: Iterable[Partition], now: float) -> None:
-        """Look at these in their ledgers."""
+        """Read the ledgers of these partitions."""
         for partition in partitions:
             if (measured := self._measured.get(partition.tp)) is not None:
                 self._look(partition, measured, now)
 
     def loads(self, table: Mapping[TopicPartition, Partition], parked: Collection[int], now: float) -> list[Load]:
-        """Of all that take something of a worker, by the last look and by what is known of the logs' ends. `parked`:
+        """The loads of all partitions that take something of a worker, by the last look and the logs' ends. `parked`:
         grants of which a record waits."""
         costs, loads = _costs(self._measured), []
         for tp, partition in table.items():
@@ -96,11 +95,11 @@ class Measures:
 
     @property
     def idle(self) -> bool:
-        """Nobody has taken anything for some looks."""
+        """Whether no partition has taken any time for some looks."""
         return all(measured.rate < _NOTHING for measured in self._measured.values())
 
     def _look(self, partition: Partition, measured: Measured, now: float) -> None:
-        partition.look()
+        partition.read_ledger()
         worker, reading = partition.worker, partition.reading
         if worker is None or not reading.started:
             measured.look(0, 0.0, 0, self._elapsed)
@@ -113,7 +112,7 @@ class Measures:
 
 
 def _costs(measured: Mapping[TopicPartition, Measured]) -> dict[str, float]:
-    """Of a record of each topic: what those that have none of their own go by."""
+    """The cost of a record of each topic, for partitions that have no measure of their own."""
     busy: defaultdict[str, float] = defaultdict(float)
     handled: defaultdict[str, float] = defaultdict(float)
     for tp, each in measured.items():
@@ -167,31 +166,25 @@ _AT_ONCE = 500
 
 
 class Balancer:
-    """Looks at the ledgers; `settings` may be changed at any time."""
+    """Moves partitions from busy workers to idle ones, by what the ledgers say."""
 
     def __init__(
-        self,
-        fetchers: Fetchers,
-        pool: Pool,
-        offsets: Offsets,
-        settings: WorkerSettings,
-        delayed: Collection[str] = (),
+        self, assignment: Assignment, offsets: Offsets, in_force: SettingsInForce, steady: Callable[[], bool]
     ) -> None:
-        """`delayed`: topics whose records wait until they are due."""
-        self.steady: Callable[[], bool] = lambda: False
-        """Set by the service: no partition is about to come or to go."""
-        self.settings = settings
-        self._fetchers = fetchers
-        self._pool = pool
+        """`steady`: whether no partition is about to come or to go."""
+        self._assignment = assignment
+        self._pool = assignment.pool
         self._offsets = offsets
-        self._measures = Measures(clock.now(), delayed)
+        self._in_force = in_force
+        self._steady = steady
+        self._measures = Measures(clock.now(), in_force.settings.retry_topics.keys())
         self._past = Past()
         self._handled = 0
 
     async def watch(self) -> None:
         """Measure, and move what pays, for ever. Caller: the service, as a task."""
         while True:
-            partitions = len(self._fetchers.table)
+            partitions = len(self._assignment.table)
             await asyncio.sleep(max(self._limits.interval / _LOOKS, _SECONDS_EACH * partitions))
             await self.look(clock.now())
 
@@ -201,15 +194,15 @@ class Balancer:
         Where one seems to pay, the ends of the logs are asked for first: they are known to ten seconds otherwise, in
         which a partition may have been caught up with, or another one may have become the hot one.
         """
-        if self.settings.sharing == "count":
-            self._fetchers.distribution.share_by_count(self._pool)
+        if self._in_force.workers.sharing == "count":
+            self._assignment.distribution.share_by_count(self._pool)
         if not self._worked() and self._measures.idle:
-            self._measures.begin(self._fetchers.table, now)
+            self._measures.begin(self._assignment.table, now)
             return
         await self._measure(now)
         if self._best(now) is None:
             return
-        await lag.ask(self._offsets, self._fetchers)
+        await lag.refresh_ends(self._offsets, self._assignment)
         move = self._best(now)
         if move is None:
             return
@@ -223,10 +216,10 @@ class Balancer:
             load_of_giver=round(move.of_giver, 3),
             load_of_receiver=round(move.of_receiver, 3),
         )
-        self._fetchers.distribution.move(move)
+        self._assignment.distribution.move(move)
 
     async def _measure(self, now: float) -> None:
-        table = self._fetchers.table
+        table = self._assignment.table
         self._measures.begin(table, now)
         partitions = list(table.values())
         for first in range(0, len(partitions), _AT_ONCE):
@@ -242,27 +235,29 @@ class Balancer:
 
     @property
     def _limits(self) -> Limits:
-        return Limits(self.settings.sharing_interval_ms / 1000, self.settings.sharing_gap_percent / 100)
+        return Limits(
+            self._in_force.workers.sharing_interval_ms / 1000, self._in_force.workers.sharing_gap_percent / 100
+        )
 
     def _best(self, now: float) -> Move | None:
-        """What would be moved, as things stand; also tells each partition its demand."""
+        """The move that pays most now, if any does; also notes each partition's demand."""
         processes = self._pool.processes()
-        loads = self._measures.loads(self._fetchers.table, _parked(processes), now)
-        if self.settings.sharing != "load" or not self._quiet(processes):
+        loads = self._measures.loads(self._assignment.table, _parked(processes), now)
+        if self._in_force.workers.sharing != "load" or not self._quiet(processes):
             return None
         return next_move(loads, self._pool.expected(), now, self._past, self._limits)
 
     def _quiet(self, processes: list[WorkerProcess]) -> bool:
-        """Neither the group nor the pool is in the middle of something: a move would get in its way."""
+        """Whether neither a rebalance nor a replacement of workers is under way, with which a move would interfere."""
         pool = self._pool
         return (
             not pool.stopping
-            and self.steady()
+            and self._steady()
             and all(process.takes_partitions for process in processes)
             and all(process.pong is not None and not process.pong.paused_by_lease for process in processes)
-            and not any(place.backing_off or place.successor or place.predecessor for place in pool.places)
+            and not any(slot.backing_off or slot.successor or slot.predecessor for slot in pool.slots)
             and len(processes) >= len(pool.expected())
-            and settled(self._fetchers.table.values())
+            and settled(self._assignment.table.values())
         )
 
 

@@ -1,4 +1,4 @@
-"""Lag in records and in seconds, asked of the brokers: a worker's cached watermark freezes exactly when it matters.
+"""Lag in records and in seconds, by the brokers' word: a worker's cached watermark freezes exactly when it matters.
 
 In seconds: how old the oldest record is that one partition has not handled. What a worker takes in hand tells it; where
 none takes any (its worker is busy with another partition, the partition is halted, paused or without a worker), the log
@@ -25,7 +25,7 @@ from kunicorn.errors import PeerError
 from kunicorn.group.protocol import LATEST, LogOffset, Offsets
 from kunicorn.observe import logs
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 
 log = logs.get("kunicorn.lag")
@@ -35,17 +35,17 @@ _UNSETTLED_INTERVAL = 1.0
 """While a partition's end is not known yet: a newcomer's lag should not be blank for long."""
 
 
-async def watch(offsets: Offsets, fetchers: Fetchers) -> None:
+async def watch_ends(offsets: Offsets, assignment: Assignment) -> None:
     """Keep every partition's log end current, for ever. One that cannot be had becomes unknown, not stale."""
     while True:
-        await ask(offsets, fetchers)
-        known = fetchers.table and all(partition.log_end is not None for partition in fetchers.table.values())
+        await refresh_ends(offsets, assignment)
+        known = assignment.table and all(partition.log_end is not None for partition in assignment.table.values())
         await asyncio.sleep(INTERVAL if known else _UNSETTLED_INTERVAL)
 
 
-async def ask(offsets: Offsets, fetchers: Fetchers) -> None:
-    """Have the ends of all partitions' logs, once. What cannot be had becomes unknown."""
-    wanted = dict.fromkeys(fetchers.table, LATEST)
+async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
+    """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown."""
+    wanted = dict.fromkeys(assignment.table, LATEST)
     asked_ms = time.time_ns() // 1_000_000
     try:
         answer = await offsets.list_offsets(wanted) if wanted else {}
@@ -53,7 +53,7 @@ async def ask(offsets: Offsets, fetchers: Fetchers) -> None:
         log.info(f"log ends are not known: {error}")
         answer = {}
     for tp in wanted:
-        partition, found = fetchers.table.get(tp), answer.get(tp)
+        partition, found = assignment.table.get(tp), answer.get(tp)
         if partition is not None:
             partition.end_seen(found.offset if found is not None and not found.error else None, asked_ms)
 
@@ -72,7 +72,8 @@ _PRECISE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The record at `position` is older than `above` seconds and not older than `below`, at the time `now_ms`."""
+    """A search for a record's age by halving: it is older than `above` seconds, and not older than `below`, at
+    `now_ms`."""
 
     position: int
     now_ms: int
@@ -83,7 +84,7 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Nothing is left to ask."""
+        """Whether nothing is left to ask."""
         return self.timestamp_ms != NO_TIMESTAMP or self.below < self.above * _PRECISE
 
     @property
@@ -92,7 +93,7 @@ class Search:
         return max(0, self.now_ms - int(self._middle * 1000))
 
     def answered(self, found: LogOffset) -> Search:
-        """Go by what the log has at the time that was asked for."""
+        """The search after the log's answer to `asks`."""
         if found.offset == self.position and found.timestamp_ms != NO_TIMESTAMP:
             return replace(self, timestamp_ms=found.timestamp_ms)
         if found.offset != NO_OFFSET and found.offset <= self.position:
@@ -112,11 +113,11 @@ class Search:
         return math.sqrt(self.above * self.below)
 
 
-async def watch_ages(offsets: Offsets, fetchers: Fetchers) -> None:
-    """Find out what no worker tells, for ever. Caller: the service, as a task."""
+async def watch_ages(offsets: Offsets, assignment: Assignment) -> None:
+    """Look for the ages of records that no worker has in hand, for ever. Caller: the service, as a task."""
     seen: dict[TopicPartition, int] = {}
     while True:
-        behind = dict(_waiting(fetchers.table))
+        behind = dict(_waiting(assignment.table))
         still = {tp: position for tp, position in behind.items() if seen.get(tp) == position}
         seen = behind
         try:
@@ -125,7 +126,7 @@ async def watch_ages(offsets: Offsets, fetchers: Fetchers) -> None:
             ages_log.info(f"how old unhandled records are is not known: {error}")
             found = {}
         for tp, timestamp_ms in found.items():
-            if (partition := fetchers.table.get(tp)) is not None:
+            if (partition := assignment.table.get(tp)) is not None:
                 partition.age.found(still[tp], timestamp_ms)
         await asyncio.sleep(AGE_INTERVAL)
 

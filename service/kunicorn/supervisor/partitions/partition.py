@@ -18,7 +18,7 @@ from kunicorn.supervisor.workers.process import WorkerProcess
 
 
 class Age:
-    """Milliseconds since 1970 throughout; outlives the grants under which the partition is handed out."""
+    """The age of the oldest unhandled record, in milliseconds since 1970; outlives the partition's grants."""
 
     def __init__(self) -> None:
         self._taken_ms = NO_TIMESTAMP
@@ -27,12 +27,12 @@ class Age:
         self._furthest = NO_OFFSET
 
     def taken(self, timestamp_ms: int) -> None:
-        """A worker has taken a record of that time in hand."""
+        """Note the time of a record that a worker has taken in hand."""
         if timestamp_ms != NO_TIMESTAMP:
             self._taken_ms = timestamp_ms
 
     def end_seen(self, position: int, end: int, at_ms: int) -> None:
-        """The log ended at `end`, at `at_ms` or later."""
+        """Note that the log ended at `end`, at `at_ms` or later."""
         if position < self._furthest:
             self._caught_up_ms = NO_TIMESTAMP  # Set back: what is unhandled now was written before.
         if position >= end:
@@ -40,7 +40,7 @@ class Age:
         self._furthest = position
 
     def found(self, position: int, timestamp_ms: int) -> None:
-        """The log says that the record at `position` is of that time; `NO_TIMESTAMP`: it cannot say."""
+        """Note the log's word for the time of the record at `position`; `NO_TIMESTAMP`: it cannot say."""
         self._found = (position, timestamp_ms)
 
     def known_at(self, position: int) -> bool:
@@ -58,7 +58,7 @@ class Age:
 
 
 class Partition:
-    """State, position and the grant under which a worker holds it. Positions are the next offset to handle."""
+    """State, position and grant of a partition that is ours. Positions are the next offset to handle."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
@@ -88,7 +88,7 @@ class Partition:
         self.reset = False
         """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
         self.done: frozenset[int] = frozenset()
-        """Offsets beyond the position that are done already, as told under grants that are over."""
+        """Offsets from the position on that are done already, as told under grants that are over."""
         self.began_with: int | None = None
         """How many partitions the topic had when the group began to consume it; None: not known. Every commit says it,
         so that whoever finds a partition without an offset knows whether that partition was added since."""
@@ -104,7 +104,7 @@ class Partition:
         self.age = Age()
         self.reading: SlotReading = NOT_STARTED
 
-    def meet(self, event: PartitionEvent, reason: str | None = None) -> None:
+    def advance(self, event: PartitionEvent, reason: str | None = None) -> None:
         """Advance the state; `reason` is what `/status` says of the new one."""
         state = advance(self.state, event)
         if state is self.state is PartitionState.PAUSED:
@@ -113,7 +113,7 @@ class Partition:
             self.state, self.since = state, clock.now()
         self.reason = reason
 
-    def look(self) -> None:
+    def read_ledger(self) -> None:
         """Read the ledger: a started fetcher shows there, and so does what it has consumed."""
         if self.worker is None:
             return
@@ -124,17 +124,17 @@ class Partition:
         self.reset = False
         self.age.taken(self.reading.timestamp_ms)
         if self.state is PartitionState.STARTING:
-            self.meet(PartitionEvent.FETCHED)
+            self.advance(PartitionEvent.FETCHED)
 
     def end_seen(self, end: int | None, at_ms: int) -> None:
-        """The broker has said where the log ends; None: it did not say. `at_ms`: when it was asked."""
+        """Note the broker's word for the log's end; None: it did not say. `at_ms`: when it was asked."""
         self.log_end = end
-        self.look()
+        self.read_ledger()
         if end is not None and self.position is not None:
             self.age.end_seen(self.position.offset, end, at_ms)
 
     def record_seen(self, offset: int) -> None:
-        """There is a record at that offset: a lag of 0 until brokers are asked again would hide it."""
+        """Note that there is a record at that offset: a lag of 0 until brokers are asked again would hide it."""
         if self.log_end is not None and self.log_end <= offset:
             self.log_end = offset + 1
 
@@ -152,12 +152,12 @@ class Partition:
     @property
     def busy(self) -> bool:
         """Whether its worker has a record of it in hand at this moment."""
-        self.look()
+        self.read_ledger()
         return self.reading.in_hand != NO_OFFSET
 
     def begin_at(self, start: Position) -> None:
-        """The position was looked up, or chosen. What was known to be done beyond another one is forgotten: it may be
-        other records by now, or is to be handled again. Suspects stay: where workers commit, each death leads here."""
+        """Set the position. Offsets known as done ahead of the old one are dropped, as they may be other records by
+        now, or are to be handled again. Poison counts are kept: with transactions, this follows every crash."""
         self.position = start._replace(done="")
         self.starts += 1
         self.fresh = False
@@ -180,7 +180,8 @@ class Partition:
         return told
 
     def held(self, *, batches: bool) -> Held:
-        """What may have killed its worker. Caller: after `look`, once the worker is dead and its ledger final.
+        """The records that may have killed its worker. Caller: after `read_ledger`, once the worker is dead and its
+        ledger final.
 
         `batches`: a call of the handler has all that is in hand, not one after the other.
         """
@@ -197,15 +198,15 @@ class Partition:
         return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
 
     def hand_to(self, worker: WorkerProcess, grant: int) -> None:
-        """Under this grant the worker may handle it, from `position` on."""
+        """Hand it to the worker under this grant, from `position` on."""
         self.grant, self.slot, self.worker = grant, worker.take_slot(), worker
         self.last_worker = worker.number
 
     def take_back(self) -> None:
-        """The grant is over: nobody here has the partition in hand."""
+        """End the grant: no worker of ours has the partition any more."""
         if self.position is not None:
             first = self.position.offset
-            self.done = frozenset(offset for offset in self._done_beyond(first) if offset > first)
+            self.done = frozenset(offset for offset in self._done_beyond(first) if offset >= first)
             self.blame.passed(first)
         if self.worker is not None:
             self.worker.free_slot(self.slot)
@@ -213,7 +214,7 @@ class Partition:
 
 
 def is_at_its_end(partition: Partition) -> bool:
-    """Nothing that is to be handled is left of it."""
-    partition.look()
+    """Whether the partition is handled up to its `stop`."""
+    partition.read_ledger()
     position = partition.position
     return position is not None and partition.stop != NO_OFFSET and position.offset >= partition.stop

@@ -1,10 +1,10 @@
-"""Which record is to blame for a worker's death. Pure.
+"""Poison pills: which record is to blame for a worker's death. Pure.
 
 1. A death counts against a record only where it can have no other cause: nothing else was in hand, and of nothing else
    were the outputs on their way. `max_crashes` of such deaths, and the record is poison.
 2. What shares a death with others is counted apart. After `max_crashes` of those it is handled with nothing beside it,
-   and delivered before anything else is begun: the next death has one name, or nothing happens and it is acquitted by
-   being done. So a loop of deaths ends, and an innocent one is not blamed for where it was.
+   and delivered before anything else is begun. If the worker dies again, that record is the poison; if the record
+   completes, it is cleared. So crash loops end, and a record is never blamed for having been in flight beside poison.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Poison:
 
 
 class Suspicions:
-    """What the deaths of workers say against the records of one partition, as long as the partition is ours."""
+    """Deaths of workers counted against the records of one partition, as long as the partition is ours."""
 
     def __init__(self) -> None:
         self.poison: Poison | None = None
@@ -84,7 +84,8 @@ class Suspicions:
         """Deaths with some range, none of which was passed since, and their farthest end."""
 
     def name(self, offset: int, *, exact: bool) -> int:
-        """A worker died of nothing else; how many have. Caller: after `passed`.
+        """Count a death with nothing else in hand against that record; returns how many there were. Caller: after
+        `passed`.
 
         Unless `exact`, the record is the first one from `offset` on. A death counted at a lower offset, which is in a
         gap then, was the same record's: nothing from there on is done.
@@ -95,7 +96,7 @@ class Suspicions:
         return sum(deaths for named, deaths in self._alone.items() if named <= offset)
 
     def share(self, offsets: Offsets, max_crashes: int) -> bool:
-        """A worker died of one of these, or of another partition's; whether more is to be handled alone by that."""
+        """Count a death against several records; returns whether more of them are to be handled alone from now on."""
         if isinstance(offsets, range):
             return self._share_range(offsets, max_crashes)
         self._among.update(offsets)
@@ -116,7 +117,7 @@ class Suspicions:
         return self.poison is not None or any(offset >= position for offset in known)
 
     def passed(self, position: int) -> None:
-        """Everything before the position is done, and so acquitted."""
+        """Clear every record before the position: it is done."""
         self.suspects = frozenset(offset for offset in self.suspects if offset >= position)
         self._alone, self._among = _from(position, self._alone), _from(position, self._among)
         if position >= self._until:

@@ -1,4 +1,4 @@
-"""All partitions that are ours: who holds each, under which grant. Nothing blocks.
+"""The table of partitions that are ours, their grants, and their distribution over the workers. Nothing blocks.
 
 - `PartitionTable`: those that are ours, or still being let go of, and what may be committed of them.
 - `Grants`: which worker holds which partition, under which grant, a number that is never used again. A report counts
@@ -13,43 +13,49 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import FetcherStart, StartFetcher, StopFetcher
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.partitions.balance import Move, keep, share
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.topics import Topics
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
 
+Unstarted = asyncio.Queue[dict[Partition, int]]
+"""Partitions, and how many starts each has been given so far."""
+
 
 class PartitionTable(dict[TopicPartition, Partition]):
-    """By topic and number. A partition stays until its offsets are committed, or are not ours to commit."""
+    """Partitions by topic and number. One stays until its offsets are committed, or are not ours to commit."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Topics, in_force: SettingsInForce, *, workers_commit: bool = False) -> None:
+        """`workers_commit`: consumed offsets are committed by the workers, in transactions, before their ledgers tell
+        of them."""
         super().__init__()
-        self.workers_commit = False
-        """Consumed offsets are committed by the workers, in transactions, before their ledgers tell of them."""
-        self.topic_id: Callable[[str], UUID | None] = lambda _: None
-        """Set by the service: the id of the topic that has this name now, as far as is known."""
-        self.kept_elsewhere: Callable[[str], bool] = lambda _: False
-        """Set by the service: whether a topic's handler keeps the offsets itself, beside its effects."""
+        self.workers_commit = workers_commit
+        self.without_start: Unstarted = asyncio.Queue()
+        """Partitions whose start offset is to be looked up. Read by `StartLookup`, or before it by `RunUntil`."""
+        self._topics = topics
+        self._in_force = in_force
 
     def enter(self, tp: TopicPartition) -> Partition:
-        """It is ours from now on, as a partition of the topic that has this name now."""
+        """Enter a partition that is ours from now on, of the topic that has this name now."""
         partition = self[tp] = Partition(tp)
-        partition.topic_id = self.topic_id(tp.topic)
+        partition.topic_id = self._topics.topic_id(tp.topic)
         return partition
 
     def enter_again(self, released: Partition, *, ours_throughout: bool) -> Partition:
-        """It came back while it was let go of. One of another topic of the same name starts at its beginning, unless
-        another member may have begun with that: then where it is committed by now. So does one that had not begun here:
-        it may have come to us when others knew the new topic already."""
+        """Enter a partition that came back while it was released. One of another topic of that name starts at its
+        beginning; but where it is committed by now if another member may have begun with that topic, or if it had not
+        begun here: it may have come to us when others knew the new topic already."""
         again = self.enter(released.tp)
         begun = released.fresh or released.position is not None
         again.fresh = ours_throughout and begun and _other(released.topic_id, again.topic_id)
@@ -59,6 +65,16 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Which of these a worker of ours may still handle."""
         return frozenset(tp for tp in partitions if (p := self.get(tp)) and p.state is not PartitionState.RELEASED)
 
+    # -- start offsets -------------------------------------------------------------------------------------------
+
+    def look_up(self, partitions: Collection[Partition]) -> None:
+        """Have the start offsets of these looked up; ends in `Assignment.resolved` or `halt`."""
+        self.without_start.put_nowait({partition: partition.starts for partition in partitions})
+
+    def handler_keeps_offsets(self, topic: str) -> bool:
+        """Whether a topic's handler keeps the offsets itself, beside its effects."""
+        return self._in_force.keeps_offsets(topic)
+
     # -- topics that are gone ------------------------------------------------------------------------------------
 
     def of_gone_topics(self) -> list[TopicPartition]:
@@ -66,35 +82,36 @@ class PartitionTable(dict[TopicPartition, Partition]):
         return [
             tp
             for tp, partition in self.items()
-            if not partition.lost and _other(partition.topic_id, self.topic_id(tp.topic))
+            if not partition.lost and _other(partition.topic_id, self._topics.topic_id(tp.topic))
         ]
 
     def disown(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit nothing of these any more; an offset of the old topic would count for the new one."""
+        """Exclude these from commits: an offset of the old topic would count for the new one."""
         for tp in partitions:
             self[tp].lost = True
 
     # -- for the committer ---------------------------------------------------------------------------------------
 
-    def anything_to_settle(self) -> bool:
+    def anything_unfinished(self) -> bool:
         """Whether a worker has a record in hand, or something that was handled waits for its commit."""
         return any(partition.busy for partition in self.values()) or bool(self.consumed())
 
     def consumed(self) -> dict[TopicPartition, Position]:
         """What may be committed now and is not yet: of owned partitions only, never past an unfinished record.
 
-        Nothing of handlers that keep their offsets: a second truth would be believed where theirs is gone.
+        Skips handlers that store their own offsets (`load_offsets`): if their store were lost, the committed offset
+        would be used in its place, and records skipped.
         """
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
-            partition.look()
+            partition.read_ledger()
             if self.workers_commit:
                 partition.committed = (
                     partition.position.offset if partition.position is not None else partition.committed
                 )
                 continue
             position = partition.reached() if not partition.lost else None
-            if position is None or self.kept_elsewhere(tp.topic):
+            if position is None or self.handler_keeps_offsets(tp.topic):
                 continue
             if (position.offset, position.done) != (partition.committed, partition.committed_done):
                 ready[tp] = position
@@ -104,7 +121,7 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Why offsets of that topic are not the supervisor's to set, and what to do instead; None: they are."""
         if self.workers_commit:
             return "workers commit its offsets, in transactions (producing.delivery): stop and `kunicorn offsets reset`"
-        if self.kept_elsewhere(topic):
+        if self.handler_keeps_offsets(topic):
             return "its handler keeps the offsets itself (load_offsets): stop and change what it has stored"
         return None
 
@@ -114,7 +131,7 @@ class PartitionTable(dict[TopicPartition, Partition]):
         return {topic: topic_id for topic, topic_id in known if topic_id is not None}
 
     def committed(self, tp: TopicPartition, position: Position) -> None:
-        """The broker has it."""
+        """Note that the broker has accepted the commit of that position."""
         if (partition := self.get(tp)) is not None:
             partition.committed, partition.committed_done = position.offset, position.done
 
@@ -127,7 +144,7 @@ log = logs.get("kunicorn.fetchers")
 
 
 class Grants:
-    """Those that are open, by worker. Caller: `Fetchers`, on the loop; nothing blocks."""
+    """The open grants of each worker. Caller: `Assignment`, on the loop."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -135,7 +152,7 @@ class Grants:
         self._last = 0
 
     def of(self, worker: WorkerProcess) -> list[Partition]:
-        """What that worker holds."""
+        """The partitions that the worker holds."""
         return list(self._held.get(worker, {}).values())
 
     def issue(self, worker: WorkerProcess, partitions: Iterable[Partition]) -> None:
@@ -154,13 +171,14 @@ class Grants:
         """The partition that the worker holds under this grant. None: the grant is over, and the report refused."""
         partition = self._held.get(worker, {}).get(grant)
         if partition is None:
-            self._metrics.reports_refused.labels(reason="old grant").inc()
+            self._metrics.count(catalogue.REPORTS_REFUSED, reason="old grant")
             log.warning(f"{worker} reported under grant {grant}, which is over: refused", worker=worker.number)
         return partition
 
     def end(self, partition: Partition, reported: Position | None) -> None:
-        """Its worker has let go of it, at the position it reports; None: it is dead, and the ledger says where."""
-        partition.look()
+        """End a partition's grant at the position that the worker reported; None: it is dead, and the ledger says
+        where."""
+        partition.read_ledger()
         if reported is not None and reported.offset != NO_OFFSET:
             partition.position = reported._replace(done="")
             partition.done |= bitmap.read(reported.offset, reported.done)
@@ -169,7 +187,7 @@ class Grants:
         partition.take_back()
 
     def bury(self, worker: WorkerProcess) -> None:
-        """It is dead, and all it held was ended."""
+        """Forget a dead worker, all of whose grants have ended."""
         self._held.pop(worker, None)
 
 
@@ -200,7 +218,8 @@ _AT_A_TURN = 2_000
 
 
 class Distribution:
-    """Caller: `Fetchers` and `Balancer`, on the loop; nothing blocks."""
+    """Hands partitions out to workers, and moves them between workers. Caller: `Assignment` and `Balancer`, on the
+    loop."""
 
     def __init__(self, table: PartitionTable, grants: Grants, metrics: Metrics) -> None:
         self._table = table
@@ -231,7 +250,7 @@ class Distribution:
             elif partition.state is PartitionState.MOVING:
                 partition.last_worker = number
             elif partition.worker.number != number:
-                self._metrics.partition_moves.labels(reason="count").inc()
+                self._metrics.count(catalogue.PARTITION_MOVES, reason="count")
                 self._part(partition, number)
                 moves[partition.worker].append(partition.grant)
         for worker, grants in moves.items():
@@ -270,14 +289,14 @@ class Distribution:
         partition = self._table[move.tp]
         assert partition.worker is not None
         self._by_load = True
-        self._metrics.partition_moves.labels(reason=move.reason.value).inc()
+        self._metrics.count(catalogue.PARTITION_MOVES, reason=move.reason.value)
         self._part(partition, move.receiver)
         partition.worker.send(StopFetcher([partition.grant], WHENEVER))
 
     def _target(
         self, shared: Mapping[TopicPartition, Partition], expected: Collection[int]
     ) -> dict[TopicPartition, int]:
-        """Those that move already count where they go to: else others would be sent after them."""
+        """The worker of each partition. One that moves counts where it goes to, else others would be sent after it."""
         current = {tp: p.last_worker for tp, p in shared.items() if p.last_worker is not None}
         self._by_load = self._by_load and any(number in expected for number in current.values())
         if not self._by_load:
@@ -285,5 +304,5 @@ class Distribution:
         return keep(list(shared), expected, current, {tp: p.demand for tp, p in shared.items()})
 
     def _part(self, partition: Partition, number: int) -> None:
-        partition.meet(PartitionEvent.MOVE, f"moving to worker {number}")
+        partition.advance(PartitionEvent.MOVE, f"moving to worker {number}")
         partition.last_worker = number

@@ -1,4 +1,4 @@
-"""Handler calls that take too long, and workers that do not answer: the ladder ends both, and the record is blamed."""
+"""The watchdog of workers: handler calls that take too long and workers that do not answer meet the escalation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import SlotReading
+from kunicorn.observe import catalogue
 from kunicorn.observe.metrics import Metrics
-from kunicorn.supervisor.partitions.assignment import Fetchers
+from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.workers.pool import PING_INTERVAL, Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
@@ -25,7 +27,7 @@ turns, as after a freeze of this process everybody seems to have been silent."""
 
 @dataclass(frozen=True, slots=True)
 class InHand:
-    """One record, or batch, in a handler's hands; another try of it is another one."""
+    """One try of a record, or batch, that a handler has in hand."""
 
     grant: int
     offset: int
@@ -34,7 +36,7 @@ class InHand:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """What a handler has had of one partition for the longest, and for longer than `limit` ms."""
+    """The record of one partition that a handler has had for the longest, and for longer than `limit` ms."""
 
     partition: Partition
     hand: InHand
@@ -47,7 +49,7 @@ class Overdue:
         )
 
     def time_out(self, process: WorkerProcess) -> None:
-        """Have it interrupted, and whatever else of the partition is overdue."""
+        """Have the handler interrupted in it, and in whatever else of the partition is overdue."""
         overdue_ns = clock.now_ns() - self.limit * clock.NANOSECONDS // 1000
         process.time_out(self.hand.grant, self.hand.offset, overdue_ns)
 
@@ -55,7 +57,7 @@ class Overdue:
         """Whether the handler has let go of it. Looks into the ledger."""
         if self.partition.worker is not process or self.partition.grant != self.hand.grant:
             return True
-        self.partition.look()
+        self.partition.read_ledger()
         return _in_hand(self.partition) != self.hand
 
 
@@ -76,22 +78,19 @@ def began(reading: SlotReading, seen: float | None, now: float) -> float:
 
 
 class Timeouts:
-    """Watches over all workers."""
+    """Watches all workers for handler time-outs and silence."""
 
-    def __init__(
-        self, pool: Pool, fetchers: Fetchers, metrics: Metrics, timeout_ms: Callable[[str], int | None]
-    ) -> None:
-        """`timeout_ms`: handler_timeout_ms for a topic's records, as it is now; None is no limit."""
-        self._timeout_ms = timeout_ms
+    def __init__(self, pool: Pool, assignment: Assignment, in_force: SettingsInForce, metrics: Metrics) -> None:
+        self._in_force = in_force
         self._pool = pool
-        self._fetchers = fetchers
+        self._assignment = assignment
         self._metrics = metrics
         self._seen: dict[int, tuple[InHand, float]] = {}
         """By grant: what is in hand of it, and since when."""
-        self._on_the_ladder: set[int] = set()
+        self._escalating: set[int] = set()
 
     async def watch(self) -> None:
-        """For ever."""
+        """Look at all workers four times a second, for ever."""
         async with asyncio.TaskGroup() as ladders:
             while True:
                 await asyncio.sleep(_INTERVAL)
@@ -99,14 +98,14 @@ class Timeouts:
                 before, self._seen = self._seen, {}
                 for process in self._pool.processes():
                     overdue = self._overdue(process, before, now)
-                    if process.pid in self._on_the_ladder:
+                    if process.pid in self._escalating:
                         continue
-                    if (climb := self._climb(process, overdue)) is not None:
-                        self._on_the_ladder.add(process.pid)
+                    if (climb := self._escalation(process, overdue)) is not None:
+                        self._escalating.add(process.pid)
                         ladders.create_task(climb)
 
-    def _climb(self, process: WorkerProcess, overdue: Sequence[Overdue]) -> Coroutine[None, None, None] | None:
-        """The ladder to climb for that worker; None if all is well."""
+    def _escalation(self, process: WorkerProcess, overdue: Sequence[Overdue]) -> Coroutine[None, None, None] | None:
+        """The escalation that the worker needs; None if all is well."""
         if process.unanswered >= _SILENT:
             return self._end_silence(process)
         return self._end_calls(process, overdue) if overdue else None
@@ -129,10 +128,10 @@ class Timeouts:
     def _limited(self, process: WorkerProcess) -> Iterator[tuple[Partition, int]]:
         """Its partitions of which something is in hand that may take only so long."""
         limits: dict[str, int | None] = {}
-        for partition in self._fetchers.held_by(process):
+        for partition in self._assignment.held_by(process):
             topic = partition.tp.topic
             if topic not in limits:
-                limits[topic] = self._timeout_ms(topic)
+                limits[topic] = self._in_force.handling(topic).timeout_ms
             limit = limits[topic]
             if limit is not None and process.ledger.is_in_hand(partition.slot) and partition.busy:
                 yield partition, limit
@@ -143,7 +142,7 @@ class Timeouts:
 
         def over() -> bool:
             left = [each for each in overdue if not each.is_over(process)]
-            process.blamed = frozenset(each.partition.tp for each in left)
+            process.blame(each.partition.tp for each in left)
             return not left
 
         def interrupt() -> None:
@@ -151,27 +150,27 @@ class Timeouts:
                 each.time_out(process)
 
         for each in overdue:
-            self._metrics.handler_timeouts.labels(topic=each.partition.tp.topic).inc()
+            self._metrics.count(catalogue.HANDLER_TIMEOUTS, topic=each.partition.tp.topic)
         beside = f", and records of {len(overdue) - 1} more partitions for too long" if len(overdue) > 1 else ""
-        await self._press(process, f"has had {overdue[0]}{beside}", over, interrupt)
+        await self._escalate(process, f"has had {overdue[0]}{beside}", over, interrupt)
 
     async def _end_silence(self, process: WorkerProcess) -> None:
-        busy = self._fetchers.in_hand_of(process)
+        busy = self._assignment.in_hand_of(process)
         held = f" with {busy.tp}@{busy.reading.in_hand} in hand" if busy is not None else ""
         reason = f"has not answered for {_SILENT * PING_INTERVAL:.0f} s{held}"
-        process.blamed = frozenset([busy.tp] if busy is not None else [])
-        await self._press(process, reason, lambda: process.unanswered == 0, None)
+        process.blame([busy.tp] if busy is not None else [])
+        await self._escalate(process, reason, lambda: process.unanswered == 0, None)
 
-    async def _press(
+    async def _escalate(
         self,
         process: WorkerProcess,
         reason: str,
         until: Callable[[], bool],
         interrupt: Callable[[], None] | None,
     ) -> None:
-        await self._pool.press(process, reason, until, interrupt)
+        await self._pool.escalate(process, reason, until, interrupt)
         # SIGKILL sent is not death: until then nobody climbs again.
-        await self._pool.stirring.until(lambda: process.is_dead() or until(), clock.now() + _DYING)
+        await self._pool.changed.wait(lambda: process.is_dead() or until(), clock.now() + _DYING)
         if not process.is_dead() and until():
-            process.blamed = frozenset()
-        self._on_the_ladder.discard(process.pid)
+            process.blame(())
+        self._escalating.discard(process.pid)

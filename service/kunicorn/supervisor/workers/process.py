@@ -1,8 +1,8 @@
 """A worker's process as the supervisor sees it.
 
-`WorkerProcess` is one incarnation of a worker's place in the pool. Beside it: what Linux offers to know about child
-processes (subreaper, pidfds, the orphans that end up with PID 1), and the ladder for a worker that does not do what it
-has to: interrupt its handler, abort it, kill it.
+`WorkerProcess` is one process of a slot of the pool. Beside it: what Linux tells about child processes (subreaper,
+pidfds, the orphans that end up with PID 1), and the escalation for a worker that does not do what it has to: interrupt
+its handler, abort it, kill it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import heapq
 import os
 import random
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import NamedTuple
 
 from kunicorn.errors import how_it_ended
 from kunicorn.ipc import clock
 from kunicorn.ipc.channel import Channel
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import Ping, Pong, TimedOut, ToWorker
+from kunicorn.ipc.messages import FromWorker, Ping, Pong, TimedOut, ToWorker
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
+from kunicorn.supervisor.tasks import Notifier
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_INTERVAL = 1.0
@@ -110,7 +113,7 @@ LEDGER_SLOTS = 65_536
 
 
 class WorkerState(Enum):
-    """Where an incarnation stands."""
+    """The states of a worker's process."""
 
     #: Forked; loads its handler, makes its consumer.
     STARTING = "starting"
@@ -122,15 +125,22 @@ class WorkerState(Enum):
     DEAD = "dead"
 
 
+class Child(NamedTuple):
+    """A process of ours: its pid, and the pidfd that tells of its end."""
+
+    pid: int
+    pidfd: int
+
+
 class WorkerProcess:
     """A living worker: pidfd, channel, ledger, and the latest evidence of its progress."""
 
-    def __init__(self, number: int, pid: int, pidfd: int, ledger: Ledger, now: float, revision: int = 0) -> None:
+    def __init__(self, number: int, child: Child, ledger: Ledger, revision: int = 0, *, on_trial: bool = False) -> None:
+        now = clock.now()
         self.number = number
-        self.pid = pid
-        self.pidfd = pidfd
+        self.pid, self.pidfd = child
         self.ledger = ledger
-        self.channel: Channel | None = None
+        self._channel: Channel | None = None
         self.state = WorkerState.STARTING
         self.started_at = now
         self.ready_at: float | None = None
@@ -148,13 +158,11 @@ class WorkerProcess:
         self.jitter = random.random()
         """Spreads what is due for all workers that were started together."""
         self.retired: str | None = None
-        """Why it was replaced in order: its exit is no death."""
+        """Why it was replaced as planned; its exit is then not counted as a crash."""
         self.refusal: str | None = None
         """Why it says that it cannot serve."""
-        self.on_trial = False
-        """It was started to replace another one, and was not ready yet: its failure is not the service's."""
-        self.settled = asyncio.Event()
-        """It has been ready, or is dead."""
+        self.on_trial = on_trial
+        """Started as a replacement, and not ready yet: if it fails, the replacement fails and the service goes on."""
         self._ping: int = 0
         self._freed: list[int] = []
         self._untouched = 0
@@ -167,6 +175,11 @@ class WorkerProcess:
         return self.state is WorkerState.DEAD
 
     @property
+    def has_started_or_died(self) -> bool:
+        """Whether it has been ready, or is dead."""
+        return self.ready_at is not None or self.is_dead()
+
+    @property
     def handled(self) -> int:
         """Records it has finished, as far as it told."""
         return self.pong.handled if self.pong is not None else 0
@@ -176,10 +189,52 @@ class WorkerProcess:
         """Whether StartFetcher may be sent."""
         return self.state is WorkerState.READY
 
+    # -- its life, as the pool brings it about ---------------------------------------------------------------------
+
+    async def connect(
+        self, ours: socket.socket, on_message: Callable[[FromWorker], None], on_protocol_error: Callable[[str], None]
+    ) -> None:
+        """Open the channel over our end of the pipe."""
+        self._channel = await Channel.open(ours, on_message, on_protocol_error)
+        if self.is_dead():
+            self._channel.close()
+
+    def become_ready(self, *, takes_partitions: bool) -> None:
+        """It has loaded its handler and made its consumer."""
+        self.state = WorkerState.READY if takes_partitions else WorkerState.DRAINING
+        self.ready_at = clock.now()
+        self.on_trial = False
+
+    def refuse(self, error: str) -> None:
+        """It says that it cannot serve."""
+        self.refusal = error
+
+    def begin_draining(self, retired: str | None = None) -> None:
+        """It takes no partitions any more; `retired`: why it is replaced, as planned."""
+        self.state, self.retired = WorkerState.DRAINING, retired or self.retired
+
+    def condemn(self, why: str) -> None:
+        """We are about to end it, and that is why it dies."""
+        self.killed_by_us = why
+
+    def acquit(self) -> None:
+        """It has done what it was to be ended for."""
+        self.killed_by_us = None
+
+    def blame(self, partitions: Iterable[TopicPartition]) -> None:
+        """If it is ended now, then for the records of these partitions."""
+        self.blamed = frozenset(partitions)
+
+    def die(self) -> None:
+        """Its pidfd has spoken."""
+        self.state = WorkerState.DEAD
+
+    # -- what it is told and tells ---------------------------------------------------------------------------------
+
     def send(self, message: ToWorker) -> None:
         """Queue a message; never waits."""
-        if self.channel is not None:
-            self.channel.send(message)
+        if self._channel is not None:
+            self._channel.send(message)
 
     def take_slot(self) -> int:
         """The lowest free ledger slot: few pages stay few."""
@@ -200,7 +255,7 @@ class WorkerProcess:
         self._ping += 1
         self.send(Ping(self._ping))
 
-    def heard(self, pong: Pong, now: float) -> int:
+    def note_pong(self, pong: Pong, now: float) -> int:
         """Note the evidence; return how many log lines the worker has dropped since the last one."""
         dropped = pong.logs_dropped - (self.pong.logs_dropped if self.pong is not None else 0)
         if self.pong is None or pong.runner != self.pong.runner:
@@ -213,7 +268,7 @@ class WorkerProcess:
         grant's records since `overdue_ns` or earlier."""
         self.send(TimedOut(grant, offset, overdue_ns))
 
-    # -- the ladder for a worker that does not stop, rung by rung ----------------------------------------------
+    # -- the escalation for a worker that does not stop, rung by rung ----------------------------------------------
 
     def interrupt_handler(self) -> None:
         """Raise `DrainDeadline` in the runner, so that the handler's `finally` blocks run."""
@@ -236,8 +291,8 @@ class WorkerProcess:
 
     def release(self) -> None:
         """After its death: close what we hold of it."""
-        if self.channel is not None:
-            self.channel.close()
+        if self._channel is not None:
+            self._channel.close()
         self.ledger.close()
 
 
@@ -247,34 +302,16 @@ _PATIENCE = 1.0
 """Seconds on each rung but the last."""
 
 
-class Stirring:
-    """Tells waiters to look again, whenever a worker has let go of something or died."""
-
-    def __init__(self) -> None:
-        self._stirred = asyncio.Event()
-
-    def stir(self) -> None:
-        """Something has changed."""
-        self._stirred.set()
-
-    async def until(self, condition: Callable[[], bool], deadline: float) -> None:
-        """Until the condition holds or `deadline` (seconds of `clock.now`)."""
-        while not condition() and (left := deadline - clock.now()) > 0:
-            self._stirred.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._stirred.wait()
-
-
-async def press(
+async def escalate(
     process: WorkerProcess,
     reason: str,
     until: Callable[[], bool],
-    stirring: Stirring,
+    changed: Notifier,
     interrupt: Callable[[], None] | None = None,
 ) -> None:
-    """Climb until `until` holds. Returns once it does or the kill was sent; SIGKILL sent is not death, that is told by
-    the pidfd. `interrupt`: the first rung, if it is not the end of the drain budget."""
+    """Interrupt, abort and kill the worker, until `until` holds. Returns once it does or the kill was sent; SIGKILL
+    sent is not death, that is told by the pidfd. `interrupt`: the first rung, if it is not the end of the drain
+    budget."""
     rungs = (
         ("interrupting its handler", interrupt or process.interrupt_handler, _PATIENCE),
         ("aborting it, its stacks follow on stderr", process.abort, _PATIENCE),
@@ -284,8 +321,8 @@ async def press(
         if until() or process.is_dead():
             break
         log.warning(f"{process} {reason}: {what}", worker=process.number, worker_pid=process.pid)
-        process.killed_by_us = reason
+        process.condemn(reason)
         climb()
-        await stirring.until(lambda: until() or process.is_dead(), clock.now() + patience)
+        await changed.wait(lambda: until() or process.is_dead(), clock.now() + patience)
     if until() and not process.is_dead():
-        process.killed_by_us = None
+        process.acquit()

@@ -1,4 +1,4 @@
-"""Workers replaced one after the other: on a reload, by age, and when files change.
+"""Rolling replacement of workers: on a reload, by age, and when files change.
 
 `Reloader`, at SIGHUP: the settings file read again, the handler imported anew, one worker after the other replaced.
 
@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.ipc import clock
-from kunicorn.ipc.messages import Configure, Drain
-from kunicorn.observe import logs
+from kunicorn.ipc.messages import Drain
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import ReloadStatus
 from kunicorn.settings import Settings, WorkerSettings
-from kunicorn.settings.load import Reloaded, reloaded
-from kunicorn.supervisor.workers.pool import PING_INTERVAL, Blueprint, Place, Pool, PoolListener
+from kunicorn.settings.load import Reloaded
+from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.workers.pool import PING_INTERVAL, Arbiter, Blueprint, WorkerSlot
 from kunicorn.supervisor.workers.process import WorkerProcess, WorkerState
 from kunicorn.supervisor.workers.spawn import preload
 from kunicorn.supervisor.workers.template import Template, TemplateDied, Templates
@@ -46,16 +47,17 @@ class ReplacementFailed(Exception):
 class Replacer:
     """Replaces workers in order, one at a time."""
 
-    def __init__(self, pool: Pool, listener: PoolListener, metrics: Metrics, drain_seconds: float) -> None:
+    def __init__(self, arbiter: Arbiter, metrics: Metrics, drain_seconds: float) -> None:
         """`drain_seconds`: how long a worker that is replaced may finish what it has in hand."""
-        self.pool = pool
-        self._listener = listener
+        self.arbiter = arbiter
+        self._listener = arbiter.listener
+        self._pool = arbiter.pool
         self._metrics = metrics
         self._drain_seconds = drain_seconds
         self._one_at_a_time = asyncio.Lock()
 
-    async def replace(self, place: Place, why: str, reason: str, blueprint: Blueprint | None = None) -> None:
-        """Start a successor; once it is ready, let the place's worker hand over to it and exit. Raises
+    async def replace(self, slot: WorkerSlot, why: str, reason: str, blueprint: Blueprint | None = None) -> None:
+        """Start a successor; once it is ready, let the slot's worker hand over to it and exit. Raises
         `ReplacementFailed`.
 
         The successor comes first, although it needs memory for two: its handler is set up and its client connected
@@ -64,24 +66,24 @@ class Replacer:
         the metric's label.
         """
         async with self._one_at_a_time:
-            if place.process is None or self.pool.stopping:
+            if slot.process is None or self._pool.stopping:
                 return
-            successor = await self._start_successor(place, blueprint or self.pool.blueprint)
-            predecessor = place.promote() if place.successor is successor else None
+            successor = await self._start_successor(slot, blueprint or self.arbiter.blueprint)
+            predecessor = slot.promote() if slot.successor is successor else None
             self._listener.worker_ready(successor)
             if predecessor is None:
                 return
-            self._metrics.worker_recycles.labels(reason=reason).inc()
+            self._metrics.count(catalogue.WORKER_RECYCLES, reason=reason)
             await self._retire(predecessor, why)
 
-    async def _start_successor(self, place: Place, blueprint: Blueprint) -> WorkerProcess:
+    async def _start_successor(self, slot: WorkerSlot, blueprint: Blueprint) -> WorkerProcess:
         try:
-            successor = await self.pool.spawn(place, blueprint, on_trial=True)
+            successor = await self.arbiter.spawn(slot, blueprint, on_trial=True)
         except (TemplateDied, OSError) as error:
             raise ReplacementFailed(f"its successor could not be forked: {error}") from error
-        await self.pool.stirring.until(successor.settled.is_set, clock.now() + blueprint.start_seconds)
-        if not successor.settled.is_set():
-            successor.killed_by_us = f"was not ready within {blueprint.start_seconds:.0f} s"
+        await self._pool.changed.wait(lambda: successor.has_started_or_died, clock.now() + blueprint.start_seconds)
+        if not successor.has_started_or_died:
+            successor.condemn(f"was not ready within {blueprint.start_seconds:.0f} s")
             successor.kill()
             raise ReplacementFailed(f"{successor} {successor.killed_by_us}")
         if successor.is_dead():
@@ -90,13 +92,13 @@ class Replacer:
 
     async def _retire(self, process: WorkerProcess, why: str) -> None:
         pool_log.info(f"{process} hands over to its successor, {why}", worker=process.number, worker_pid=process.pid)
-        process.retired, process.state = why, WorkerState.DRAINING
+        process.begin_draining(retired=why)
         self._listener.worker_retires(process)
         deadline = clock.now() + self._drain_seconds
         process.send(Drain(deadline))
-        await self.pool.stirring.until(process.is_dead, deadline)
-        await self.pool.press(process, "did not drain within drain_timeout_ms to be replaced", process.is_dead)
-        await self.pool.stirring.until(process.is_dead, clock.now() + _REAPING)
+        await self._pool.changed.wait(process.is_dead, deadline)
+        await self._pool.escalate(process, "did not drain within drain_timeout_ms to be replaced", process.is_dead)
+        await self._pool.changed.wait(process.is_dead, clock.now() + _REAPING)
 
 
 log = logs.get("kunicorn.reload")
@@ -108,7 +110,7 @@ _COMPLETED, _FAILED, _INCOMPLETE = "completed", "failed", "incomplete"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a reload ended."""
+    """The result of a reload."""
 
     result: str
     message: str
@@ -116,48 +118,44 @@ class Outcome:
     at: float
 
 
+BlueprintMaker = Callable[[int, Settings, Callable[[], Awaitable[Template]]], Blueprint]
+"""From a revision's number, its settings and where to fork from."""
+
+
 class Reloader:
     """Reloads when asked to, one at a time; asked again meanwhile, once more afterwards."""
 
     def __init__(
         self,
-        settings: Settings,
-        reread: Callable[[], Settings],
-        configure: Callable[[Settings, int, int], Configure],
-        apply: Callable[[Settings], None],
+        in_force: SettingsInForce,
         templates: Templates,
+        blueprint: BlueprintMaker,
         replacer: Replacer,
-        try_again: Callable[[str], int],
         metrics: Metrics,
     ) -> None:
-        """`reread` may block and raises `ConfigError`; `apply` puts settings in force in the supervisor; `try_again` is
-        that of `Fetchers`."""
-        self._settings = settings
-        self._reread = reread
-        self._configure = configure
-        self._apply = apply
+        self._in_force = in_force
         self._templates = templates
-        self._pool = replacer.pool
+        self._blueprint = blueprint
+        self._arbiter = replacer.arbiter
         self._replacer = replacer
-        self._try_again = try_again
         self._metrics = metrics
         self._asked = asyncio.Event()
         self._running = False
         self._last: Outcome | None = None
 
-    def ask(self) -> None:
-        """Caller: the signal's handler; whoever watches the files."""
+    def request(self) -> None:
+        """Ask for a reload. Caller: the handler of SIGHUP, and the watch over files."""
         self._asked.set()
 
     def status(self, now: float) -> ReloadStatus | None:
         """The last reload, or the one that runs; None before the first."""
-        last, revision = self._last, self._pool.blueprint.revision
+        last, revision = self._last, self._arbiter.blueprint.revision
         if self._running:
             return ReloadStatus("running", revision, "", (), 0.0)
         return None if last is None else ReloadStatus(last.result, revision, last.message, last.kept, now - last.at)
 
     async def watch(self) -> None:
-        """Serve, for ever."""
+        """Carry out reloads, for ever."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -166,13 +164,13 @@ class Reloader:
                 self._last = await self._reload()
             finally:
                 self._running = False
-            self._metrics.reloads.labels(result=self._last.result).inc()
+            self._metrics.count(catalogue.RELOADS, result=self._last.result)
 
     async def _reload(self) -> Outcome:
         log.info("reload: reading the settings again, importing the handler anew")
         try:
-            found = reloaded(self._settings, await asyncio.to_thread(self._reread))
-            self._configure(found.settings, 0, 0)
+            found = await self._in_force.read_again()
+            self._blueprint(0, found.settings, self._templates.current).configure(0, 0)
             template = await self._templates.prepare(preload(found.settings))
         except (ConfigError, HandlerLoadError) as error:
             return _failed(str(error))
@@ -185,21 +183,21 @@ class Reloader:
 
     async def _roll(self, found: Reloaded, template: Template) -> Outcome:
         """Replace all workers. What the first one cannot start with is dropped."""
-        revision = self._pool.blueprint.revision + 1
-        trial = self._blueprint(revision, found.settings, template)
+        revision = self._arbiter.blueprint.revision + 1
+        trial = self._trial(revision, found.settings, template)
         why, in_force, problem = f"reloaded: revision {revision}", False, ""
         for attempt in range(_ROUNDS):
             if attempt:
                 await asyncio.sleep(_BETWEEN_ROUNDS)
-            for place in self._outdated(revision):
+            for slot in self._outdated(revision):
                 try:
-                    await self._replacer.replace(place, why, "reload", trial)
+                    await self._replacer.replace(slot, why, "reload", trial)
                 except ReplacementFailed as error:
                     if not in_force:
                         await template.retire()
                         return _failed(str(error), found.kept)
                     problem = str(error)
-                    log.error(f"worker {place.number} still runs revision {revision - 1}: {error}")
+                    log.error(f"worker {slot.number} still runs revision {revision - 1}: {error}")
                 else:
                     await self._put_in_force(trial, found, template, already=in_force)
                     in_force = True
@@ -208,36 +206,33 @@ class Reloader:
         await self._put_in_force(trial, found, template, already=in_force)
         return self._rolled(found, revision, problem)
 
-    def _blueprint(self, revision: int, settings: Settings, template: Template) -> Blueprint:
+    def _trial(self, revision: int, settings: Settings, template: Template) -> Blueprint:
         async def prepared() -> Template:
             # Its successor, where it died meanwhile, has imported the same code if it was adopted.
             return template if not template.dead.is_set() else await self._templates.current()
 
-        start_seconds = settings.workers.start_timeout_ms / 1000
-        return Blueprint(
-            revision, prepared, lambda worker, turn: self._configure(settings, worker, turn), start_seconds
-        )
+        return self._blueprint(revision, settings, prepared)
 
-    def _outdated(self, revision: int) -> list[Place]:
-        return [p for p in self._pool.places if p.process is not None and p.process.revision != revision]
+    def _outdated(self, revision: int) -> list[WorkerSlot]:
+        slots = self._arbiter.pool.slots
+        return [slot for slot in slots if slot.process is not None and slot.process.revision != revision]
 
     async def _put_in_force(self, trial: Blueprint, found: Reloaded, template: Template, *, already: bool) -> None:
         if already:
             return
-        self._pool.blueprint = replace(trial, template=self._templates.current)
-        self._settings = found.settings
-        self._apply(found.settings)
+        self._arbiter.adopt(replace(trial, template=self._templates.current))
+        self._in_force.replace(found.settings)
         await self._templates.adopt(template, preload(found.settings))
 
     def _rolled(self, found: Reloaded, revision: int, problem: str) -> Outcome:
         changed = f", changed: {', '.join(found.changed)}" if found.changed else ""
         if old := self._outdated(revision):
-            numbers = ", ".join(str(place.number) for place in old)
+            numbers = ", ".join(str(slot.number) for slot in old)
             message = f"revision {revision} is in force{changed}, but workers {numbers} run the one before: {problem}"
             log.error(message)
             return Outcome(_INCOMPLETE, message, found.kept, clock.now())
         # Now that nobody runs the code that halted them any more.
-        again = self._try_again(f"tried again with revision {revision}")
+        again = self._arbiter.listener.code_replaced(f"tried again with revision {revision}")
         tried = f"; {again} halted partitions are tried again with revision {revision}" if again else ""
         message = f"all workers run revision {revision}{changed}{tried}"
         log.info(f"reload completed: {message}")
@@ -282,31 +277,31 @@ def due(limits: WorkerSettings, *, handled: int, age: float, rss_bytes: int, jit
 
 
 class Recycler:
-    """Looks at the workers' evidence; `limits` may be changed at any time."""
+    """Replaces workers that have reached one of their limits."""
 
-    def __init__(self, pool: Pool, replacer: Replacer, limits: WorkerSettings) -> None:
-        self.limits = limits
-        self._pool = pool
+    def __init__(self, replacer: Replacer, in_force: SettingsInForce) -> None:
+        self._in_force = in_force
+        self._slots = replacer.arbiter.pool.slots
         self._replacer = replacer
 
     async def watch(self) -> None:
         """Replace whoever is due, one at a time, for ever. Where no successor starts, the worker goes on."""
         while True:
             await asyncio.sleep(PING_INTERVAL)
-            for place in self._pool.places:
-                if place.process is None or (found := self._due(place.process)) is None:
+            for slot in self._slots:
+                if slot.process is None or (found := self._due(slot.process)) is None:
                     continue
                 try:
-                    await self._replacer.replace(place, f"recycled: {found.words}", found.reason)
+                    await self._replacer.replace(slot, f"recycled: {found.words}", found.reason)
                 except ReplacementFailed as error:
-                    recycling_log.error(f"{place.process} goes on although it is due to be recycled: {error}")
+                    recycling_log.error(f"{slot.process} goes on although it is due to be recycled: {error}")
                     await asyncio.sleep(_AFTER_FAILURE)
 
     def _due(self, process: WorkerProcess) -> Due | None:
         if process.state is not WorkerState.READY or process.pong is None:
             return None
         return due(
-            self.limits,
+            self._in_force.workers,
             handled=process.handled,
             age=clock.now() - process.started_at,
             rss_bytes=process.pong.rss_bytes,

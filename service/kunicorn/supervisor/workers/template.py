@@ -11,17 +11,18 @@ from __future__ import annotations
 import array
 import asyncio
 import os
-import random
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kunicorn.allocator import is_loaded
-from kunicorn.errors import Backoff, HandlerLoadError, PeerError
+from kunicorn.backoff import Backoff, Retries
+from kunicorn.errors import HandlerLoadError, PeerError
 from kunicorn.ipc.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady, decode, encode
-from kunicorn.observe import logs
+from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.supervisor.workers.process import send_signal, watch_exit
+from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.workers.process import Child, send_signal, watch_exit
 from kunicorn.supervisor.workers.spawn import Spawned, spawn
 
 _MAX_PACKET = 1 << 20
@@ -55,8 +56,8 @@ class Template:
         self.keepers = frozenset(answer.keepers)
         return answer
 
-    async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> tuple[int, int]:
-        """Fork one worker that owns the descriptors; return its pid and pidfd. Raises `TemplateDied`.
+    async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> Child:
+        """Fork one worker that owns the descriptors. Raises `TemplateDied`.
 
         A template that does not answer is killed: another one is started for it, and a worker that it forked after
         all reads the end of its pipe and exits. Waited for without end, its partitions would be nobody's.
@@ -77,19 +78,19 @@ class Template:
             for fd in fds:
                 os.close(fd)
             raise TemplateDied(f"the template answered {type(answer).__name__} to a fork")
-        return answer.pid, fds[0]
+        return Child(answer.pid, fds[0])
 
     def close(self) -> None:
-        """Let it go: it reads EOF and exits; its workers stay."""
+        """Close its socket: it reads EOF and exits; its workers stay."""
         self._sock.close()
 
     async def retire(self) -> None:
-        """Let it go when the fork that it is busy with is done."""
+        """Close its socket when the fork that it is busy with is done."""
         async with self._one_at_a_time:
             self.close()
 
     def kill(self) -> None:
-        """For a template that does not answer."""
+        """Kill a template that does not answer."""
         if not self.dead.is_set():
             send_signal(self._pidfd, signal.SIGKILL)
 
@@ -123,26 +124,23 @@ def _wake(readable: asyncio.Future[None]) -> None:
 
 log = logs.get("kunicorn.template")
 
-_BACKOFF, _BACKOFF_MAX = 0.2, 5.0
+_BACKOFF = Backoff(first_seconds=0.2, longest_seconds=5.0)
 _TRIES_AT_START = 3
 
 
 class Templates:
     """The template to fork from, now or as soon as there is one."""
 
-    def __init__(self, first: Spawned, preload: Preload, metrics: Metrics, fatal: Callable[[Exception], None]) -> None:
-        """`first` was told `preload`. `fatal` is told if the handler cannot be loaded at the start; later failures
-        leave the workers alone."""
+    def __init__(self, first: Spawned, preload: Preload, in_force: SettingsInForce, metrics: Metrics) -> None:
+        """`first` was told `preload`."""
         self._first = first
         self._preload = preload
+        self._in_force = in_force
         self._metrics = metrics
-        self._fatal = fatal
         self._template: Template | None = None
         self._living: list[Template] = []
         self._ready = asyncio.Event()
         self.state = "starting"
-        self.keepers: frozenset[str] = frozenset()
-        """Entry points of handlers that keep their offsets themselves, by the code in force."""
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a template."""
@@ -178,17 +176,17 @@ class Templates:
             await before.retire()
 
     async def keep(self) -> None:
-        """Have one, for ever."""
+        """Keep a template ready, for ever. Raises `HandlerLoadError` if the handler cannot be loaded at the start;
+        later failures leave the workers alone."""
         failures, loaded_before = 0, False
-        backoff = _backoff()
+        retries = Retries(_BACKOFF)
         self._template = template = self._own(self._first)
         while True:
             try:
                 answer = await template.ready()
             except HandlerLoadError as error:
                 if not loaded_before:
-                    self._fatal(error)
-                    return
+                    raise
                 log.error(f"the handler cannot be imported any more, living workers stay: {error}")
                 failures += 1
             except TemplateDied:
@@ -196,11 +194,10 @@ class Templates:
                 failures += 1
                 log.warning(f"the template died while importing the handler: {template.how_it_ended}")
                 if not loaded_before and failures >= _TRIES_AT_START:
-                    self._fatal(HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)))
-                    return
+                    raise HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)) from None
             else:
                 failures, loaded_before = 0, True
-                backoff.reset()
+                retries.succeeded()
                 if template is self._template:
                     _tell(template, answer, self._preload)
                     self._in_use()
@@ -211,17 +208,17 @@ class Templates:
             self._template.close()
             self.state = "backing-off" if failures else "starting"
             if failures:
-                await asyncio.sleep(backoff.next())
+                await asyncio.sleep(retries.failed())
             self._template = template = await self._another()
 
     async def _another(self) -> Template:
         """A template in place of a dead one; tried again where none can be started, as the workers go on."""
-        backoff = _backoff()
+        retries = Retries(_BACKOFF)
         while True:
             try:
                 return self._own(spawn(self._preload))
             except OSError as error:
-                wait = backoff.next()
+                wait = retries.failed()
                 log.warning(f"no template can be started, trying again in {wait:.1f} s: {error}")
                 await asyncio.sleep(wait)
 
@@ -234,7 +231,7 @@ class Templates:
             if template is self._template:
                 break
         self._ready.clear()
-        self._metrics.template_restarts.inc()
+        self._metrics.count(catalogue.TEMPLATE_RESTARTS)
         log.warning(f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts")
 
     def _own(self, spawned: Spawned) -> Template:
@@ -254,13 +251,9 @@ class Templates:
 
     def _in_use(self) -> None:
         assert self._template is not None
-        self.keepers = self._template.keepers
+        self._in_force.code_in_use(self._template.keepers)
         self.state = "ready"
         self._ready.set()
-
-
-def _backoff() -> Backoff:
-    return Backoff(_BACKOFF, _BACKOFF_MAX, random.Random())
 
 
 def _tell(template: Template, answer: TemplateReady, preload: Preload) -> None:

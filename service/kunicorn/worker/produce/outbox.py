@@ -1,18 +1,17 @@
-"""The outbox: what is handled and not yet delivered, outputs on their way and the offsets that wait for them. No client
+"""The outbox: handled records that are not delivered, with their outputs and the offsets that wait for them. No client
 is used here.
 
-`Outbox`: the runner puts in, a sender's thread takes out, everything so far at once: that is one shipment. While it is
-delivered the runner fills the next. Where there are several senders they take in turns.
-1. A record's outputs and its offset are put in together, so that a shipment taken at any moment is whole.
-2. An offset goes out behind everything of its partition before it: each shipment knows the one before it.
-3. Of a grant that is over without its offsets (lost), or whose record was refused by the brokers, nothing more goes out
-   from that record on, neither of what is under way.
+`Outbox`: the runner puts in, a sender's thread takes out, everything so far at once: an `OutputBatch`. While it is
+delivered the runner fills the next. Where there are several senders they take in turns. 1. A record's outputs and its
+offset are put in together, so that a batch taken at any moment is whole. 2. An offset goes out behind everything of its
+partition before it: each batch knows the one before it. 3. Of a grant that is over without its offsets (lost), or whose
+record was refused by the brokers, nothing more goes out from that record on, neither of what is under way.
 
-`Shipment`: entries that are delivered together; `Succession`: how far they are beside those before them.
-1. Shipments are taken, and committed, in the order in which their records were handled.
-2. What was produced behind a transaction that is aborted is aborted as well, and produced again behind it.
+`OutputBatch`: entries that are delivered together; `TransactionOrder`: how far they are beside those before them. 1.
+Batches are taken, and committed, in the order in which their records were handled. 2. What was produced behind a
+transaction that is aborted is aborted as well, and produced again behind it.
 
-`Step` and `Turn`: what is done about one transaction, in which order, and what follows which end of a step. Pure.
+`Step` and `Turn`: the steps of one transaction, their order, and what follows which end of a step. Pure.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 from confluent_kafka import KafkaError
 
-from kunicorn.handler.dead_letters import Address, Cause
+from kunicorn.handler.dead_letters import Cause, Destination
 from kunicorn.handler.outputs import Outgoing
 
 
 class Step(Enum):
-    """What is done next about one shipment."""
+    """Next step of one transaction."""
 
     #: Ask the supervisor as whom to commit; drop what is not ours any more.
     ASK = "ask"
@@ -55,7 +54,7 @@ class Step(Enum):
 
 
 class Result(Enum):
-    """How a step ended."""
+    """End of a step."""
 
     OK = "ok"
     #: Not decided, or not its turn yet: the same step once more.
@@ -63,7 +62,7 @@ class Result(Enum):
     #: This transaction cannot be committed; another one may.
     ABORTABLE = "abortable"
     FATAL = "fatal"
-    #: The shipment is empty by now.
+    #: The batch is empty by now.
     EMPTY = "empty"
 
 
@@ -130,7 +129,7 @@ OPEN = frozenset({S.OFFSETS, S.COMMIT})
 
 
 def result_of(error: KafkaError) -> Result:
-    """What librdkafka's classification of an error means for a step (KIP-360, KIP-890 are within it)."""
+    """Result of a step that failed with this error, by librdkafka's classification (KIP-360, KIP-890 are within it)."""
     if error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._FENCED):
         return Result.FATAL
     if error.txn_requires_abort():
@@ -140,7 +139,7 @@ def result_of(error: KafkaError) -> Result:
 
 
 class Turn(Enum):
-    """Whether a shipment may go on."""
+    """Whether a batch may take its next step."""
 
     OURS = "ours"
     NOT_YET = "not yet"
@@ -149,16 +148,18 @@ class Turn(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Shipment:
-    """Made by the outbox. What is about transactions is changed by `Succession` alone."""
+class OutputBatch:
+    """Entries that are delivered together. Made by the outbox; its part in transactions is changed by
+    `TransactionOrder` alone.
+    """
 
     entries: list[Entry]
     """Those of a refused record, and what is behind it in its partition, leave; under the outbox's lock."""
     nbytes: int = 0
     taken_at: float = 0.0
-    before: Shipment | None = None
-    """The one that was taken before it; once this one is settled, the last one before it that is not, if any. The table
-    may hear of this one first: those behind it count on that one none the less."""
+    before: OutputBatch | None = None
+    """The one that was taken before it; once this one is delivered, the last one before it that is not, if any. The
+    table may hear of this one first: those behind it count on that one none the less."""
     aborts: int = 0
     """How often its transaction was aborted."""
     aborts_before: int = 0
@@ -166,17 +167,18 @@ class Shipment:
     passed: set[Step] = field(default_factory=set)
     """The steps of its transaction that have ended well."""
 
-    def all_before(self) -> Iterator[Shipment]:
-        """Those that were taken before it and are not settled, the last one first."""
+    def all_before(self) -> Iterator[OutputBatch]:
+        """Batches that were taken before it and are not delivered, the last one first."""
         before = self.before
         while before is not None:
             yield before
             before = before.before
 
-    def forget_before(self, settled: Callable[[Shipment], bool]) -> None:
-        """This one is settled: let go of those right before it that are as well. Else all that was ever sent stays in
-        memory; but what lies behind them and is not settled, those behind this one reach through it alone."""
-        while self.before is not None and settled(self.before):
+    def forget_before(self, delivered: Callable[[OutputBatch], bool]) -> None:
+        """Drop the delivered batches right before this delivered one: otherwise all that was ever sent stays in memory.
+        Undelivered ones behind those stay, as later batches reach them through this one alone.
+        """
+        while self.before is not None and delivered(self.before):
             self.before = self.before.before
 
     def turn(self, step: Step) -> Turn:
@@ -189,90 +191,92 @@ class Shipment:
         return Turn.OURS if behind in before.passed or Step.DONE in before.passed else Turn.NOT_YET
 
 
-class Succession:
-    """Tells the senders of one another's progress. Caller: their threads."""
+class TransactionOrder:
+    """Order of the transactions of several senders. Caller: their threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
 
-    def begin(self, shipment: Shipment) -> None:
-        """Its transaction begins: from now on it depends on that of the one before."""
+    def begin(self, batch: OutputBatch) -> None:
+        """Begin the batch's transaction: from now on it depends on that of the one before."""
         with self._changed:
-            if shipment.before is not None:
-                shipment.aborts_before = shipment.before.aborts
+            if batch.before is not None:
+                batch.aborts_before = batch.before.aborts
 
-    def wait(self, shipment: Shipment, step: Step, seconds: float) -> Turn:
-        """Wait so long for its turn to take that step."""
+    def wait(self, batch: OutputBatch, step: Step, seconds: float) -> Turn:
+        """Wait so long for the batch's turn to take that step."""
         with self._changed:
-            self._changed.wait_for(lambda: shipment.turn(step) is not Turn.NOT_YET, seconds)
-            return shipment.turn(step)
+            self._changed.wait_for(lambda: batch.turn(step) is not Turn.NOT_YET, seconds)
+            return batch.turn(step)
 
-    def passed(self, shipment: Shipment, step: Step) -> None:
-        """That step has ended well."""
+    def passed(self, batch: OutputBatch, step: Step) -> None:
+        """Note that the step has ended well."""
         with self._changed:
-            shipment.passed.add(step)
+            batch.passed.add(step)
             self._changed.notify_all()
 
-    def aborted(self, shipment: Shipment) -> None:
-        """Its transaction is given up."""
+    def aborted(self, batch: OutputBatch) -> None:
+        """Note that the batch's transaction is aborted."""
         with self._changed:
-            shipment.passed.clear()
-            shipment.aborts += 1
+            batch.passed.clear()
+            batch.aborts += 1
             self._changed.notify_all()
 
-    def delivered(self, shipment: Shipment) -> None:
-        """It is committed, or nothing of it is left, and the table knows."""
+    def delivered(self, batch: OutputBatch) -> None:
+        """Note that the batch is committed, or nothing of it is left, and the table knows."""
         with self._changed:
-            shipment.forget_before(lambda before: Step.DONE in before.passed)
-            shipment.passed.add(Step.DONE)
+            batch.forget_before(lambda before: Step.DONE in before.passed)
+            batch.passed.add(Step.DONE)
             self._changed.notify_all()
 
 
 _IDLE_SECONDS = 1.0
 _LATE_SECONDS = 10.0
-"""From then on a shipment that has not arrived is worth telling of."""
+"""From then on a batch that has not arrived is worth telling of."""
 
 
 class Origin(Protocol):
-    """Whose outputs they are: a grant's, or one record's where several are in hand. Under the outbox's lock."""
+    """Source of outputs: a grant, or one record where several are in hand. Called under the outbox's lock."""
 
     @property
     def number(self) -> int:
-        """Which one it is: of those of its kind in the worker no other has it."""
+        """Number that no other origin of this kind in the worker has."""
 
     @property
     def takes_all_outputs(self) -> bool:
-        """Whether there is nothing to leave out."""
+        """Whether no output is to be left out."""
 
     def takes_output_at(self, offset: int) -> bool:
-        """Whether what that record leaves is still to be delivered."""
+        """Whether outputs of the record at that offset are still to be delivered."""
 
     def handled(self, following: int) -> None:
-        """What comes before that offset is handled."""
+        """Note that records before that offset are handled."""
 
-    def refuse(self, offset: int, following: int, error: BaseException) -> None:
-        """The brokers will not take what the records from `offset` up to `following` leave."""
+    def refuse(self, offset: int, following: int, error: BaseException) -> int:
+        """Note that the brokers refuse outputs of the records from `offset` up to `following`; the refusal's number,
+        higher than those before, or 0 where these outputs are not to be delivered anyway."""
 
 
-class Settles(Protocol):
-    """The table that is told what became of entries, by their origins' numbers. Caller: a sender's thread."""
+class DeliveryListener(Protocol):
+    """The table, as senders see it; origins are given by their numbers. Caller: a sender's thread."""
 
-    def settle(self, reached: Mapping[int, int]) -> None:
-        """Everything of these before that offset is delivered."""
+    def delivered(self, reached: Mapping[int, int]) -> None:
+        """Note that everything of these origins before that offset is delivered."""
 
-    def rewind(self, numbers: Iterable[int]) -> None:
-        """Some of these is refused."""
+    def rewind(self, refusals: Mapping[int, int]) -> None:
+        """Have these origins' refused records, and what is behind them, handled again; with the number of the refusal
+        that is meant. One that came since is rewound by whoever met it."""
 
 
 class GivenUp(NamedTuple):
-    """Of records that the handler is not asked about again: where they go, and what they failed by."""
+    """Destination and cause of records that the handler is not asked about again."""
 
-    address: Address
+    destination: Destination
     cause: Cause
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What one record (in batch mode: one call's records) leaves to be delivered."""
+    """Outputs and offset of one handled record (in batch mode: of one call's records)."""
 
     origin: Origin
     offset: int
@@ -285,7 +289,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Limits(NamedTuple):
-    """When a shipment is full, and when it is due."""
+    """Size at which a batch is full, and time after which it is due."""
 
     records: int
     nbytes: int
@@ -294,7 +298,9 @@ class Limits(NamedTuple):
 
 
 class Outbox:
-    """Caller: the runner, for `put` and `room`; the control thread, for `late`; senders' threads, for the rest."""
+    """Queue of handled and undelivered records. Caller: the runner, for `put` and `room`; the control thread, for
+    `late`; senders' threads, for the rest.
+    """
 
     def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic, senders: int = 1) -> None:
         self._limits = limits
@@ -311,19 +317,18 @@ class Outbox:
         """Records and bytes that each of these counts for."""
         self._records = self._bytes = 0
         self._oldest = 0.0
-        self._under_way: list[Shipment] = []
+        self._under_way: list[OutputBatch] = []
         """Taken and not done, in order."""
         self._under_way_bytes = 0
-        self._last: Shipment | None = None
+        self._last: OutputBatch | None = None
         """The one that was taken last."""
         self._hurried = False
-        self.trouble = ""
-        """What a sender met last with a shipment under way, for a person."""
+        self._trouble = ""
 
     # -- runner --------------------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry, records: int, nbytes: int) -> None:
-        """One more record is handled. Never blocks; `room` says beforehand whether it should."""
+        """Add a handled record. Never blocks; `room` says beforehand whether it fits."""
         origin = entry.origin
         with self._lock:
             if not origin.takes_output_at(entry.offset):
@@ -341,7 +346,7 @@ class Outbox:
                 self._changed.notify_all()
 
     def room(self) -> int:
-        """So many more records may be handled now."""
+        """Number of records that may still be handled now."""
         if self._bytes + self._under_way_bytes >= self._limits.nbytes:
             return 0
         return max(0, self._limits.records - self._records)
@@ -361,7 +366,7 @@ class Outbox:
             return self._changed.wait_for(lambda: self._empty, seconds)
 
     def hurry(self) -> None:
-        """A partition is given up: deliver what there is now."""
+        """Deliver what there is now, for a partition that is given up."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
@@ -373,8 +378,8 @@ class Outbox:
         """Whether there is something for `take`."""
         return bool(self._entries)
 
-    def take(self, sender: int = 0) -> Shipment | None:
-        """The next shipment, as soon as it is due and that sender's turn; None if nothing happens for a second."""
+    def take(self, sender: int = 0) -> OutputBatch | None:
+        """The next batch, as soon as it is due and that sender's turn; None if nothing happens for a second."""
         with self._changed:
             if not self._turned.wait_for(lambda: self._turn == sender, _IDLE_SECONDS):
                 return None
@@ -383,56 +388,70 @@ class Outbox:
                 return None
             while not (self._full or self._hurried) and (left := self._oldest + self._limits.seconds - self._now()) > 0:
                 self._changed.wait(left)
-            shipment = self._last = Shipment(self._entries, self._bytes, self._now(), self._last)
-            self._under_way.append(shipment)
-            self._under_way_bytes += shipment.nbytes
+            batch = self._last = OutputBatch(self._entries, self._bytes, self._now(), self._last)
+            self._under_way.append(batch)
+            self._under_way_bytes += batch.nbytes
             self._entries, self._counts, self._records, self._bytes = [], [], 0, 0
             self._hurried, self._turn = False, (sender + 1) % self._senders
             self._changed.notify_all()
             self._turned.notify_all()
-            return shipment
+            return batch
 
-    def done(self, shipment: Shipment) -> None:
-        """It is delivered."""
+    def done(self, batch: OutputBatch) -> None:
+        """Remove a delivered batch."""
         with self._changed:
-            self._under_way.remove(shipment)
-            self._under_way_bytes -= shipment.nbytes
+            self._under_way.remove(batch)
+            self._under_way_bytes -= batch.nbytes
             # The next one refers to it, for as long as nothing more comes.
-            shipment.entries = []
-            shipment.forget_before(lambda before: before not in self._under_way)
-            self.trouble = ""
+            batch.entries = []
+            batch.forget_before(lambda before: before not in self._under_way)
+            self._trouble = ""
             self._changed.notify_all()
 
-    def live(self, shipment: Shipment) -> Sequence[Entry]:
-        """What of it is still to be delivered."""
-        with self._lock:
-            if all(origin.takes_all_outputs for origin in {entry.origin for entry in shipment.entries}):
-                return shipment.entries
-            return _wanted(shipment.entries)
+    @property
+    def trouble(self) -> str:
+        """Last problem of a sender with a batch under way, for people."""
+        return self._trouble
 
-    def refuse(self, entry: Entry, error: BaseException) -> None:
-        """The brokers will never take these outputs: the record has failed, and whatever came behind it in its
-        partition is not to be delivered before it."""
+    def note_trouble(self, why: str) -> None:
+        """Note why a batch under way is held up."""
+        self._trouble = why
+
+    def live(self, batch: OutputBatch) -> Sequence[Entry]:
+        """Entries of the batch that are still to be delivered."""
+        with self._lock:
+            if all(origin.takes_all_outputs for origin in {entry.origin for entry in batch.entries}):
+                return batch.entries
+            return _wanted(batch.entries)
+
+    def refuse(self, entry: Entry, error: BaseException) -> int:
+        """Note that the brokers will never take these outputs: the record has failed, and whatever came behind it in
+        its partition is not to be delivered before it. The refusal's number, see `Origin.refuse`.
+        """
         with self._changed:
-            entry.origin.refuse(entry.offset, entry.following, error)
+            if not any(entry is each for batch in self._under_way for each in batch.entries):
+                # Left out by a refusal before it. What its origin has under way by now is of another call.
+                return 0
+            number = entry.origin.refuse(entry.offset, entry.following, error)
             self._leave_out_unwanted()
             # Once it is rewound its grant takes outputs again: those of what it handles anew.
-            for shipment in self._under_way:
-                shipment.entries = _wanted(shipment.entries)
+            for batch in self._under_way:
+                batch.entries = _wanted(batch.entries)
             self._changed.notify_all()
+            return number
 
     # -- control thread ------------------------------------------------------------------------------------------------
 
     def late(self) -> str | None:
-        """For a person: how long what is under way has not arrived, and why; None unless that is ten seconds."""
+        """How long what is under way has not arrived, and why, for people; None unless that is ten seconds."""
         with self._changed:
             if not self._under_way or (waited := self._now() - self._under_way[0].taken_at) < _LATE_SECONDS:
                 return None
-            why = self.trouble or "no broker has answered yet"
+            why = self._trouble or "no broker has answered yet"
             return f"its outputs have waited {waited:.0f} s for delivery: {why}"
 
     def _leave_out_unwanted(self) -> None:
-        """What is left out takes no room: with nothing to take, nothing would ever make some."""
+        """Free the room of entries that are left out: with nothing to take, nothing else would ever free it."""
         every = zip(self._entries, self._counts, strict=True)
         kept = [(entry, count) for entry, count in every if entry.origin.takes_output_at(entry.offset)]
         self._entries, self._counts = [entry for entry, _ in kept], [count for _, count in kept]

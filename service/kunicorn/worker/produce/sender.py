@@ -1,26 +1,23 @@
 """Outputs and letters sent at least once: collected, produced, acknowledged or refused.
 
-`Outputs` and `Senders` send what handlers return: the runner collects, the senders' threads deliver.
-1. A record counts as consumed only when everything that it left is delivered (or it left nothing, and everything before
-   it in its partition is).
-2. The runner never waits for a broker, but for room in the outbox.
+`Outputs` and `SenderThreads` send what handlers return: the runner collects, the senders' threads deliver. 1. A record
+counts as consumed only when everything that it left is delivered (or it left nothing, and everything before it in its
+partition is). 2. The runner never waits for a broker, but for room in the outbox.
 
-`Acknowledging` has a shipment's outputs produced; its offsets count when the brokers have acknowledged them all. What
-is not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
+`Acknowledging` has a batch's outputs produced; its offsets count when the brokers have acknowledged them all. What is
+not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
 
 `LetterProducer` sends records that were given up to the dead-letter topic, and to retry topics: one producer a worker,
 made when the first letter is due, the runner's alone. A letter counts only when every in-sync replica has it
 (`acks=all`); until then its record is not done with.
 
-`Tally` is what the sender's thread counts and the control thread reports. `refusal` says which errors of an output are
-its record's fault, and which are a broker's trouble. Pure.
+`refusal` says which errors of an output are its record's fault, and which are a broker's trouble. Pure.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import sys
 import threading
 import time
@@ -30,23 +27,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from kunicorn.backoff import Backoff, Retries
 from kunicorn.errors import ExitCode
 from kunicorn.handler.call import Calls, Heed
-from kunicorn.handler.config import DeadLetterTarget, HandlerOrder
-from kunicorn.handler.dead_letters import Address, Cause, Letter, dead_letters
+from kunicorn.handler.config import DeadLetterTarget, HandlerConfig
+from kunicorn.handler.dead_letters import Cause, Destination, Letter, dead_letters
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import Halt, NotToBeSent
 from kunicorn.handler.outputs import Outgoing, calls_sending, outputs_of, refuse_two_committers, size_of
 from kunicorn.handler.record import Record
-from kunicorn.librdkafka.errors import librdkafka, log_client_error
+from kunicorn.librdkafka.errors import fault_of, librdkafka, log_client_error
+from kunicorn.observe import catalogue as c
 from kunicorn.worker.client import Login
-from kunicorn.worker.executors import Take
-from kunicorn.worker.produce.outbox import Entry, GivenUp, Outbox, Settles, Shipment
-from kunicorn.worker.progress import Flight, Grant
+from kunicorn.worker.executors import OnReturn
+from kunicorn.worker.produce.outbox import DeliveryListener, Entry, GivenUp, Origin, Outbox, OutputBatch
+from kunicorn.worker.progress import F, Grant, InFlight
+from kunicorn.worker.stats import Counters
 
 _SERVE_SECONDS = 0.01
 
@@ -61,7 +61,7 @@ class Delivery:
 
     @property
     def over(self) -> bool:
-        """Every letter's fate is known."""
+        """Whether every letter is acknowledged or refused."""
         return self._left <= 0
 
     def told(self, error: KafkaError | None, message: Message) -> None:
@@ -70,13 +70,14 @@ class Delivery:
         self.error = self.error or error
 
     def refuse(self, error: KafkaError) -> None:
-        """The client does not even take the rest. Reports of those it took may follow, and change nothing."""
+        """Note that the client does not take the rest. Reports of those it took may follow, and change nothing."""
         self.error, self._left = self.error or error, 0
 
 
 class LetterProducer:
-    """Letters where no outputs are sent: they go by themselves. Caller: the runner; only `deliver` and `serve` may
-    block, no longer than they are told."""
+    """Producer of letters where no outputs are sent. Caller: the runner; only `deliver` and `serve` may block, no
+    longer than they are told.
+    """
 
     def __init__(self, target: DeadLetterTarget, login: Login, make: Callable[..., Producer] = Producer) -> None:
         self.dead_letters = dead_letters(target.topic) if target.topic is not None else None
@@ -91,17 +92,18 @@ class LetterProducer:
         self._open: list[Delivery] = []
         """Those that are not over, and perhaps some that are."""
 
-    def send(self, address: Address, messages: Sequence[Message], cause: Cause, of: object = None) -> Delivery:
-        """Put a letter for each record on its way. Never blocks; what goes wrong is told by the delivery. `of`: whose
-        they are, which matters elsewhere."""
+    def send(self, destination: Destination, messages: Sequence[Message], cause: Cause, of: object = None) -> Delivery:
+        """Produce a letter for each record. Never blocks; failures are told by the delivery. `of`: the grant or record
+        they belong to, which only `LettersAmongOutputs` needs.
+        """
         delivery = Delivery(len(messages))
         self._open = [each for each in self._open if not each.over]
         self._open.append(delivery)
         now_ms = time.time_ns() // 1_000_000
         try:
             for message in messages:
-                letter = address.letter(Record.of(message), self._group, cause, now_ms)
-                self._produce(address.topic, letter, delivery)
+                letter = destination.letter(Record.of(message), self._group, cause, now_ms)
+                self._produce(destination.topic, letter, delivery)
         except BufferError:
             delivery.refuse(KafkaError(KafkaError._QUEUE_FULL))
         except KafkaException as error:
@@ -109,20 +111,21 @@ class LetterProducer:
         return delivery
 
     def deliver(self, delivery: Delivery, seconds: float) -> bool:
-        """Wait so long for its end; whether it has come."""
+        """Wait so long for the delivery's end; whether it has come."""
         until = time.monotonic() + seconds
         while not delivery.over and (left := until - time.monotonic()) > 0:
             self.serve(min(left, _SERVE_SECONDS))
         return delivery.over
 
     def serve(self, seconds: float = 0.0) -> None:
-        """Hear what has arrived, and keep the client's login fresh."""
+        """Take in delivery reports, and keep the client's login fresh."""
         if self._producer is not None:
             self._producer.poll(seconds)
 
     def start_anew(self) -> None:
-        """After a fatal error, an idempotent producer does nothing any more: the next letter makes another one. What
-        else is on its way is refused, and sent again: nobody would report of it any more."""
+        """Drop the producer, which does nothing any more after a fatal error: the next letter makes another one. What
+        else is on its way is refused, and sent again: nobody would report of it any more.
+        """
         self._producer = None
         for delivery in self._open:
             if not delivery.over:
@@ -147,115 +150,106 @@ _SWITCH_SECONDS = 0.0005
 
 
 class Outputs:
-    """What the runner knows of producing. Caller: the runner."""
+    """Outputs of handlers on their way into the outbox, under their record."""
 
     def __init__(self, outbox: Outbox, topic: str | None, delivery: str) -> None:
-        """`topic`: where a Send goes that names none. `delivery` is that of [producing]."""
-        self.grant: Grant | None = None
-        """Whose records the handler has."""
-        self._alone = False
-        """What was begun last is to be delivered before anything else is begun."""
+        """`topic`: topic of a Send that names none. `delivery` is that of [producing]."""
         self._outbox = outbox
         self._topic = topic
         self._delivery = delivery
 
-    def room(self, seconds: float, *, alone: bool) -> int:
-        """So many more records may be handled; waits so long for some. `alone`: the next of them only once nothing is
-        on its way, and nothing behind it before it is delivered itself."""
-        begun, self._alone = self._alone, alone
-        if (alone or begun) and not self._outbox.wait_until_empty(seconds):
-            self._alone = True
-            return 0
-        return self._outbox.room() or (self._outbox.room() if self._outbox.wait_for_room(seconds) else 0)
-
-    def calls(self, handler: Handler, order: HandlerOrder) -> Calls:
-        """How the handler is called: its outputs go into the outbox. Raises like `calls_of`, and `ConfigError`."""
+    def calls(self, handler: Handler, config: HandlerConfig) -> Calls:
+        """The `Calls` of a handler whose outputs go into the outbox. Raises like `calls_of`, and `ConfigError`."""
         refuse_two_committers(handler, self._delivery)
-        put = _refuse if handler.keeps_offsets else self._put_outputs
-        return calls_sending(handler, order, self._topic, put)
+        return calls_sending(handler, config, self._topic, _refuse if handler.keeps_offsets else self._put)
 
-    def take(self, handler: Handler) -> Take:
-        """What is done with what it returns where several are in hand: outputs stay with their record. Any thread."""
+    def on_return(self, handler: Handler) -> OnReturn:
+        """Function for returned values where several records are in hand: outputs stay with their record. Any
+        thread.
+        """
         heed = Heed(handler.entrypoint)
 
-        def keep(flight: Flight, returned: Any) -> None:
+        def keep(flight: InFlight, returned: Any) -> None:
             outputs, said = outputs_of(returned, self._topic)
             if outputs and handler.keeps_offsets:
-                _refuse(flight.offset, flight.offset + 1, outputs)
+                _refuse(flight, flight.offset, flight.offset + 1, outputs)
             heed(said)
             flight.outputs, flight.given_up = outputs, None
 
         return keep
 
-    def put_letters(self, of: object, messages: Sequence[Message], outputs: list[Outgoing], given_up: GivenUp) -> None:
-        """What becomes of these records, which were given up, goes the way of outputs. `of`: the record, where several
-        are in hand, else the grant."""
-        if isinstance(of, Flight):
-            of.outputs, of.given_up = outputs, given_up
-            return
+    def put_letters(
+        self, grant: Grant, messages: Sequence[Message], outputs: Sequence[Outgoing], given_up: GivenUp
+    ) -> None:
+        """Put the letters of these given-up records of the grant into the outbox. Caller: the runner."""
         first, last = Record.of(messages[0]).offset, Record.of(messages[-1]).offset
-        assert isinstance(of, Grant)
-        self._outbox.put(Entry(of, first, last + 1, outputs, given_up), 0, size_of(outputs))
+        self._outbox.put(Entry(grant, first, last + 1, outputs, given_up), 0, size_of(outputs))
 
-    def _put_outputs(self, first: int, following: int, outputs: list[Outgoing]) -> None:
-        assert self.grant is not None
-        self._outbox.put(Entry(self.grant, first, following, outputs), 0, size_of(outputs))
+    def _put(self, origin: Origin, first: int, following: int, outputs: Sequence[Outgoing]) -> None:
+        self._outbox.put(Entry(origin, first, following, outputs), 0, size_of(outputs))
 
 
-def _refuse(first: int, following: int, outputs: list[Outgoing]) -> None:
-    """Its offset is stored when the handler returns: what a worker that dies then has not sent, nobody would send."""
+def keep_letters(flight: InFlight, messages: Sequence[Message], outputs: Sequence[Outgoing], given_up: GivenUp) -> None:
+    """Keep the letters of a given-up record with it until it is finished, where several are in hand."""
+    flight.outputs, flight.given_up = outputs, given_up
+
+
+def _refuse(origin: Origin, first: int, following: int, outputs: Sequence[Outgoing]) -> None:
+    """Raise for outputs of a handler that keeps its offsets when it returns: if the worker died then, nobody would send
+    them.
+    """
     raise NotToBeSent(
         "a handler that keeps its offsets itself (load_offsets) returned records to send, which might be lost: leave "
         "its offsets to Kafka, or store the records beside its effects and send them from there"
     )
 
 
-class LettersAmongOutputs:
+class LettersAmongOutputs(Generic[F]):
     """Letters where outputs are sent: acknowledged, or committed, together with them. Stands in for `LetterProducer`.
 
     Caller: the runner.
     """
 
-    def __init__(self, outputs: Outputs, topic: str | None, group: str) -> None:
-        """`topic`: of dead letters; None: no setting asks for any."""
+    def __init__(
+        self, put: Callable[[F, Sequence[Message], Sequence[Outgoing], GivenUp], None], topic: str | None, group: str
+    ) -> None:
+        """`put`: `Outputs.put_letters` or `keep_letters`. `topic`: of dead letters; None: no setting asks for any."""
         self.dead_letters = dead_letters(topic) if topic is not None else None
-        self._outputs = outputs
+        self._put = put
         self._group = group
 
-    def send(self, address: Address, messages: Sequence[Message], cause: Cause, of: object) -> Delivery:
-        """They count as delivered here: their record's offset waits for them. `of`: see `put_letters`."""
+    def send(self, destination: Destination, messages: Sequence[Message], cause: Cause, of: F) -> Delivery:
+        """Put the letters among the outputs. They count as delivered here: their record's offset waits for them."""
         now_ms = time.time_ns() // 1_000_000
-        letters = [address.letter(Record.of(message), self._group, cause, now_ms) for message in messages]
+        letters = [destination.letter(Record.of(message), self._group, cause, now_ms) for message in messages]
         outgoing = [
-            Outgoing(address.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)
+            Outgoing(destination.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)
             for letter in letters
         ]
-        self._outputs.put_letters(of, messages, outgoing, GivenUp(address, cause))
+        self._put(of, messages, outgoing, GivenUp(destination, cause))
         return Delivery(0)
 
     def deliver(self, delivery: Delivery, seconds: float) -> bool:
-        """There is nothing to wait for."""
+        """Whether the delivery is over; it is so at once, and nothing is waited for."""
         return delivery.over
 
     def serve(self, seconds: float = 0.0) -> None:
-        """The sender's thread does."""
+        """Does nothing: the sender's thread does it."""
 
     def start_anew(self) -> None:
-        """Nothing is refused here."""
+        """Does nothing: no letter is refused here."""
 
 
-Letters = LetterProducer | LettersAmongOutputs
-"""How what a worker gives up is sent."""
+class Sender(Protocol):
+    """Deliverer of batches. Caller: its sender's thread."""
 
-
-class Carrier(Protocol):
-    """How a shipment is delivered. Caller: its sender's thread."""
-
-    def deliver(self, shipment: Shipment) -> None:
-        """Blocks until all of it that is still wanted has arrived, and is settled. Raises `Fenced`."""
+    def deliver(self, batch: OutputBatch) -> None:
+        """Deliver the batch. Blocks until all of it that is still wanted has arrived, and the table is told. Raises
+        `Fenced`.
+        """
 
     def serve(self) -> None:
-        """Nothing is to be delivered now."""
+        """Serve the client while there is nothing to deliver."""
 
 
 class Fenced(Exception):
@@ -263,41 +257,41 @@ class Fenced(Exception):
 
 
 class Startable(Protocol):
-    """Who takes shipments out of the outbox."""
+    """Threads that take batches out of the outbox."""
+
+    def start(self) -> None: ...
+
+
+class SenderThreads:
+    """A thread for each sender; they take batches out of the outbox in turns, for as long as the process lives."""
+
+    def __init__(self, outbox: Outbox, senders: Sequence[Sender]) -> None:
+        self._senders = [_SenderThread(outbox, sender, turn) for turn, sender in enumerate(senders)]
 
     def start(self) -> None:
-        """From now on."""
-
-
-class Senders:
-    """A thread for each carrier; they take shipments out of the outbox in turns, for as long as the process lives."""
-
-    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier]) -> None:
-        self._senders = [_Sender(outbox, carrier, turn) for turn, carrier in enumerate(carriers)]
-
-    def start(self) -> None:
-        """See `Startable`."""
         sys.setswitchinterval(_SWITCH_SECONDS)
         for sender in self._senders:
             sender.start()
 
 
-class _Sender(threading.Thread):
-    def __init__(self, outbox: Outbox, carrier: Carrier, turn: int) -> None:
+class _SenderThread(threading.Thread):
+    def __init__(self, outbox: Outbox, sender: Sender, turn: int) -> None:
         super().__init__(name=f"sender-{turn}", daemon=True)
         self._outbox = outbox
-        self._carrier = carrier
+        self._sender = sender
         self._turn = turn
 
     def run(self) -> None:
-        """The worker ends with it: without a sender nothing would ever be consumed."""
+        """Deliver batches until the process ends. A failure ends the worker: without a sender nothing would ever be
+        consumed.
+        """
         try:
             while True:
-                if shipment := self._outbox.take(self._turn):
-                    self._carrier.deliver(shipment)
-                    self._outbox.done(shipment)
+                if batch := self._outbox.take(self._turn):
+                    self._sender.deliver(batch)
+                    self._outbox.done(batch)
                 else:
-                    self._carrier.serve()
+                    self._sender.serve()
         except Fenced as error:
             _die(f"worker {os.getpid()}: {error}\n")
         except BaseException:
@@ -309,77 +303,43 @@ def _die(text: str) -> None:
     os._exit(ExitCode.BUG)
 
 
-class Tallied(NamedTuple):
-    """Since the last report."""
-
-    sent: dict[str, int]
-    committed_seconds: list[float]
-    aborted: int
-
-
 _OUTPUTS, _TOPIC = attrgetter("outputs"), attrgetter("topic")
-NOTHING_SENT = Tallied({}, [], 0)
 
 
-class Tally:
-    """Outputs by topic, and transactions."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sent: Counter[str] = Counter()
-        self._committed: list[float] = []
-        self._aborted = 0
-
-    def delivered(self, entries: Iterable[Entry]) -> None:
-        """The brokers have all their outputs."""
-        counts = Counter(map(_TOPIC, chain.from_iterable(map(_OUTPUTS, entries))))
-        with self._lock:
-            self._sent.update(counts)
-
-    def committed(self, seconds: float) -> None:
-        """A transaction took so long."""
-        with self._lock:
-            self._committed.append(seconds)
-
-    def aborted(self) -> None:
-        """A transaction was given up; its batch goes into the next."""
-        with self._lock:
-            self._aborted += 1
-
-    def take(self) -> Tallied:
-        """The changes since the last call."""
-        with self._lock:
-            taken = Tallied(dict(self._sent), self._committed, self._aborted)
-            self._sent, self._committed, self._aborted = Counter(), [], 0
-        return taken
+def count_sent(counters: Counters, entries: Iterable[Entry]) -> None:
+    """Count the outputs of these entries as sent."""
+    for topic, count in Counter(map(_TOPIC, chain.from_iterable(map(_OUTPUTS, entries)))).items():
+        counters.count(c.SENT, count, topic)
 
 
-HOPELESS: Mapping[int, str] = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "it is too large: raise the topic's max.message.bytes, or send less",
-    KafkaError._QUEUE_FULL: "it is larger than twice producing.buffer_memory: raise that, or send less",
-    KafkaError.RECORD_LIST_TOO_LARGE: "it is too large: raise the topic's segment.bytes, or send less",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "there is no such topic or partition: create it, or correct the name",
-    KafkaError._UNKNOWN_TOPIC: "there is no such topic: create it, or correct the name",
-    KafkaError._UNKNOWN_PARTITION: "there is no such partition: leave the partition out, or correct it",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user needs WRITE on the topic",
-    KafkaError.TOPIC_EXCEPTION: "that is no legal name of a topic",
-    KafkaError.POLICY_VIOLATION: "the brokers' policy forbids it",
-    KafkaError.INVALID_RECORD: "the brokers do not accept it; a compacted topic needs a key",
-    KafkaError.INVALID_TIMESTAMP: "its timestamp is too far from now: see the topic's message.timestamp.before.max.ms",
-}
-"""Errors of one output that sending it again will not cure, each with what would; every other one is a broker's
-trouble, and is waited for."""
+HOPELESS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError._QUEUE_FULL,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+    }
+)
+"""Errors of one output that sending it again will not cure; every other one is a broker's trouble, and is waited
+for."""
 
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError._QUEUE_FULL})
 
 
 class NotDelivered(Exception):
-    """The brokers do not take what the handler returned: its record has failed."""
+    """Failure of a record whose outputs the brokers do not take."""
 
 
 class LetterRefused(Exception):
-    """The topic for what was given up does not take it now, which is no fault of the record's."""
+    """The topic of a letter does not take it now, which is no fault of the record's."""
 
     def __init__(self, text: str, given_up: GivenUp) -> None:
         super().__init__(text)
@@ -387,13 +347,14 @@ class LetterRefused(Exception):
 
 
 def refusal(entry: Entry, output: Outgoing, error: KafkaError) -> BaseException | None:
-    """What the record has failed by; None where the output is worth another try.
+    """Failure of the record for a refused output; None where the output is worth another try.
 
     A letter, dead or to a retry topic, that is too large halts its partition: nothing is cut off a record to make it
     fit. Otherwise it waits until its topic takes it.
     """
-    if (remedy := HOPELESS.get(error.code())) is None:
+    if error.code() not in HOPELESS:
         return None
+    remedy = fault_of(error.code()).remedy(rights="WRITE")
     what = "an output" if entry.given_up is None else "the record, given up,"
     text = f"{what} for topic {output.topic!r} is refused ({error.name()}): {remedy}"
     if entry.given_up is None:
@@ -405,52 +366,49 @@ log = logging.getLogger("kunicorn.worker")
 
 _FLUSH_SECONDS = 1.0
 _FULL_QUEUE_SECONDS = 0.05
-_BACKOFF_SECONDS, _BACKOFF_MAX_SECONDS = 0.1, 5.0
+BACKOFF = Backoff(first_seconds=0.15, longest_seconds=3.75, jitter=1 / 3)
+"""Before outputs are sent again: 0.1 to 0.2 s at first, 2.5 to 5 s at last; half of it is chance."""
 
 
-Parcel = tuple[Entry, Outgoing]
+Output = tuple[Entry, Outgoing]
 """One output, and whose it is."""
 
 
-def parcels_of(entries: Iterable[Entry]) -> list[Parcel]:
+def outputs_in(entries: Iterable[Entry]) -> list[Output]:
     """Every output of these, in order."""
     return [(entry, output) for entry in entries for output in entry.outputs]
 
 
 def reached(entries: Iterable[Entry]) -> Mapping[int, int]:
-    """How far each origin is once these are delivered, by its number."""
+    """Offset up to which each origin is done once these are delivered, by its number."""
     return {entry.origin.number: entry.following for entry in entries}
 
 
-def backoff(failures: int) -> float:
-    """Seconds until the next try; half of it is chance."""
-    return min(_BACKOFF_SECONDS * 2.0 ** min(failures, 10), _BACKOFF_MAX_SECONDS) * (0.5 + random.random() / 2)
-
-
-def put(producer: Producer, parcels: Iterable[Parcel], failed: Callable[[Parcel, KafkaError], None]) -> None:
-    """Hand these outputs to the client; `failed` is told, now or from within `poll`, of each that is not delivered.
-    Blocks while the client's queue is full; what is larger than all of it fails with _QUEUE_FULL."""
+def put(producer: Producer, outputs: Iterable[Output], failed: Callable[[Output, KafkaError], None]) -> None:
+    """Produce these outputs; `failed` is told, now or from within `poll`, of each that is not delivered. Blocks while
+    the client's queue is full; what is larger than all of it fails with _QUEUE_FULL.
+    """
     produce = producer.produce
-    for parcel in parcels:
-        _, output = parcel
-        told = partial(_told, failed, parcel)
+    for output in outputs:
+        _, outgoing = output
+        told = partial(_told, failed, output)
         alone = False
         while True:
             try:
                 # By position: named arguments take the client twice as long.
                 produce(
-                    output.topic,
-                    output.value,
-                    output.key,
-                    output.partition,
+                    outgoing.topic,
+                    outgoing.value,
+                    outgoing.key,
+                    outgoing.partition,
                     told,
                     None,
-                    output.timestamp,
-                    output.headers,
+                    outgoing.timestamp,
+                    outgoing.headers,
                 )
             except BufferError:
                 if alone:
-                    failed(parcel, KafkaError(KafkaError._QUEUE_FULL))
+                    failed(output, KafkaError(KafkaError._QUEUE_FULL))
                     break
                 # Nobody else produces: what does not fit into an empty queue never will.
                 alone = not len(producer)
@@ -458,73 +416,73 @@ def put(producer: Producer, parcels: Iterable[Parcel], failed: Callable[[Parcel,
                     producer.poll(_FULL_QUEUE_SECONDS)
                 continue
             except KafkaException as error:
-                failed(parcel, error.args[0])
+                failed(output, error.args[0])
             break
 
 
 def _told(
-    failed: Callable[[Parcel, KafkaError], None], parcel: Parcel, error: KafkaError | None, message: Message
+    failed: Callable[[Output, KafkaError], None], output: Output, error: KafkaError | None, message: Message
 ) -> None:
     if error is not None:
-        failed(parcel, error)
+        failed(output, error)
 
 
 class Acknowledging:
-    """A `Carrier`. Caller: the sender's thread."""
+    """`Sender` that delivers at least once. Caller: the sender's thread."""
 
-    def __init__(self, make: Callable[[], Producer], outbox: Outbox, fetcher: Settles, tally: Tally) -> None:
+    def __init__(
+        self, make: Callable[[], Producer], outbox: Outbox, table: DeliveryListener, counters: Counters
+    ) -> None:
         """`make` makes the producer, and a new one after a fatal error."""
         self._make = make
         self._producer = make()
         self._outbox = outbox
-        self._fetcher = fetcher
-        self._tally = tally
-        self._failed: list[tuple[Parcel, KafkaError]] = []
+        self._table = table
+        self._counters = counters
+        self._failed: list[tuple[Output, KafkaError]] = []
 
-    def deliver(self, shipment: Shipment) -> None:
-        """See `Carrier`."""
-        left, tries = parcels_of(shipment.entries), 0
-        rewound: set[int] = set()
+    def deliver(self, batch: OutputBatch) -> None:
+        left, retries = outputs_in(batch.entries), Retries(BACKOFF)
+        rewound: dict[int, int] = {}
         while left:
             left = self._again(self._send(left), rewound)
             # One that was given up meanwhile need not arrive.
             left = [(entry, output) for entry, output in left if entry.origin.takes_output_at(entry.offset)]
             if left:
-                tries += 1
-                time.sleep(backoff(tries))
-        delivered = self._outbox.live(shipment)
-        self._tally.delivered(delivered)
-        self._fetcher.settle(reached(delivered))
+                time.sleep(retries.failed())
+        delivered = self._outbox.live(batch)
+        count_sent(self._counters, delivered)
+        self._table.delivered(reached(delivered))
         if rewound:
-            self._fetcher.rewind(rewound)
+            self._table.rewind(rewound)
 
     def serve(self) -> None:
-        """See `Carrier`: keep the client's login fresh."""
+        """Keep the client's login fresh."""
         self._producer.poll(0)
 
-    def _send(self, parcels: Sequence[Parcel]) -> list[tuple[Parcel, KafkaError]]:
-        """Produce them and wait for their fate; those that were not delivered."""
+    def _send(self, outputs: Sequence[Output]) -> list[tuple[Output, KafkaError]]:
+        """Produce the outputs and wait for their reports; those that were not delivered."""
         self._failed = []
-        put(self._producer, parcels, self._note)
+        put(self._producer, outputs, self._note)
         while self._producer.flush(_FLUSH_SECONDS):
             pass
         return self._failed
 
-    def _note(self, parcel: Parcel, error: KafkaError) -> None:
-        self._failed.append((parcel, error))
+    def _note(self, output: Output, error: KafkaError) -> None:
+        self._failed.append((output, error))
 
-    def _again(self, failed: Sequence[tuple[Parcel, KafkaError]], rewound: set[int]) -> list[Parcel]:
-        """What is worth another try. An idempotent producer does nothing any more after a fatal error."""
+    def _again(self, failed: Sequence[tuple[Output, KafkaError]], rewound: dict[int, int]) -> list[Output]:
+        """Outputs that are worth another try. An idempotent producer does nothing any more after a fatal error."""
         left = []
         for (entry, output), error in failed:
             if (why := refusal(entry, output, error)) is not None:
-                self._outbox.refuse(entry, why)
-                rewound.add(entry.origin.number)
+                if refusal_number := self._outbox.refuse(entry, why):
+                    rewound[entry.origin.number] = refusal_number
             else:
                 left.append((entry, output))
         if left:
             error = failed[-1][1]
-            self._outbox.trouble = error.str()
+            self._outbox.note_trouble(error.str())
             log.warning(f"{len(left)} outputs were not acknowledged, they are sent again: {error.str()}")
             if any(error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE) for _, error in failed):
                 self._producer = self._make()

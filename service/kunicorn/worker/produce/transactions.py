@@ -1,6 +1,6 @@
-"""Exactly once: a shipment's outputs and its offsets are committed in one Kafka transaction (KIP-98, KIP-447).
+"""Exactly once: a batch's outputs and its offsets are committed in one Kafka transaction (KIP-98, KIP-447).
 
-Nothing is open at the brokers while the handler works: outputs are sent when the shipment is complete, its transaction
+Nothing is open at the brokers while the handler works: outputs are sent when the batch is complete, its transaction
 lives for milliseconds. One that is aborted is sent again from memory; the handler is not asked again.
 1. The supervisor is asked, right before, as whom to commit: offsets under a generation that is over are refused.
 2. What was lost to another member meanwhile is left out: checked after that answer, which the supervisor sends behind
@@ -17,6 +17,7 @@ As whom offsets are committed in a transaction: asked of the supervisor, told to
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,35 +26,41 @@ from typing import NamedTuple, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, FromWorker
+from kunicorn.librdkafka.errors import fault_of
+from kunicorn.observe import catalogue as c
 from kunicorn.worker.produce.outbox import (
     ENDS,
     OPEN,
     STEPS,
+    DeliveryListener,
     Entry,
     Outbox,
+    OutputBatch,
     Result,
-    Settles,
-    Shipment,
     Step,
-    Succession,
+    TransactionOrder,
     Turn,
     result_of,
 )
-from kunicorn.worker.produce.sender import Fenced, Parcel, Tally, backoff, parcels_of, put, reached, refusal
+from kunicorn.worker.produce.sender import BACKOFF, Fenced, Output, count_sent, outputs_in, put, reached, refusal
+from kunicorn.worker.stats import Counters
 
 
-def group_metadata(group: str, identity: CommitAs) -> bytes:
-    """The member as librdkafka passes it about (`rd_kafka_consumer_group_metadata_write`): no consumer of ours has
-    joined, so that its own would name nobody."""
+def metadata_bytes(group: str, identity: CommitAs) -> bytes:
+    """Group metadata of this member as librdkafka passes it about (`rd_kafka_consumer_group_metadata_write`): no
+    consumer of ours has joined, so that its own would name nobody.
+    """
     instance = b"\1" if identity.instance_id is None else b"\0" + identity.instance_id.encode() + b"\0"
     generation = identity.generation.to_bytes(4, "little", signed=True)
     return b"CGMDv2:" + generation + group.encode() + b"\0" + identity.member_id.encode() + b"\0" + instance
 
 
-class Identities:
-    """Questions to the supervisor, and its answers, by number; each of a worker's transactions has its own.
+class GroupMetadata:
+    """Group metadata for transactions: questions to the supervisor as which member to commit, and its answers, by
+    number.
 
-    From its question until `over` a transaction has a window, for which the supervisor lets JoinGroup wait a while.
+    Each of a worker's transactions asks for itself. From its question until `release` it has a window, for which the
+    supervisor lets JoinGroup wait a while.
     """
 
     def __init__(self) -> None:
@@ -62,7 +69,7 @@ class Identities:
         self._answers: dict[int, CommitAs | None] = {}
         """Of each open window; None until it is there."""
 
-    def ask(self, tell: Callable[[FromWorker], None]) -> int:
+    def request(self, tell: Callable[[FromWorker], None]) -> int:
         """Open a window; its number. Caller: a sender's thread."""
         with self._changed:
             self._last = number = self._last + 1
@@ -70,7 +77,7 @@ class Identities:
         tell(CommitWanted(number))
         return number
 
-    def given(self, answer: CommitAs) -> None:
+    def answered(self, answer: CommitAs) -> None:
         """Caller: the control thread."""
         with self._changed:
             if answer.number in self._answers:
@@ -78,13 +85,13 @@ class Identities:
                 self._changed.notify_all()
 
     def wait(self, number: int, seconds: float) -> CommitAs | None:
-        """The answer to that question; None if there is none for so long. Caller: the sender's thread that asked."""
+        """Answer to that question; None if there is none for so long. Caller: the sender's thread that asked."""
         with self._changed:
             self._changed.wait_for(lambda: self._answers[number] is not None, seconds)
             return self._answers[number]
 
-    def over(self, number: int, tell: Callable[[FromWorker], None]) -> None:
-        """Close the window: its transaction is committed or aborted. Likewise."""
+    def release(self, number: int, tell: Callable[[FromWorker], None]) -> None:
+        """Close the window: its transaction is committed or aborted. Caller: the same thread."""
         with self._changed:
             del self._answers[number]
         tell(CommitOver(number))
@@ -96,31 +103,28 @@ _CALL_SECONDS = 5.0
 """How long one call of the client may take; it is repeated until it has an end."""
 _WAIT_SECONDS = 0.5
 """Likewise for what others have to do first."""
-_REMEDIES = {
-    KafkaError.OFFSET_METADATA_TOO_LARGE: "; raise the brokers' offset.metadata.max.bytes to 750 or more (the default "
-    "is 4096): what is done beyond an offset is committed with it; or unset handler.ordering and handler.concurrency",
-}
 _AGAIN_SECONDS = 0.02
 """A call that ran into another one's end says so at once."""
 
 
-class Table(Settles, Protocol):
-    """Besides: where its partitions are to be committed."""
+class Table(DeliveryListener, Protocol):
+    """The table of partitions, as transactions see it."""
 
-    def places(self, shipment: Shipment, live: Sequence[Entry]) -> list[TopicPartition]:
-        """Of the partitions of `live`, how far they are once these of the shipment, and all before it, are delivered.
-        Caller: a sender's thread."""
+    def places(self, batch: OutputBatch, live: Sequence[Entry]) -> list[TopicPartition]:
+        """Offsets to commit for the partitions of `live`, once these of the batch, and all before it, are delivered.
+        Caller: a sender's thread.
+        """
 
 
 class Shared(NamedTuple):
-    """What the transactions of one worker have in common."""
+    """Parts that the transactions of one worker share."""
 
     group: str
     outbox: Outbox
     table: Table
-    tally: Tally
-    identities: Identities
-    succession: Succession
+    counters: Counters
+    group_metadata: GroupMetadata
+    order: TransactionOrder
     tell: Callable[[FromWorker], None]
     """Sends to the supervisor."""
     longest: float
@@ -128,7 +132,7 @@ class Shared(NamedTuple):
 
 
 class Transactions:
-    """A `Carrier` by one producer. Caller: its sender's thread."""
+    """`Sender` that delivers in transactions of one producer. Caller: its sender's thread."""
 
     def __init__(self, producer: Producer, shared: Shared) -> None:
         self._producer = producer
@@ -136,10 +140,11 @@ class Transactions:
         self._number = 0
         """Of the window at the supervisor; 0: none is open."""
         self._identity: CommitAs | None = None
-        self._shipment = Shipment([])
+        self._batch = OutputBatch([])
         self._live: Sequence[Entry] = ()
-        self._failed: list[tuple[Parcel, KafkaError]] = []
-        self._rewound: set[int] = set()
+        self._failed: list[tuple[Output, KafkaError]] = []
+        self._rewound: dict[int, int] = {}
+        """Refusals that this sender met, by origin; see `DeliveryListener.rewind`."""
         self._began_at = self._opened_at = 0.0
         self._why = ""
         self._steps: Mapping[Step, Callable[[], Result]] = {
@@ -154,65 +159,66 @@ class Transactions:
             Step.EMPTY: lambda: Result.OK,
         }
 
-    def deliver(self, shipment: Shipment) -> None:
-        """See `Carrier`."""
-        step = self.start(shipment)
+    def deliver(self, batch: OutputBatch) -> None:
+        step = self.start(batch)
         while step not in ENDS:
             step = self.advance(step)
         self.end(step)
 
-    def start(self, shipment: Shipment) -> Step:
-        """Take it on; the first step."""
-        self._shipment, self._rewound = shipment, set()
+    def start(self, batch: OutputBatch) -> Step:
+        """Begin with a batch; the first step."""
+        self._batch, self._rewound = batch, {}
         self._began_at = time.monotonic()
         return Step.ASK
 
     def advance(self, step: Step) -> Step:
-        """Try that step, for seconds at most; the one that follows."""
+        """Try that step, for seconds at most; the step that follows."""
         result = self._attempt(step)
         if step is Step.ABORT and result is Result.OK:
             log.warning(f"a transaction of {len(self._live)} entries was aborted, it is sent again: {self._why}")
-            time.sleep(backoff(self._shipment.aborts))
+            time.sleep(BACKOFF.seconds(self._batch.aborts, random.random()))
         return STEPS[step, result]
 
     def end(self, step: Step) -> None:
-        """Tell whom it concerns how it has ended. Raises `Fenced`."""
+        """End with the batch: tell table, order and counters how it went, and close the window. Raises `Fenced`."""
         self._close_window()
         if step is Step.FENCED:
             raise Fenced(
                 f"its producer is of no use any more, a successor takes over: {self._why}. Fenced again and again: "
                 f"another member has the same producing.transactional_id_prefix; make it unique"
             )
-        tally, table = self._shared.tally, self._shared.table
+        counters, table = self._shared.counters, self._shared.table
         if self._live:
-            tally.committed(time.monotonic() - self._began_at)
-            tally.delivered(self._live)
-        table.settle(reached(self._live))
+            counters.count(c.TRANSACTIONS, 1, "committed")
+            counters.observe(c.TRANSACTION_SECONDS, time.monotonic() - self._began_at)
+            count_sent(counters, self._live)
+        table.delivered(reached(self._live))
         if self._rewound:
             table.rewind(self._rewound)
-        self._shared.succession.delivered(self._shipment)
+        self._shared.order.delivered(self._batch)
 
     def serve(self) -> None:
-        """See `Carrier`: keep the client's login fresh."""
+        """Keep the client's login fresh."""
         self._producer.poll(0)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _attempt(self, step: Step) -> Result:
-        succession = self._shared.succession
-        turn = succession.wait(self._shipment, step, _WAIT_SECONDS)
+        order = self._shared.order
+        turn = order.wait(self._batch, step, _WAIT_SECONDS)
         if turn is not Turn.OURS:
             return self._held_up(step, turn)
         try:
             result = self._steps[step]()
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            remedy = _REMEDIES.get(error.code(), "")
-            self._why = self._shared.outbox.trouble = f"{step.value}: {error.name()}: {error.str()}{remedy}"
+            remedy = "" if error.retriable() else f"; {fault_of(error.code()).remedy()}"
+            self._why = f"{step.value}: {error.name()}: {error.str()}{remedy}"
+            self._shared.outbox.note_trouble(self._why)
             if (result := result_of(error)) is Result.AGAIN:
                 time.sleep(_AGAIN_SECONDS)
         if result is Result.OK:
-            succession.passed(self._shipment, step)
+            order.passed(self._batch, step)
         return result
 
     def _held_up(self, step: Step, turn: Turn) -> Result:
@@ -227,16 +233,16 @@ class Transactions:
 
     def _ask(self) -> Result:
         shared = self._shared
-        shared.succession.begin(self._shipment)
-        self._live = shared.outbox.live(self._shipment)
+        shared.order.begin(self._batch)
+        self._live = shared.outbox.live(self._batch)
         if not self._live:
             return Result.EMPTY
-        self._number = self._number or shared.identities.ask(shared.tell)
-        self._identity = shared.identities.wait(self._number, _WAIT_SECONDS)
+        self._number = self._number or shared.group_metadata.request(shared.tell)
+        self._identity = shared.group_metadata.wait(self._number, _WAIT_SECONDS)
         if self._identity is None:
-            shared.outbox.trouble = "the member may not commit: its group rebalances, or no coordinator answers"
+            shared.outbox.note_trouble("the member may not commit: its group rebalances, or no coordinator answers")
             return Result.AGAIN
-        self._live = shared.outbox.live(self._shipment)
+        self._live = shared.outbox.live(self._batch)
         return Result.OK if self._live else Result.EMPTY
 
     def _begin(self) -> Result:
@@ -246,7 +252,7 @@ class Transactions:
 
     def _produce(self) -> Result:
         self._opened_at = time.monotonic()
-        put(self._producer, parcels_of(self._live), self._note)
+        put(self._producer, outputs_in(self._live), self._note)
         return Result.ABORTABLE if self._refuse() else Result.OK
 
     def _flush(self) -> Result:
@@ -256,12 +262,12 @@ class Transactions:
 
     def _send_offsets(self) -> Result:
         shared = self._shared
-        if len(shared.outbox.live(self._shipment)) < len(self._live):
+        if len(shared.outbox.live(self._batch)) < len(self._live):
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
         assert self._identity is not None
-        offsets = shared.table.places(self._shipment, self._live)
-        metadata = group_metadata(shared.group, self._identity)
+        offsets = shared.table.places(self._batch, self._live)
+        metadata = metadata_bytes(shared.group, self._identity)
         self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
         return Result.OK
 
@@ -273,13 +279,13 @@ class Transactions:
         self._producer.abort_transaction(_CALL_SECONDS)
         self._refuse()
         self._close_window()
-        self._shared.tally.aborted()
+        self._shared.counters.count(c.TRANSACTIONS, 1, "aborted")
         # Behind the last refusal: who begins anew from here on does so without what is refused.
-        self._shared.succession.aborted(self._shipment)
+        self._shared.order.aborted(self._batch)
         return Result.OK
 
-    def _note(self, parcel: Parcel, error: KafkaError) -> None:
-        self._failed.append((parcel, error))
+    def _note(self, output: Output, error: KafkaError) -> None:
+        self._failed.append((output, error))
 
     def _refuse(self) -> bool:
         """Whether some output will never be taken: its record is left out of the next transaction."""
@@ -287,12 +293,12 @@ class Transactions:
         for (entry, output), error in self._failed:
             self._why = f"an output was not delivered: {error.name()}: {error.str()}"
             if (why := refusal(entry, output, error)) is not None:
-                self._shared.outbox.refuse(entry, why)
-                self._rewound.add(entry.origin.number)
+                if number := self._shared.outbox.refuse(entry, why):
+                    self._rewound[entry.origin.number] = number
                 self._why, refused = str(why), True
         return refused
 
     def _close_window(self) -> None:
         if self._number:
-            self._shared.identities.over(self._number, self._shared.tell)
+            self._shared.group_metadata.release(self._number, self._shared.tell)
             self._number = 0

@@ -3,84 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from kunicorn.group.states import State
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
-from kunicorn.positions import TopicPartition
+from tests.contract.conformance.coordinator.coordinated import (
+    PARTITIONS,
+    SESSION,
+    Stage,
+    both_protocols,
+    play,
+)
 from tests.fakes.broker import Asked, HangUp, Reply, Silence
 from tests.fakes.classic_group import ClassicGroup
-from tests.fakes.consumer_group import ConsumerGroup
-from tests.fakes.coordinator_broker import START, CoordinatorBroker
-from tests.fakes.driver import Driver, until
+from tests.fakes.coordinator_broker import START
+from tests.fakes.driver import until
 from tests.fakes.messages import blank, blank_response, nested
 from tests.fakes.requests import Join
-from tests.fakes.simulation import TOPIC, TOPIC_ID
-from tests.fakes.turned_clock import turned
-
-PARTITIONS = 4
-SESSION = 10.0
-PROTOCOLS = ("classic", "consumer")
-both_protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
-Story = Callable[["Stage"], Awaitable[None]]
-
-
-class Stage:
-    """A broker that coordinates, and members of its group."""
-
-    def __init__(self, broker: CoordinatorBroker) -> None:
-        self.broker = broker
-        self.members: list[Driver] = []
-
-    async def start(self, **group: Any) -> Driver:
-        """One more member."""
-        member = Driver(self.broker, **group)
-        self.members.append(member)
-        await member.start()
-        return member
-
-    async def settled(self, *members: Driver, within: float = 120.0) -> None:
-        """Until these share all there is, and none of them waits for anything."""
-
-        def shared() -> bool:
-            everything = {TopicPartition(TOPIC, number) for number in range(PARTITIONS)}
-            owned = [tp for member in members for tp in member.owned]
-            return all(m.stable for m in members) and sorted(owned) == sorted(everything)
-
-        await until(shared, within)
-
-    def asked(self, api: Api) -> list[Any]:
-        """The requests of that kind, so far."""
-        return [asked.message for asked in self.broker.asked if asked.api == api]
-
-
-@asynccontextmanager
-async def coordinated(protocol: str) -> AsyncIterator[Stage]:
-    group = ClassicGroup() if protocol == "classic" else ConsumerGroup(TOPIC, TOPIC_ID, PARTITIONS, SESSION)
-    async with CoordinatorBroker(1, group) as broker:
-        broker.show(topics={TOPIC: PARTITIONS})
-        keeping = asyncio.create_task(broker.keep_time())
-        stage = Stage(broker)
-        try:
-            yield stage
-        finally:
-            keeping.cancel()
-            await asyncio.gather(*(member.vanish() for member in stage.members))
-        assert not [error for member in stage.members for error in member.fatal]
-
-
-def play(protocol: str, story: Story, *, sockets: bool = True) -> None:
-    async def whole() -> None:
-        async with coordinated(protocol) as stage:
-            await story(stage)
-
-    turned(whole, sockets=sockets)
+from tests.fakes.simulation import TOPIC
 
 
 @pytest.mark.scenario("0113 b_subscribe_with_cb", "0113 c_subscribe_no_cb", "0118 commit_rebalance")

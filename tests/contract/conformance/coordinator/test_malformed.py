@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from kunicorn.kafka.versions import OURS, Api
-from tests.contract.conformance.coordinator.test_drivers import Stage, both_protocols, play
+from tests.contract.conformance.coordinator.coordinated import Stage, both_protocols, play
 from tests.contract.conformance.coordinator.told import listening
 from tests.contract.conformance.coordinator.weather import ASKED, OF_EVERYBODY, Weather
 from tests.contract.conformance.endurance import NEVER_ASKED, SPOILT_FOR, UNREADABLE_FOR, came_through

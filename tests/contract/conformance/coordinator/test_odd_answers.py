@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from inspect import isawaitable
 from typing import Any
 
 import pytest
 
 from kunicorn.kafka.versions import Api
-from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage, both_protocols, play
+from tests.contract.conformance.coordinator.coordinated import (
+    PARTITIONS,
+    Stage,
+    both_protocols,
+    heartbeats,
+    play,
+    truth,
+)
 from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import until
 from tests.fakes.messages import response_frame
@@ -50,15 +56,6 @@ def without(stage: Stage, **fields: Any) -> Callable[[Asked], Awaitable[Reply]]:
         return replace(await truth(stage, asked), **fields)
 
     return scripted
-
-
-async def truth(stage: Stage, asked: Asked) -> Any:
-    answer = stage.broker.answers[asked.api](asked)
-    return await answer if isawaitable(answer) else answer
-
-
-def heartbeats(protocol: str) -> Api:
-    return Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
 
 
 async def undisturbed(stage: Stage, protocol: str, make: Odd) -> int:

@@ -13,8 +13,14 @@ from kunicorn.errors import PeerError
 from kunicorn.kafka.versions import Api
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.membership.requests import ConsumerRequests
-from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage, both_protocols, play
-from tests.contract.conformance.coordinator.test_odd_answers import heartbeats, truth
+from tests.contract.conformance.coordinator.coordinated import (
+    PARTITIONS,
+    Stage,
+    both_protocols,
+    heartbeats,
+    play,
+    truth,
+)
 from tests.contract.conformance.coordinator.told import Told
 from tests.contract.conformance.coordinator.weather import ASK_AGAIN, Weather
 from tests.fakes.broker import Asked, Reply, Silence
@@ -77,7 +83,7 @@ async def control_of_a_classic_member(swapped: Swapped) -> None:
 async def control_of_a_consumer(swapped: Swapped) -> None:
     member = swapped.member
     swapped.hold(Api.DESCRIBE_CONFIGS, Api.CONSUMER_GROUP_HEARTBEAT)
-    requests = ConsumerRequests(member.settings, member.coordinator, member.topics, member.metrics)
+    requests = ConsumerRequests(member.settings, member.connections, member.source.commits, member.metrics)
     assert await requests.session_timeout() is None
     await swapped.over()
     await until(lambda: swapped.again(Api.CONSUMER_GROUP_HEARTBEAT) > 0)

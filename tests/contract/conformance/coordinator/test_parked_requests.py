@@ -10,7 +10,7 @@ from kunicorn.group.states import State
 from kunicorn.ipc import clock
 from kunicorn.kafka.versions import Api
 from kunicorn.positions import Position, TopicPartition
-from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, SESSION, Stage, play
+from tests.contract.conformance.coordinator.coordinated import PARTITIONS, SESSION, Stage, play
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.coordinator_broker import START
 from tests.fakes.driver import Driver, until
@@ -112,7 +112,7 @@ def test_a_member_told_to_stop_while_its_join_is_parked_drains_commits_and_leave
         group = stage.broker.group
         assert isinstance(group, ClassicGroup)
         began, member_id, generation = now(), member.member.member_id, group.generation
-        for partition in member.fetchers.table.values():
+        for partition in member.assignment.table.values():
             partition.position = Position(START + 5)
         member.source.leave("SIGTERM")
         await until(lambda: member.source.over, 10)

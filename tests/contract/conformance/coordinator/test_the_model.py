@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from kunicorn.group.errors import ErrorCode as E
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, Subscription, SyncAnswer
+from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup

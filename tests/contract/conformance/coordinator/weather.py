@@ -17,7 +17,7 @@ from kunicorn.kafka.versions import Api
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.membership.requests import ClassicRequests, ConsumerRequests
 from kunicorn.supervisor.partitions import lag
-from tests.contract.conformance.coordinator.test_drivers import PARTITIONS, Stage
+from tests.contract.conformance.coordinator.coordinated import PARTITIONS, Stage
 from tests.contract.conformance.coordinator.told import Told
 from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import Driver, until
@@ -203,7 +203,7 @@ class Weather:
 
     async def ask_lag(self) -> None:
         """Where the logs end."""
-        await lag.ask(self.member.brokers, self.member.fetchers)
+        await lag.refresh_ends(self.member.brokers, self.member.assignment)
 
     async def _beside(self, seldom: Callable[[], Awaitable[None]], ask: Callable[[], Awaitable[Any]]) -> None:
         """Now and then what makes a member ask; else the same question, again and again, beside its other ones."""
@@ -222,7 +222,7 @@ class Weather:
     def _requests(self) -> Any:
         kind = ClassicRequests if self._classic else ConsumerRequests
         member = self.member
-        return kind(member.settings, member.coordinator, member.topics, member.metrics)
+        return kind(member.settings, member.connections, member.source.commits, member.metrics)
 
     async def lose_coordinator(self) -> None:
         """It is elsewhere."""

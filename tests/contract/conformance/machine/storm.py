@@ -10,10 +10,10 @@ from uuid import UUID
 from kunicorn.group import events as ev
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.member import Timings
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
 from kunicorn.group.states import OVER, State
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 
 EVENTS: tuple[type, ...] = get_args(ev.Event)
@@ -64,7 +64,7 @@ class Storm:
         return most
 
     def tell(self, event: ev.Event) -> None:
-        """Raises `IllegalStep` where the tables have no row for what the member makes of it."""
+        """Raises `IllegalTransition` where the tables have no row for what the member makes of it."""
         self.pairs.add((self.member.state, type(event)))
         self.now += self.rng.choice((0.0, 0.0, 0.1, 1.0, 60.0))
         commands = self.member.receive(event, self.now)

@@ -7,7 +7,7 @@ import pytest
 from kunicorn.group import events as ev
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, SyncAnswer
 from kunicorn.group.states import State
-from tests.unit.group.test_classic_member import (
+from tests.unit.group.classic_conversation import (
     FENCED,
     ILLEGAL_GENERATION,
     LOADING,

@@ -7,7 +7,7 @@ import pytest
 from kunicorn.group import events as ev
 from kunicorn.group.protocol import NO_GENERATION
 from kunicorn.group.states import State
-from tests.unit.group.test_consumer_member import (
+from tests.unit.group.consumer_conversation import (
     FENCED_EPOCH,
     LOADING,
     ORDERS,

@@ -9,10 +9,10 @@ import pytest
 
 from kunicorn.commands.check.cluster import predicted
 from kunicorn.errors import ExitCode
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.protocol import Subscription
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.kafka.consumer_protocol import encode_subscription
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 

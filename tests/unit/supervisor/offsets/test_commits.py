@@ -13,7 +13,7 @@ from kunicorn.ipc import clock
 from kunicorn.ipc.bitmap import with_partitions, written
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -66,14 +66,14 @@ class Consumed:
             del self.left[tp]
 
 
-def committer(broker: Broker, consumed: Consumed) -> Commits:
-    return Commits(broker, consumed, consumed.committed, Metrics())
+def committer(broker: Broker, consumed: Consumed) -> OffsetCommitter:
+    return OffsetCommitter(broker, consumed, consumed.committed, Metrics())
 
 
 @pytest.mark.scenario("0118 commit_rebalance")
 async def test_what_leaves_us_is_committed_before_the_hook_returns() -> None:
     broker, consumed = Broker(), Consumed(p0=10, p1=20)
-    assert await committer(broker, consumed).settle([ZERO, ONE], 5)
+    assert await committer(broker, consumed).commit_all([ZERO, ONE], 5)
     assert broker.requests == [{ZERO: Position(10), ONE: Position(20)}]
 
 
@@ -84,15 +84,15 @@ async def test_the_hook_does_not_wait_for_partitions_that_go_on() -> None:
         consumed.committed(tp, position)
         consumed.left[ONE] = Position(position.offset + 1)
 
-    commits = Commits(broker, consumed, goes_on, Metrics())
-    assert await commits.settle([ZERO], 5)
+    commits = OffsetCommitter(broker, consumed, goes_on, Metrics())
+    assert await commits.commit_all([ZERO], 5)
     assert len(broker.requests) == 1
 
 
 @pytest.mark.scenario("testAutoCommitSyncBeforeRevocationRetriesOnRetriableAndStaleEpoch")
 async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets() -> None:
     broker, consumed = Broker(PeerError("reset")), Consumed(p0=10)
-    task = asyncio.create_task(committer(broker, consumed).settle([ZERO], 5))
+    task = asyncio.create_task(committer(broker, consumed).commit_all([ZERO], 5))
     await broker.asked.wait()
     consumed.left[ZERO] = Position(15)
     assert await task
@@ -101,13 +101,13 @@ async def test_a_commit_that_goes_unanswered_is_repeated_with_the_newest_offsets
 
 async def test_a_partition_left_out_of_the_answer_is_committed_again() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 0})), Consumed(p0=10, p1=20)
-    assert await committer(broker, consumed).settle([ZERO, ONE], 5)
+    assert await committer(broker, consumed).commit_all([ZERO, ONE], 5)
     assert broker.requests[1] == {ONE: Position(20)}
 
 
 async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others_and_is_said_to_be_left() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)
-    assert not await committer(broker, consumed).settle([ZERO, ONE], 3600)
+    assert not await committer(broker, consumed).commit_all([ZERO, ONE], 3600)
     assert len(broker.requests) == 1
     assert consumed() == {ZERO: Position(10)}
 
@@ -115,9 +115,9 @@ async def test_an_offset_the_broker_will_never_take_does_not_hold_up_the_others_
 async def test_invariant_8_what_was_given_up_is_tried_once_more_by_whoever_needs_it_committed() -> None:
     broker, consumed = Broker(*[CommitAnswer({ZERO: 29})] * 2), Consumed(p0=10)
     commits = committer(broker, consumed)
-    assert not await commits.settle([ZERO], 3600)
-    assert not await commits.settle([ZERO], 3600)
-    assert await commits.settle([ZERO], 3600), "the right was granted meanwhile"
+    assert not await commits.commit_all([ZERO], 3600)
+    assert not await commits.commit_all([ZERO], 3600)
+    assert await commits.commit_all([ZERO], 3600), "the right was granted meanwhile"
     assert consumed() == {}
 
 
@@ -127,7 +127,7 @@ async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.Captur
     commits = committer(broker, consumed)
     for offset, told, result in ((10, 1, "error 29"), (11, 0, "error 29"), (12, 0, "ok"), (13, 1, "error 29")):
         consumed.left[ZERO] = Position(offset)
-        await commits.settle([ZERO], 3600)
+        await commits.commit_all([ZERO], 3600)
         assert capfd.readouterr().err.count("cannot be committed") == told
         assert commits.last_result == result
 
@@ -135,14 +135,14 @@ async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.Captur
 @pytest.mark.parametrize("error", [3, 100])
 async def test_a_coordinator_that_does_not_know_the_topic_yet_is_asked_again(error: int) -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
-    assert await committer(broker, consumed).settle([ZERO], 3600)
+    assert await committer(broker, consumed).commit_all([ZERO], 3600)
     assert len(broker.requests) == 2
 
 
 @pytest.mark.parametrize("error", [3, 100])
 async def test_an_offset_of_a_topic_that_is_gone_is_given_up_as_soon_as_the_metadata_says_so(error: int) -> None:
     broker, consumed = Broker(*[CommitAnswer({ZERO: error})] * 1000), Consumed(p0=10)
-    settling = asyncio.create_task(committer(broker, consumed).settle([ZERO], 3600))
+    settling = asyncio.create_task(committer(broker, consumed).commit_all([ZERO], 3600))
     await broker.asked.wait()
     broker.gone.add("orders")
     assert not await settling
@@ -154,7 +154,7 @@ async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_r
     owned = {ZERO, ONE}
     commits = committer(broker, consumed)
     task = asyncio.create_task(
-        commits.starts({ZERO: Position(1), ONE: Position(2)}, lambda tp: tp in owned, clock.now() + 5)
+        commits.commit_starts({ZERO: Position(1), ONE: Position(2)}, lambda tp: tp in owned, clock.now() + 5)
     )
     await broker.asked.wait()
     owned.discard(ONE)
@@ -166,7 +166,7 @@ async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_r
 async def test_invariant_2_nothing_is_sent_while_the_group_joins() -> None:
     broker, consumed = Broker(), Consumed(p0=10)
     broker.may_commit = False
-    assert not await committer(broker, consumed).settle([ZERO], 0.2)
+    assert not await committer(broker, consumed).commit_all([ZERO], 0.2)
     assert broker.requests == []
 
 
@@ -175,9 +175,9 @@ async def test_one_commit_is_in_flight_and_quiet_waits_for_it() -> None:
     broker, consumed = Broker(), Consumed(p0=10)
     broker.gate.clear()
     commits = committer(broker, consumed)
-    first = asyncio.create_task(commits.settle([ZERO], 5))
-    second = asyncio.create_task(commits.settle([ZERO], 5))
-    quiet = asyncio.create_task(commits.quiet())
+    first = asyncio.create_task(commits.commit_all([ZERO], 5))
+    second = asyncio.create_task(commits.commit_all([ZERO], 5))
+    quiet = asyncio.create_task(commits.wait_answered())
     await broker.asked.wait()
     assert commits.pending
     assert not quiet.done()
@@ -193,23 +193,23 @@ async def test_a_commit_without_a_verdict_stays_pending_until_one_has_it(undecid
     """The broker holds heartbeats behind it: whoever sends them has to be as patient as beside the commit."""
     broker, consumed = Broker(undecided), Consumed(p0=10)
     commits = committer(broker, consumed)
-    assert not await commits.settle([ZERO], 0.05)
+    assert not await commits.commit_all([ZERO], 0.05)
     assert commits.pending
-    assert await commits.settle([ZERO], 5)
+    assert await commits.commit_all([ZERO], 5)
     assert not commits.pending
 
 
 async def test_a_refused_commit_is_not_pending() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 27})), Consumed(p0=10)
     commits = committer(broker, consumed)
-    assert not await commits.settle([ZERO], 0.05)
+    assert not await commits.commit_all([ZERO], 0.05)
     assert not commits.pending
 
 
 @pytest.mark.parametrize("error", [22, 25, 27])
 async def test_an_error_that_concerns_membership_is_told_to_the_member(error: int) -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
-    await committer(broker, consumed).settle([ZERO], 0.05)
+    await committer(broker, consumed).commit_all([ZERO], 0.05)
     assert broker.refused == [error]
 
 
@@ -219,20 +219,20 @@ async def test_an_error_that_concerns_membership_is_told_to_the_member(error: in
 )
 async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> None:
     broker, consumed = Broker(*[PeerError("down")] * 50), Consumed(p0=10)
-    assert not await committer(broker, consumed).settle([ZERO], 0.3)
+    assert not await committer(broker, consumed).commit_all([ZERO], 0.3)
 
 
 async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_the_fetch_tells_the_rest() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 29})), Consumed()
     commits = committer(broker, consumed)
-    assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert await commits.commit_starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
     assert len(broker.requests) == 1
 
 
 async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tried_again() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 3})), Consumed()
     commits = committer(broker, consumed)
-    assert await commits.starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert await commits.commit_starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
     assert len(broker.requests) == 2
 
 
@@ -240,6 +240,6 @@ async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_an
     whole = with_partitions(64, written(0, {5}))
     refused = CommitAnswer({ZERO: 12})
     broker = Broker(refused, refused)
-    commits = Commits(broker, dict, lambda *_: None, Metrics())
-    assert await commits.starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10)
+    commits = OffsetCommitter(broker, dict, lambda *_: None, Metrics())
+    assert await commits.commit_starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10)
     assert [each[ZERO].done for each in broker.requests] == [whole, "kunicorn:partitions:64", ""]

@@ -15,7 +15,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.offsets.commits import Commits
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.poison import Poison
 from tests.fakes.played_workers import PlayedWorker
@@ -63,8 +63,8 @@ class Bench:
     def __init__(self, drain_timeout_ms: int = 60_000) -> None:
         self.stage, self.broker, self.log = Stage(), Broker(), Log()
         self.stage.give(0, 1)
-        table = self.stage.fetchers.table
-        self.commits = Commits(self.broker, table.consumed, table.committed, Metrics())
+        table = self.stage.assignment.table
+        self.commits = OffsetCommitter(self.broker, table.consumed, table.committed, Metrics())
         settings = Settings.model_validate(
             {
                 "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
@@ -73,17 +73,17 @@ class Bench:
             }
         )
         log: Any = self.log
-        self.seeker = Seeker(settings, self.stage.fetchers, self.commits, log)
+        self.seeker = Seeker(settings, self.stage.assignment, self.commits, log)
         for number in (0, 1):
             self.worker.consume(self.worker.starts()[tps(number)[0]], 110)
-            self.partition(number).look()
+            self.partition(number).read_ledger()
 
     @property
     def worker(self) -> PlayedWorker:
         return self.stage.workers[0]
 
     def partition(self, number: int) -> Any:
-        return self.stage.fetchers.table[tps(number)[0]]
+        return self.stage.assignment.table[tps(number)[0]]
 
     async def seek(self, goal: Goal, *numbers: int, execute: bool = True) -> Done:
         return await self.seeker.seek([self.partition(n) for n in numbers], goal, execute=execute)
@@ -97,7 +97,7 @@ class Bench:
 
     def let_go(self, number: int, offset: int) -> None:
         grant = self.worker.starts()[tps(number)[0]].grant
-        self.stage.fetchers.worker_stopped(self.worker, FetcherStopped([Stopped(grant, offset, 3)]))
+        self.stage.assignment.worker_stopped(self.worker, FetcherStopped([Stopped(grant, offset, 3)]))
 
 
 @pytest.fixture
@@ -151,8 +151,8 @@ async def test_an_offset_outside_of_the_log_is_refused(bench: Bench, offset: int
 
 @pytest.mark.parametrize(("by_workers", "why"), [(True, "producing.delivery"), (False, "load_offsets")])
 async def test_where_the_supervisor_commits_nothing_a_seek_is_refused(bench: Bench, by_workers: bool, why: str) -> None:
-    table = bench.stage.fetchers.table
-    table.workers_commit, table.kept_elsewhere = by_workers, lambda _: not by_workers
+    bench.stage.assignment.table.workers_commit = by_workers
+    bench.stage.in_force.keeps_offsets = lambda _: not by_workers
     done = await bench.seek(Goal(offset=60), 0)
     assert (done.ok, why in done.said) == (False, True)
     assert bench.worker.asked_to_stop() == []
@@ -160,7 +160,7 @@ async def test_where_the_supervisor_commits_nothing_a_seek_is_refused(bench: Ben
 
 async def test_a_halted_partition_goes_on_behind_the_record_that_halted_it(bench: Bench) -> None:
     grant = bench.partition(0).grant
-    bench.stage.fetchers.worker_failed(bench.worker, Failed(grant, FailureKind.HANDLER, 110, 3, "too bad"))
+    bench.stage.assignment.worker_failed(bench.worker, Failed(grant, FailureKind.HANDLER, 110, 3, "too bad"))
     bench.partition(0).blame.name(110, exact=True)
     bench.partition(0).blame.poison = Poison(110, 2, "SIGSEGV")
     assert (await bench.seek(Goal(offset=111), 0)).ok
@@ -180,7 +180,7 @@ async def test_a_paused_partition_stays_paused_at_its_new_place(bench: Bench) ->
 
 async def test_one_that_is_revoked_while_it_drains_leaves_with_what_was_handled(bench: Bench) -> None:
     seeking = await bench.begin(Goal(offset=60), 0)
-    revoking = asyncio.ensure_future(bench.stage.fetchers.revoke(tps(0), 1e18, 1e18))
+    revoking = asyncio.ensure_future(bench.stage.assignment.revoke(tps(0), 1e18, 1e18))
     await asyncio.sleep(0)
     bench.let_go(0, 111)
     await revoking
@@ -191,7 +191,7 @@ async def test_one_that_is_revoked_while_it_drains_leaves_with_what_was_handled(
 
 async def test_a_commit_that_is_out_meanwhile_does_not_count_for_the_new_place(bench: Bench) -> None:
     bench.broker.answers.clear()
-    old = asyncio.ensure_future(bench.commits._once(bench.stage.fetchers.table.consumed, "timer"))
+    old = asyncio.ensure_future(bench.commits._commit_once(bench.stage.assignment.table.consumed, "timer"))
     await asyncio.sleep(0)
     seeking = await bench.begin(Goal(offset=100), 0)
     bench.let_go(0, 110)

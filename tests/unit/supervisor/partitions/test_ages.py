@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.group.errors import ErrorCode
 from kunicorn.group.protocol import LogOffset, Offsets
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kunicorn.supervisor.partitions.lag import search
 from kunicorn.supervisor.partitions.partition import Age

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,7 +20,6 @@ from kunicorn.settings import WorkerSettings
 from kunicorn.supervisor.partitions.balancer import Balancer
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.poison import Poison
-from kunicorn.supervisor.workers.pool import Place
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 from tests.fakes.stage import Stage
 
@@ -30,7 +29,6 @@ SETTINGS = WorkerSettings(sharing_interval_ms=1000)
 @dataclass
 class WatchedPool(PlayedPool):
     stopping: bool = False
-    places: list[Any] = field(default_factory=lambda: [Place(0), Place(1)])
 
     def processes(self) -> list[PlayedWorker]:
         return list(self.workers.values())
@@ -51,10 +49,8 @@ class Sharing:
     """Eight partitions over two workers, the even ones with worker 0; one second between looks."""
 
     def __init__(self) -> None:
-        self.stage = Stage(workers=2)
-        self.pool = WatchedPool(self.stage.pool.workers)
-        untyped: Any = self.pool
-        self.stage.pool = self.stage.fetchers.pool = untyped
+        self.pool = WatchedPool({})
+        self.stage = Stage(workers=2, pool=self.pool)
         self.handled = 0
         self.stage.give(*range(8))
         for worker in self.pool.workers.values():
@@ -65,8 +61,9 @@ class Sharing:
         self.asked = 0
         self.ends = dict.fromkeys(range(8), 100)
         logs: Any = Logs(self)
-        self.balancer = Balancer(self.stage.fetchers, untyped, logs, SETTINGS)
-        self.balancer.steady = lambda: self.steady
+        self.stage.in_force.workers = SETTINGS
+        in_force: Any = self.stage.in_force
+        self.balancer = Balancer(self.stage.assignment, logs, in_force, lambda: self.steady)
         self.now = clock.now()
         self.run()
         assert {n for n in range(8) if self.worker_of(n) == 0} == {0, 2, 4, 6}
@@ -74,7 +71,7 @@ class Sharing:
     def answer(self, worker: PlayedWorker, **evidence: Any) -> None:
         """Its latest Pong."""
         self.handled += 1
-        worker.pong = Pong(0, 0, self.handled, None, 0, False, [], 0, **evidence)
+        worker.pong = Pong(0, 0, self.handled, None, 0, False, 0, **evidence)
 
     def run(self) -> None:
         asyncio.run(self.balancer.look(self.now))
@@ -84,7 +81,7 @@ class Sharing:
         return worker.number if worker is not None else None
 
     def partition(self, number: int) -> Any:
-        return self.stage.fetchers.table[TopicPartition("orders", number)]
+        return self.stage.assignment.table[TopicPartition("orders", number)]
 
     def handle(self, number: int, records: int, seconds: float, lag: int = 0) -> None:
         """So many records were handled, in so much time; so many more are in the log."""
@@ -114,7 +111,7 @@ class Sharing:
         self.stage.stopped(old.starts()[partition.tp], offset, old.number)
         new = partition.worker
         new.consume(new.starts()[partition.tp], offset)
-        partition.look()
+        partition.read_ledger()
 
     def heat(self, number: int = 0) -> None:
         """That one has as much to do as the seven others together; each worker is busy."""
@@ -146,7 +143,7 @@ def test_a_moved_partition_goes_on_where_its_worker_let_go_of_it(sharing: Sharin
     sharing.let_go(number)
     start = sharing.pool.workers[1].starts()[TopicPartition("orders", number)]
     assert start.offset == position
-    assert sharing.stage.fetchers.table.consumed()[TopicPartition("orders", number)].offset == position
+    assert sharing.stage.assignment.table.consumed()[TopicPartition("orders", number)].offset == position
 
 
 def test_counts_do_not_undo_what_loads_have_placed(sharing: Sharing) -> None:
@@ -154,9 +151,9 @@ def test_counts_do_not_undo_what_loads_have_placed(sharing: Sharing) -> None:
         sharing.heat()
         for number in sharing.look():
             sharing.let_go(number)
-    sharing.stage.fetchers.distribute()
+    sharing.stage.assignment.distribute()
     assert {n for n in range(8) if sharing.worker_of(n) == 0} == {0}
-    assert all(p.state is PartitionState.RUNNING for p in sharing.stage.fetchers.table.values())
+    assert all(p.state is PartitionState.RUNNING for p in sharing.stage.assignment.table.values())
     sharing.stage.give(8)
     assert sharing.worker_of(8) == 1, "to the worker that has less to do, though it has seven"
 
@@ -187,16 +184,16 @@ def test_while_something_is_under_way_nothing_moves(sharing: Sharing) -> None:
         sharing.steady = not on
 
     def start_successor(on: bool) -> None:
-        sharing.pool.places[1].successor = worker if on else None
+        sharing.pool.slots[1].successor = worker if on else None
 
     def back_off(on: bool) -> None:
-        sharing.pool.places[0].backing_off = on
+        sharing.pool.slots[0].backing_off = on
 
     def stop(on: bool) -> None:
         sharing.pool.stopping = on
 
     def pause_for_the_lease(on: bool) -> None:
-        worker.pong = Pong(0, 0, 0, None, 0, on, [], 0)
+        worker.pong = Pong(0, 0, 0, None, 0, on, 0)
 
     def resolve_a_start(on: bool) -> None:
         sharing.partition(7).state = PartitionState.RESOLVING if on else PartitionState.RUNNING
@@ -242,7 +239,7 @@ def test_before_a_move_the_logs_ends_are_asked_for_and_what_was_caught_up_with_m
 
 
 def test_sharing_by_count_measures_and_moves_nothing(sharing: Sharing) -> None:
-    sharing.balancer.settings = WorkerSettings(sharing="count", sharing_interval_ms=1000)
+    sharing.stage.in_force.workers = WorkerSettings(sharing="count", sharing_interval_ms=1000)
     sharing.heat()
     assert sharing.look() == []
     assert sharing.partition(0).demand > 1.0
@@ -253,7 +250,7 @@ def test_after_a_reload_to_count_the_numbers_are_evened_out_again(sharing: Shari
         sharing.heat()
         for number in sharing.look():
             sharing.let_go(number)
-    sharing.balancer.settings = WorkerSettings(sharing="count", sharing_interval_ms=1000)
+    sharing.stage.in_force.workers = WorkerSettings(sharing="count", sharing_interval_ms=1000)
     moving = sharing.look()
     assert len(moving) == 3
     assert all(sharing.partition(n).last_worker == 0 for n in moving)
@@ -300,7 +297,7 @@ def test_an_idle_service_is_not_looked_through(sharing: Sharing, monkeypatch: py
     sharing.heat()
     for _ in range(16):
         sharing.look()
-    monkeypatch.setattr(Partition, "look", lambda self: pytest.fail("nobody has told of any work"))
+    monkeypatch.setattr(Partition, "read_ledger", lambda self: pytest.fail("nobody has told of any work"))
     sharing.look()
     monkeypatch.undo()
     sharing.handle(0, 1000, 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kunicorn.ipc import clock
@@ -11,10 +12,12 @@ from kunicorn.ipc.ledger import HAND_SINCE, SlotReading
 from kunicorn.ipc.messages import InHand, Pong, TimedOut
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.partitions.assignment import Fetchers, TopicHandling
+from kunicorn.supervisor.facts import TopicHandling
 from kunicorn.supervisor.partitions.watchdog import Timeouts, began
-from kunicorn.supervisor.workers.process import Stirring, WorkerProcess, press
+from kunicorn.supervisor.tasks import Notifier
+from kunicorn.supervisor.workers.process import WorkerProcess, escalate
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
+from tests.fakes.stage import Stage
 
 
 def reading(consumed: int, hand_offset: int = 100, since: float = 50.0) -> SlotReading:
@@ -48,15 +51,25 @@ class Pressing(PlayedPool):
 
     def __init__(self, worker: PlayedWorker) -> None:
         super().__init__({0: worker})
-        self.stirring = Stirring()
+        self.changed = Notifier()
 
     def processes(self) -> list[WorkerProcess]:
         return list(self.workers.values())
 
-    async def press(  # type: ignore[override]
+    async def escalate(  # type: ignore[override]
         self, process: WorkerProcess, reason: str, until: Callable[[], bool], interrupt: Callable[[], None]
     ) -> None:
-        await press(process, reason, until, self.stirring, interrupt)
+        await escalate(process, reason, until, self.changed, interrupt)
+
+
+@dataclass
+class Limits:
+    """The settings in force: handler_timeout_ms by topic."""
+
+    limits: Mapping[str, int | None]
+
+    def handling(self, topic: str) -> TopicHandling:
+        return TopicHandling(timeout_ms=self.limits[topic])
 
 
 class Watched:
@@ -65,16 +78,17 @@ class Watched:
     def __init__(self, limits: Mapping[str, int | None]) -> None:
         self.worker = Unkillable(0)
         self.pool = Pressing(self.worker)
-        self.fetchers = Fetchers(2, Metrics(), lambda _: TopicHandling())
         untyped: Any = self.pool
-        self.fetchers.pool, self.fetchers.resolve = untyped, lambda partitions: None
+        self.stage = Stage(workers=0, pool=untyped)
+        self.assignment = self.stage.assignment
         self.tps = [TopicPartition(topic, 0) for topic in limits]
-        self.fetchers.assign(self.tps)
-        self.fetchers.resolved({tp: Position(100, 3) for tp in self.tps}, dict.fromkeys(self.tps, 100))
+        self.assignment.assign(self.tps)
+        self.assignment.resolved({tp: Position(100, 3) for tp in self.tps}, dict.fromkeys(self.tps, 100))
         # It tells of one record only: that of the first topic, which it has had for the longest.
         first = InHand(self.tps[0].topic, 0, 100, len(self.tps), 700.0)
-        self.worker.pong = Pong(1, 1, 0, first, 0, paused_by_lease=False, deltas=[], logs_dropped=0)
-        self.timeouts = Timeouts(untyped, self.fetchers, Metrics(), limits.__getitem__)
+        self.worker.pong = Pong(1, 1, 0, first, 0, paused_by_lease=False, logs_dropped=0)
+        in_force: Any = Limits(limits)
+        self.timeouts = Timeouts(untyped, self.assignment, in_force, Metrics())
 
     def holds(self, topic: str, seconds: float) -> None:
         """The handler has had its record of the topic for so long, as the ledger says."""
@@ -86,7 +100,7 @@ class Watched:
     def lets_go(self) -> None:
         for tp in self.tps:
             self.worker.consume(self.worker.starts()[tp], 101)
-        self.pool.stirring.stir()
+        self.pool.changed.notify()
 
     def timed_out(self) -> set[str]:
         topics = {start.grant: tp.topic for tp, start in self.worker.starts().items()}
@@ -142,7 +156,7 @@ async def test_a_worker_that_has_to_die_for_one_of_two_overdue_records_dies_for_
         await eventually(lambda: watched.timed_out() == {"orders", "bills"}, "both to be interrupted")
         assert watched.worker.blamed == set(watched.tps)
         watched.worker.consume(watched.worker.starts()[watched.tps[0]], 101)
-        watched.pool.stirring.stir()
+        watched.pool.changed.notify()
         await eventually(lambda: watched.worker.blamed == {watched.tps[1]}, "the one that is left")
     finally:
         task.cancel()

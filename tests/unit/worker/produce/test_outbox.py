@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from kunicorn.handler.outputs import Outgoing
-from kunicorn.positions import TopicPartition
-from kunicorn.worker.produce.outbox import Entry, Limits, Outbox, Shipment, Succession
-from kunicorn.worker.progress import Grant
-
-OUTPUT = Outgoing("out", b"v", None, None, -1, 0)
+from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
+from tests.unit.worker.produce.output_batches import entry, grant, outbox, taken
 
 
-def grant(number: int = 1) -> Grant:
-    return Grant(number, TopicPartition("in", number), 0, 0)
-
-
-def entry(of: Grant, offset: int, count: int = 1) -> Entry:
-    return Entry(of, offset, offset + count, [OUTPUT])
-
-
-def outbox(records: int = 100, nbytes: int = 1000, seconds: float = 0.0) -> Outbox:
-    return Outbox(Limits(records, nbytes, seconds))
-
-
-def taken(box: Outbox, sender: int = 0) -> Shipment:
-    """What is due."""
-    box.hurry()
-    shipment = box.take(sender)
-    assert shipment is not None
-    return shipment
-
-
-def test_everything_so_far_is_one_shipment_and_in_order() -> None:
+def test_everything_so_far_is_one_batch_and_in_order() -> None:
     box, one, two = outbox(), grant(1), grant(2)
     entries = [entry(one, 0), entry(two, 5), entry(one, 1)]
     for each in entries:
@@ -39,7 +15,7 @@ def test_everything_so_far_is_one_shipment_and_in_order() -> None:
     assert (one.handled_to, two.handled_to) == (2, 6)
 
 
-def test_a_full_shipment_leaves_no_room_until_it_is_taken() -> None:
+def test_a_full_batch_leaves_no_room_until_it_is_taken() -> None:
     box = outbox(records=2)
     box.put(entry(grant(), 0), 2, 0)
     assert box.room() == 0
@@ -51,46 +27,46 @@ def test_a_full_shipment_leaves_no_room_until_it_is_taken() -> None:
 def test_bytes_that_are_under_way_count_until_they_are_delivered() -> None:
     box = outbox(nbytes=100)
     box.put(entry(grant(), 0), 1, 100)
-    shipment = taken(box)
+    batch = taken(box)
     assert box.room() == 0
-    box.done(shipment)
+    box.done(batch)
     assert box.room() > 0
 
 
-def test_a_shipment_that_has_not_arrived_for_ten_seconds_is_late_until_it_is_done() -> None:
+def test_a_batch_that_has_not_arrived_for_ten_seconds_is_late_until_it_is_done() -> None:
     now = 100.0
     box = Outbox(Limits(100, 1000, 0.0), lambda: now)
     box.put(entry(grant(), 0), 1, 10)
     now = 200.0
     assert box.late() is None, "it was not under way yet"
-    shipment = taken(box)
+    batch = taken(box)
     now = 209.0
     assert box.late() is None
     now = 212.0
     assert box.late() == "its outputs have waited 12 s for delivery: no broker has answered yet"
-    box.trouble = "Local: Message timed out"
+    box.note_trouble("Local: Message timed out")
     assert box.late() == "its outputs have waited 12 s for delivery: Local: Message timed out"
-    box.done(shipment)
+    box.done(batch)
     assert box.late() is None
     assert box.trouble == ""
 
 
-def test_a_shipment_waits_for_its_time_unless_a_partition_is_given_up() -> None:
+def test_a_batch_waits_for_its_time_unless_a_partition_is_given_up() -> None:
     box = Outbox(Limits(100, 1000, seconds=3600))
     box.put(entry(grant(), 0), 1, 0)
     box.hurry()
-    shipment = box.take()
-    assert shipment is not None
-    assert len(shipment.entries) == 1
+    batch = box.take()
+    assert batch is not None
+    assert len(batch.entries) == 1
 
 
 def test_of_a_lost_partition_nothing_goes_out() -> None:
     box, lost, kept = outbox(), grant(1), grant(2)
     for each in (entry(lost, 0), entry(kept, 0)):
         box.put(each, 1, 0)
-    shipment = taken(box)
+    batch = taken(box)
     lost.discarded = True
-    assert [each.origin for each in box.live(shipment)] == [kept]
+    assert [each.origin for each in box.live(batch)] == [kept]
     box.put(entry(lost, 1), 1, 0)
     assert lost.handled_to == 1, "what comes later is not even kept"
 
@@ -99,11 +75,11 @@ def test_behind_a_refused_record_nothing_of_its_partition_goes_out_and_what_is_b
     box, one, other = outbox(), grant(1), grant(2)
     for each in (entry(one, 0), entry(one, 1), entry(one, 2), entry(other, 0)):
         box.put(each, 1, 0)
-    shipment = taken(box)
+    batch = taken(box)
     box.put(entry(one, 3), 1, 0)
     error = ValueError("too large")
-    box.refuse(shipment.entries[1], error)
-    assert [(each.origin.number, each.offset) for each in box.live(shipment)] == [(1, 0), (2, 0)]
+    box.refuse(batch.entries[1], error)
+    assert [(each.origin.number, each.offset) for each in box.live(batch)] == [(1, 0), (2, 0)]
     assert (one.refusal, one.refused_before) == (error, 1)
     box.put(entry(other, 1), 1, 0)
     assert [each.origin for each in taken(box).entries] == [other]
@@ -112,11 +88,11 @@ def test_behind_a_refused_record_nothing_of_its_partition_goes_out_and_what_is_b
 def test_what_is_not_to_be_delivered_any_more_takes_no_room() -> None:
     box, one, other = outbox(records=3, nbytes=100), grant(1), grant(2)
     box.put(entry(one, 0), 1, 10)
-    shipment = taken(box)
+    batch = taken(box)
     for each in (entry(one, 1), entry(other, 0), entry(one, 2)):
         box.put(each, 1, 10)
     assert box.room() == 0
-    box.refuse(shipment.entries[0], ValueError("too large"))
+    box.refuse(batch.entries[0], ValueError("too large"))
     assert box.room() == 2
     box.put(entry(other, 1), 2, 70)
     assert box.room() == 0
@@ -126,8 +102,8 @@ def test_what_is_not_to_be_delivered_any_more_takes_no_room() -> None:
 def test_of_a_refused_batch_nobody_knows_the_record_so_they_are_handled_one_by_one() -> None:
     box, one = outbox(), grant()
     box.put(entry(one, 5, count=10), 10, 0)
-    (batch,) = taken(box).entries
-    box.refuse(batch, ValueError())
+    (ten,) = taken(box).entries
+    box.refuse(ten, ValueError())
     assert one.refusal is None
     assert (one.refused_at, one.singly_until) == (5, 15)
 
@@ -155,13 +131,25 @@ def test_what_is_under_way_behind_a_refused_record_does_not_go_out_though_it_is_
     assert [each.origin for each in box.live(second)] == [other]
 
 
-def test_several_senders_take_in_turns_and_each_shipment_knows_the_one_before() -> None:
+def test_what_was_left_out_by_a_refusal_before_it_is_refused_no_more() -> None:
+    box, one = Outbox(Limits(100, 1000, 0.0), senders=2), grant(1)
+    box.put(entry(one, 0), 1, 0)
+    first = taken(box)
+    box.put(entry(one, 1), 1, 0)
+    (behind,) = taken(box, 1).entries
+    assert box.refuse(first.entries[0], ValueError("too large")) == 1
+    one.refused_at = -1  # It is rewound, and handles them anew.
+    assert box.refuse(behind, ValueError("too large")) == 0, "it is told late, of a call that counts no more"
+    assert one.refused_at == -1
+
+
+def test_several_senders_take_in_turns_and_each_batch_knows_the_one_before() -> None:
     box, one = Outbox(Limits(1, 1000, 0.0), senders=2), grant()
-    shipments = []
+    batches = []
     for offset, sender in enumerate((0, 1, 0)):
         box.put(entry(one, offset), 1, 0)
-        shipments.append(taken(box, sender))
-    first, second, third = shipments
+        batches.append(taken(box, sender))
+    first, second, third = batches
     assert (second.before, third.before) == (first, second)
     box.done(first)
     assert box.late() is None
@@ -169,32 +157,32 @@ def test_several_senders_take_in_turns_and_each_shipment_knows_the_one_before() 
     assert (second.before, second.entries) == (None, []), "else all that was ever sent stays in memory"
 
 
-def test_a_shipment_that_is_settled_late_counts_for_those_behind_some_that_were_settled_before_it() -> None:
-    box, one, succession = Outbox(Limits(1, 1000, 0.0), senders=4), grant(), Succession()
-    shipments = []
+def test_a_batch_that_is_settled_late_counts_for_those_behind_some_that_were_settled_before_it() -> None:
+    box, one, order = Outbox(Limits(1, 1000, 0.0), senders=4), grant(), TransactionOrder()
+    batches = []
     for offset in range(4):
         box.put(entry(one, offset), 1, 0)
-        shipments.append(taken(box, offset))
-    first, second, third, fourth = shipments
+        batches.append(taken(box, offset))
+    first, second, third, fourth = batches
     for settled in (second, third):
-        succession.delivered(settled)
+        order.delivered(settled)
         assert first in fourth.all_before(), "else the fourth commits an offset before the first"
         box.done(settled)
         assert first in fourth.all_before()
-    succession.delivered(first)
+    order.delivered(first)
     box.done(first)
     assert not any(each.entries for each in fourth.all_before())
-    succession.delivered(fourth)
+    order.delivered(fourth)
     box.done(fourth)
     assert fourth.before is None, "else all that was ever sent stays in memory"
 
 
-def test_room_is_what_no_shipment_under_way_takes() -> None:
+def test_room_is_what_no_batch_under_way_takes() -> None:
     box = Outbox(Limits(100, 100, 0.0), senders=2)
-    shipments = []
+    batches = []
     for sender in (0, 1):
         box.put(entry(grant(), 0), 1, 50)
-        shipments.append(taken(box, sender))
+        batches.append(taken(box, sender))
     assert box.room() == 0
-    box.done(shipments[1])
+    box.done(batches[1])
     assert box.room() > 0, "whichever of them it is"

@@ -9,20 +9,21 @@ import pytest
 
 from kunicorn.handler.config import ProducingTarget
 from kunicorn.testing.memory import MemoryProducer
-from kunicorn.worker.assembly import Sending
+from kunicorn.worker.assembly import Makers, Sending
 from kunicorn.worker.client import Login
 from kunicorn.worker.produce.outbox import Outbox
-from kunicorn.worker.produce.sender import Carrier
-from tests.unit.worker.test_settling import SettlingTable
+from kunicorn.worker.produce.sender import Sender
+from kunicorn.worker.stats import Counters
+from tests.unit.worker.tables import SettlingTable
 
 CLIENT: dict[str, str | int | float | bool] = {"transactional.id": "orders-0-0", "transaction.timeout.ms": 10_000}
 
 
 class NoThreads:
-    """Who would take shipments."""
+    """Who would take batches."""
 
-    def __init__(self, outbox: Outbox, carriers: Sequence[Carrier]) -> None:
-        self.carriers = carriers
+    def __init__(self, outbox: Outbox, senders: Sequence[Sender]) -> None:
+        self.senders = senders
 
     def start(self) -> None:
         """The test takes none."""
@@ -40,13 +41,17 @@ def test_in_transactions_three_producers_take_turns_under_ids_of_their_own(deliv
         made.append(properties)
         return MemoryProducer([])
 
-    def senders(outbox: Outbox, carriers: Sequence[Carrier]) -> NoThreads:
-        threads.append(NoThreads(outbox, carriers))
+    def senders(outbox: Outbox, senders: Sequence[Sender]) -> NoThreads:
+        threads.append(NoThreads(outbox, senders))
         return threads[-1]
 
     target = ProducingTarget(delivery, None, "orders", CLIENT, 10, 1000, 100)
-    Sending(target, make, senders).start(table.settling, Login(None), lambda message: None)
+    sending = Sending(target, Login(None), Counters(), Makers(producer=make, senders=senders))
+    if sending.in_transactions:
+        sending.transactional(table.settling, lambda message: None)
+    else:
+        sending.acknowledged(table.settling)
     table.consumer.close()
     table.ledger.close()
     assert [properties["transactional.id"] for properties in made] == ids
-    assert [len(each.carriers) for each in threads] == [len(ids)]
+    assert [len(each.senders) for each in threads] == [len(ids)]

@@ -1,0 +1,102 @@
+"""`HandlerTest`: runs a user's handler on records in memory, through the code that workers run, with the service's
+settings but for the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kunicorn.settings import Settings
+from kunicorn.settings.load import load_tables
+from kunicorn.settings.sources import read_file
+from kunicorn.testing.bench import Bench, Kill, stage_of
+from kunicorn.testing.given import entrypoint_of
+from kunicorn.testing.memory import GivenRecord, placed
+from kunicorn.testing.outcome import Run, until_killed
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+_LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}, "dead_letters": {"topic": "dead-letters"}}
+"""Without a file."""
+_MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"], "isolation_level": "read_committed"}}
+"""Nothing is aborted there that would not be read."""
+_NOT_OURS = frozenset({"kafka", "http", "log"})
+"""Sections of the file that mean brokers and machines which a test does not have, or secrets that it must not need."""
+
+
+def settings_for(entrypoint: str | None, config: Path | None, handler: Mapping[str, Any], sections: Tables) -> Settings:
+    """Settings for the test: `sections`, over `handler` ([handler]), over the file. No environment, so that a test
+    means the same everywhere.
+
+    Raises `ConfigError`. Blocks on the disk.
+    """
+    file = {name: table for name, table in read_file(config).items() if name not in _NOT_OURS} if config else _LEAST
+    own = {"handler": {**handler, **({"entrypoint": entrypoint} if entrypoint is not None else {})}}
+    return load_tables(config or Path("the test"), sections, own, _MEMORY, file)
+
+
+def first_topic(settings: Settings) -> str | None:
+    """First topic that the settings name; None where all are patterns."""
+    topics = settings.assign.wanted.topics or settings.group.topics
+    return next((topic for topic in topics if not topic.startswith("^")), None)
+
+
+class HandlerTest:
+    """Runs a handler as a worker does, on records in memory. Each `run` is one worker's life: set up, fetch, handle,
+    retry, drain, tear down. Waits between tries take no time; what the handler itself waits for, does."""
+
+    def __init__(
+        self,
+        handler: str | Callable[..., Any] | None = None,
+        *,
+        config: str | Path | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        **handler_settings: Any,
+    ) -> None:
+        """`handler`: an entry point, or the function itself; None: the entry point that `config` names.
+
+        `config`: the service's TOML file; [kafka], [http] and [log] are not read. `handler_settings` are settings of
+        [handler] (`mode="batch"`, `max_attempts=1`), `settings` those of any section; both go before the file.
+        """
+        if handler is None and config is None:
+            raise TypeError("give a handler, or the config that names its entry point")
+        self._handler = handler
+        self._config = None if config is None else Path(config)
+        self._sections = settings or {}
+        self._handler_settings = handler_settings
+
+    def run(
+        self,
+        *records: GivenRecord,
+        revoke_at: int | None = None,
+        drain_timeout_ms: int | None = None,
+        lose_session_at: int | None = None,
+        kill_at: int | None = None,
+    ) -> Run:
+        """Have these handled; blocks until all are done with, or cannot be.
+
+        `…_at` is the index of a record: while the handler has it, its partition is revoked (and its handler interrupted
+        after `drain_timeout_ms`), or the member loses its session, or its worker is killed.
+
+        Raises `ConfigError` and `HandlerLoadError` as the service would end, `ValueError` for records that no log
+        holds. What the handler raises is in the answer. Caller: a plain function in the main thread.
+        """
+        stage = stage_of(len(records), revoke_at, drain_timeout_ms, lose_session_at, kill_at)
+        if self._handler is None:
+            return self._run(None, records, stage)
+        with entrypoint_of(self._handler) as entrypoint:
+            return self._run(entrypoint, records, stage)
+
+    def _run(self, entrypoint: str | None, records: tuple[GivenRecord, ...], stage: Any) -> Run:
+        settings = settings_for(entrypoint, self._config, self._handler_settings, self._sections)
+        bench = Bench(settings, placed(records, first_topic(settings)), stage)
+        try:
+            if isinstance(stage, Kill):
+                until_killed(bench.work)
+            else:
+                bench.work()
+            return bench.outcome()
+        finally:
+            bench.close()

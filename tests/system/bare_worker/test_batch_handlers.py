@@ -1,0 +1,199 @@
+"""Batches that wait, fail in part, or hold what cannot be decoded, with a real worker and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.handler.config import Batching, DeadLetterTarget, Decoding
+from kunicorn.handler.dead_letters import read
+from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher
+from kunicorn.librdkafka.properties import letter_properties
+from tests.fakes.counts import counts
+from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import Rig, WorkerProcess
+from tests.system.bare_worker.traffic import produce, seen
+from tests.system.producing import consumed, headers_of
+from tests.waiting import wait_until
+
+HANDLERS = """
+import dataclasses
+import os
+import pathlib
+
+from kunicorn import Batch, BatchError, Record
+
+HERE = pathlib.Path(__file__).parent
+SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+@dataclasses.dataclass
+class Order:
+    id: int
+
+
+def note(text):
+    os.write(SEEN, (text + "\\n").encode())
+
+
+def see(batch):
+    note(",".join(map(str, batch.offsets())))
+
+
+def insert(batch):
+    # Every second one at once, then the others, as a database's bulk insert might.
+    note(",".join(map(str, batch.offsets())))
+    done = [record for record in batch if record.value == b"early"]
+    for record in batch:
+        if record.value == b"fail" or (record.value == b"once" and not (HERE / "again").exists()):
+            (HERE / "again").touch()
+            raise BatchError(done=done) from KeyError("who")
+        done.append(record)
+
+
+def take(orders: list[Order], batch: Batch):
+    note(",".join(f"{record.offset}={order.id}" for order, record in zip(orders, batch)))
+
+
+def take_one(order: Order, record: Record):
+    note(f"{record.offset}={order.id}")
+"""
+
+BATCH = {"mode": "batch", "max_attempts": 2, "on_failure": "dead_letter"}
+Start = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
+    """Starts a worker that has every partition."""
+    processes.module(HANDLERS)
+
+    def make(partitions: int, handler: str, **configure: Any) -> WorkerProcess:
+        client = letter_properties(
+            bootstrap_servers=[kafka.bootstrap], client_id="rig", security={}, extra={}, delivery_timeout_ms=3000
+        )
+        target = DeadLetterTarget(letters_topic(topic), "rig", client)
+        kafka.create_topic(topic, partitions)
+        kafka.create_topic(letters_topic(topic), 1)
+        worker = processes.worker(handler, kafka.bootstrap, [topic], dead_letters=target, **{**BATCH, **configure})
+        worker.start(topic, dict.fromkeys(range(partitions), 0))
+        return worker
+
+    return make
+
+
+def letters_topic(topic: str) -> str:
+    """Where the letters of a test go."""
+    return f"{topic}.letters"[-249:]
+
+
+def letters(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
+    """The dead letters there are, so many."""
+    return consumed(kafka.bootstrap, letters_topic(topic), count)
+
+
+def test_of_a_batch_that_failed_in_part_only_the_failed_record_is_tried_again_and_nothing_done_comes_twice(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(1, "insert", batching=Batching(batch_max_ms=500, memory_bytes=1 << 20), retry_backoff_ms=1)
+    produce(kafka.bootstrap, topic, ["a", "b", "once", "c", "early", "fail", "d", "early"])
+    worker.consumed(1, 8)
+    calls = [[int(offset) for offset in line.split(",")] for line in seen(processes.directory)]
+    # The record that failed alone; then the rest, without what was done ahead.
+    assert calls[:2] == [[0, 1, 2, 3, 4, 5, 6, 7], [2]]
+    assert calls[2] == [3, 5, 6]
+    assert calls[3:] == [[5], [6]]
+    (letter,) = letters(kafka, topic, 1)
+    told = read(headers_of(letter))
+    assert (letter.value(), told.offset, told.cause.type, told.cause.attempts) == (b"fail", 5, "KeyError", 2)
+    (counted,) = counts(worker.ping())
+    assert (counted.records, counted.dead_letters) == (7, {"attempts": 1})
+    assert worker.slot(1).handled == 7
+
+
+def test_a_batch_waits_for_more_but_a_stop_does_not_wait_for_it(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(2, "see", batch_max_records=3, batching=Batching(batch_max_ms=600_000, memory_bytes=1 << 20))
+    produce(kafka.bootstrap, topic, ["a", "b"], 0)
+    produce(kafka.bootstrap, topic, ["a", "b", "c", "d"], 1)
+    worker.consumed(2, 3)
+    assert worker.slot(1).consumed.offset == 0
+    produce(kafka.bootstrap, topic, ["c"], 0)
+    worker.consumed(1, 3)
+    produce(kafka.bootstrap, topic, ["d"], 0)
+    wait_until(lambda: worker.ping().handled == 6, "six to be handled")
+    worker.stop(1, 2)
+    stopped = {each.grant: each.offset for each in worker.expect(FetcherStopped, 2.0).partitions}
+    assert stopped == {1: 3, 2: 3}
+    assert sorted(seen(processes.directory)) == ["0,1,2", "0,1,2"]
+
+
+def test_what_cannot_be_decoded_becomes_a_dead_letter_at_once_and_the_rest_of_its_batch_is_handled(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(1, "take", batching=Batching(batch_max_bytes=40, batch_max_ms=300, memory_bytes=1 << 20))
+    good = [f'{{"id": {number}}}' for number in range(8)]
+    produce(kafka.bootstrap, topic, [*good[:3], "secret", *good[4:]])
+    worker.consumed(1, 8)
+    assert sorted(",".join(seen(processes.directory)).split(",")) == [f"{n}={n}" for n in range(8) if n != 3]
+    (letter,) = letters(kafka, topic, 1)
+    told = read(headers_of(letter))
+    assert (letter.value(), told.cause.type, told.cause.attempts) == (b"secret", "kunicorn.Undecodable", 1)
+    assert told.cause.message.startswith(f"{topic}-0@3: its value is no JSON of Order: ")
+    assert "secret" not in told.cause.message
+
+
+def test_a_record_that_cannot_be_decoded_goes_its_own_way(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    decoding = Decoding(on_undecodable="skip")
+    worker = start(1, "take_one", mode="record", decoding=decoding, on_failure="halt")
+    produce(kafka.bootstrap, topic, ['{"id": 0}', "[]", '{"id": 2}'])
+    worker.consumed(1, 3)
+    assert seen(processes.directory) == ["0=0", "2=2"]
+    assert [told.skipped for told in counts(worker.ping())] == [1]
+
+
+def test_without_a_rule_of_its_own_it_halts_its_partition_with_the_reason(
+    start: Start, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(1, "take_one", mode="record", on_failure="halt")
+    produce(kafka.bootstrap, topic, ["secret"])
+    failed = worker.expect(Failed)
+    assert failed.offset == 0
+    assert failed.error.startswith(f"Undecodable: {topic}-0@0: its value is no JSON of Order: ")
+    assert "secret" not in failed.error
+
+
+def test_several_records_in_hand_at_a_time_are_decoded_as_one_is(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(1, "take_one", mode="record", concurrency=4, ordering="none")
+    produce(kafka.bootstrap, topic, ['{"id": 0}', "[]", '{"id": 2}', '{"id": 3}'])
+    worker.consumed(1, 4)
+    assert sorted(seen(processes.directory)) == ["0=0", "2=2", "3=3"]
+    assert [letter.value() for letter in letters(kafka, topic, 1)] == [b"[]"]
+
+
+def test_what_is_done_ahead_of_a_failed_record_is_told_to_whoever_goes_on(
+    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = start(
+        1,
+        "insert",
+        batching=Batching(batch_max_ms=300, memory_bytes=1 << 20),
+        retry_backoff_ms=60_000,
+        retry_backoff_max_ms=60_000,
+    )
+    produce(kafka.bootstrap, topic, ["a", "fail", "early", "b", "early"])
+    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the record to wait")
+    worker.stop(1)
+    (stopped,) = worker.expect(FetcherStopped).partitions
+    assert stopped.offset == 1
+    worker.tell(StartFetcher([FetcherStart(2, 2, topic, 0, stopped.offset, -1, done=stopped.done)]))
+    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the record to fail once more")
+    assert seen(processes.directory) == ["0,1,2,3,4", "1,3"]

@@ -1,0 +1,105 @@
+"""No record is started past the lease, and nothing is lost by waiting for it."""
+
+from __future__ import annotations
+
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Drain, FetcherStopped
+from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import FOREVER_NS, Rig
+from tests.system.bare_worker.traffic import produce, seen
+from tests.waiting import wait_until
+
+
+def test_a_worker_past_its_lease_starts_nothing_and_goes_on_when_it_is_extended(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
+    worker = processes.worker("see", kafka.bootstrap, [topic])
+    worker.ledger.lease_ns = clock.now_ns()
+    worker.start(topic, {0: 0})
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    assert worker.ping().in_hand is None
+    assert seen(processes.directory) == []
+    worker.ledger.lease_ns = FOREVER_NS
+    worker.consumed(1, 1000)
+    assert seen(processes.directory) == [f"0@{i}={i}" for i in range(1000)]
+    assert not worker.ping().paused_by_lease
+
+
+def test_a_lease_that_runs_out_between_fast_records_stops_them_at_once(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, (str(i) for i in range(100_000)))
+    worker = processes.worker("see", kafka.bootstrap, [topic])
+    worker.start(topic, {0: 0})
+    worker.consumed(1, 1000)
+    worker.ledger.lease_ns = clock.now_ns()
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    stopped_at = worker.slot(1).consumed.offset
+    for _ in range(20):
+        worker.ping()
+    assert worker.slot(1).consumed.offset == stopped_at < 100_000
+    worker.ledger.lease_ns = FOREVER_NS
+    worker.consumed(1, 100_000)
+    assert len(seen(processes.directory)) == 100_000
+
+
+def test_a_handler_that_turns_slow_inside_a_chunk_starts_no_record_past_the_lease(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, [*(str(i) for i in range(5000)), "wait", *(str(i) for i in range(2000))])
+    worker = processes.worker("wait_when_told", kafka.bootstrap, [topic])
+    worker.start(topic, {0: 0})
+    wait_until(lambda: worker.slot(1).in_hand == 5000, "the slow record")
+    assert worker.slot(1).hand_count > 1, "the slow record is in the middle of a chunk"
+    worker.ledger.lease_ns = clock.now_ns()
+    worker.ping()
+    (processes.directory / "go").touch()
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    assert worker.slot(1).consumed.offset == 5001
+
+
+def test_a_paused_worker_gives_its_partitions_up_at_once_and_drains(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
+    worker = processes.worker("see", kafka.bootstrap, [topic])
+    worker.ledger.lease_ns = 0
+    worker.start(topic, {0: 0})
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    worker.stop(1, lost=True)
+    assert worker.expect(FetcherStopped, 1.0).partitions[0].offset == 0
+    worker.tell(Drain(0.0))
+    assert worker.exit_status() == 0
+
+
+HEARS = """
+class Hears:
+    def handle(self, record):
+        (HERE / "handled").touch()
+
+    def on_lost(self, partitions):
+        (HERE / "lost").write_text(",".join(str(offset) for offset in partitions.values()))
+"""
+
+
+def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_supervisor(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
+    source = (processes.directory / "handlers_under_test.py").read_text()
+    here = f"\nfrom pathlib import Path\nHERE = Path({str(processes.directory)!r})\n"
+    processes.module(source + here + HEARS)
+    worker = processes.worker("Hears", kafka.bootstrap, [topic])
+    worker.ledger.lease_ns = 0
+    worker.start(topic, {0: 0})
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    worker.stop(1, lost=True)
+    assert worker.expect(FetcherStopped, 5.0).partitions[0].offset == 0, "the lease comes back only after this"
+    assert (processes.directory / "lost").read_text() == "0"
+    assert not (processes.directory / "handled").exists()

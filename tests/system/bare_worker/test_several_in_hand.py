@@ -1,0 +1,326 @@
+"""A real worker has several of a real broker's records in hand: threads of a function, tasks of an async one."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from kunicorn.handler.config import HandlerConfig
+from kunicorn.ipc.bitmap import read, written
+from kunicorn.ipc.clock import now_ns
+from kunicorn.ipc.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from tests.fakes.counts import counts
+from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import Rig, WorkerProcess, configuration
+from tests.system.bare_worker.traffic import seen
+from tests.waiting import wait_until
+
+HANDLERS = '''
+import asyncio
+import os
+import pathlib
+import random
+import time
+
+HERE = pathlib.Path(__file__).parent
+SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(word, record):
+    os.write(SEEN, f"{word} {record.offset} {(record.key or b'').decode()}\\n".encode())
+
+
+def obey(record):
+    """`wait`: until the file "go" exists. `fail`: raise until the file "well" exists. `die`: end the process."""
+    note("begin", record)
+    if record.value == b"die":
+        os._exit(9)
+    if record.value == b"fail" and not (HERE / "well").exists():
+        note("fail", record)
+        raise ValueError("not yet")
+    if record.value == b"wait":
+        while not (HERE / "go").exists():
+            time.sleep(0.005)
+    else:
+        time.sleep(random.random() * 0.003)
+    note("end", record)
+
+
+async def obey_async(record):
+    note("begin", record)
+    if record.value == b"fail" and not (HERE / "well").exists():
+        note("fail", record)
+        raise ValueError("not yet")
+    try:
+        if record.value == b"wait":
+            while not (HERE / "go").exists():
+                await asyncio.sleep(0.005)
+        else:
+            await asyncio.sleep(random.random() * 0.003)
+    finally:
+        note("end" if record.value != b"wait" or (HERE / "go").exists() else "left", record)
+'''
+CROWDS = """
+
+by_key = obey
+in_no_order = obey_async
+
+
+async def one_by_one(record):
+    await obey_async(record)
+"""
+BOTH = pytest.mark.parametrize("handler", ["obey", "obey_async"])
+
+
+def worker_of(processes: Rig, kafka: KafkaCluster, topic: str, handler: str, **configured: object) -> WorkerProcess:
+    kafka.create_topic(topic, 1)
+    processes.module(HANDLERS)
+    settings: dict[str, object] = {"ordering": "key", "concurrency": 20, **configured}
+    return processes.worker(handler, kafka.bootstrap, [topic], **settings)
+
+
+def send(kafka: KafkaCluster, topic: str, *records: tuple[str | None, str]) -> None:
+    """Key and value of each, to partition 0."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+    for key, value in records:
+        producer.produce(topic, value.encode(), key, partition=0)
+    assert producer.flush(30) == 0
+
+
+def crowd(entrypoint: str, topic: str, ordering: str = "partition", concurrency: int | None = None) -> HandlerConfig:
+    """One of several handlers; without retries."""
+    place = f"handlers_under_test:{entrypoint}"
+    return HandlerConfig(
+        place, "record", {}, 100, 1, 20, 100, ordering=ordering, concurrency=concurrency, topics=[topic]
+    )
+
+
+def told(directory: Path, word: str) -> list[int]:
+    """Offsets of which the handlers noted the word, in order."""
+    return [int(line.split()[1]) for line in seen(directory) if line.startswith(f"{word} ")]
+
+
+@BOTH
+def test_records_of_a_key_are_handled_in_order_and_those_of_others_beside_them(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, handler)
+    send(kafka, topic, *((f"k{number % 7}", "v") for number in range(1500)))
+    worker.start(topic, {0: 0})
+    worker.consumed(1, 1500)
+    assert sorted(told(processes.directory, "end")) == list(range(1500))
+    by_key: dict[str, list[str]] = defaultdict(list)
+    most, running = 0, 0
+    for line in seen(processes.directory):
+        word, offset, key = line.split()
+        by_key[key].append(f"{word} {offset}")
+        running += 1 if word == "begin" else -1
+        most = max(most, running)
+    assert most == 7
+    for key, lines in by_key.items():
+        mine = range(int(key[1:]), 1500, 7)
+        assert lines == [f"{word} {offset}" for offset in mine for word in ("begin", "end")]
+    pong = worker.ping()
+    assert (pong.handled, pong.in_flight, worker.slot(1).handled) == (1500, 0, 1500)
+
+
+@BOTH
+def test_a_key_in_retry_wait_holds_up_no_other_and_goes_on_in_its_order(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, handler, max_attempts=1000)
+    send(kafka, topic, ("bad", "fail"), ("bad", "v"), *((f"k{n % 5}", "v") for n in range(100)))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(told(processes.directory, "end")) == 100, "the other keys")
+    assert worker.slot(1).consumed.offset == 0, "invariant 1"
+    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the failed one to wait")
+    (processes.directory / "well").touch()
+    worker.consumed(1, 102)
+    assert [offset for offset in told(processes.directory, "end") if offset < 2] == [0, 1]
+    assert len(told(processes.directory, "end")) == 102
+
+
+def test_a_killed_worker_repeats_only_what_was_in_hand(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    worker = worker_of(processes, kafka, topic, "obey")
+    slow = [5, 40, 77]
+    send(kafka, topic, *((f"k{n}", "wait" if n in slow else "v") for n in range(200)))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(told(processes.directory, "end")) == 197, "all but three")
+    hand = worker.ping().in_hand
+    assert hand is not None
+    assert (hand.offset, hand.count) == (5, 3)
+    worker.kill()
+    reading = worker.slot(1)
+    done = worker.ledger.done(1).from_offset(reading.consumed.offset)
+    assert reading.consumed.offset == 5
+    assert worker.ledger.in_hand(1).from_offset(5) - done == set(slow)
+    (processes.directory / "go").touch()
+    successor = processes.worker("obey", kafka.bootstrap, [topic], ordering="key", concurrency=20)
+    successor.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 5, -1, done=written(5, done))]))
+    successor.consumed(1, 200)
+    assert sorted(told(processes.directory, "begin")) == sorted([*range(200), *slow])
+
+
+@BOTH
+def test_a_drain_waits_for_what_is_in_hand_starts_nothing_and_tells_what_is_done_ahead(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, handler, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
+    send(kafka, topic, ("bad", "fail"), ("a", "wait"), ("b", "v"), ("a", "v"))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: told(processes.directory, "end") == [2], "the one that does not wait")
+    worker.stop(1)
+    worker.ping()
+    assert not worker.heard
+    (processes.directory / "go").touch()
+    (stopped,) = worker.expect(FetcherStopped).partitions
+    assert stopped.offset == 0, "neither the failed one nor what is behind"
+    assert read(0, stopped.done) == {1, 2}
+    assert told(processes.directory, "end") == [2, 1]
+    worker.tell(Drain(0))
+    assert worker.exit_status() == 0
+
+
+def test_the_drain_deadline_interrupts_every_call(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    worker = worker_of(processes, kafka, topic, "obey_async")
+    send(kafka, topic, *((f"k{n}", "wait") for n in range(4)))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(told(processes.directory, "begin")) == 4, "all in hand")
+    worker.stop(1)
+    worker.ping()
+    worker.signal(signal.SIGUSR1)
+    assert [stopped.offset for stopped in worker.expect(FetcherStopped).partitions] == [0]
+    assert sorted(told(processes.directory, "left")) == [0, 1, 2, 3]
+
+
+@BOTH
+def test_a_call_that_takes_too_long_is_interrupted_alone_and_tried_again(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, handler)
+    send(kafka, topic, ("a", "wait"), ("b", "wait"))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(told(processes.directory, "begin")) == 2, "both in hand")
+    worker.tell(TimedOut(1, 1))
+    wait_until(lambda: told(processes.directory, "begin").count(1) == 2, "the next try")
+    assert told(processes.directory, "begin").count(0) == 1
+    (processes.directory / "go").touch()
+    worker.consumed(1, 2)
+
+
+@BOTH
+def test_all_calls_that_take_too_long_are_interrupted_together_and_tried_again(
+    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, handler)
+    send(kafka, topic, ("a", "wait"), ("b", "wait"))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(told(processes.directory, "begin")) == 2, "both in hand")
+    worker.tell(TimedOut(1, 0, now_ns()))
+    wait_until(lambda: sorted(told(processes.directory, "begin")) == [0, 0, 1, 1], "the next try of both")
+    (processes.directory / "go").touch()
+    worker.consumed(1, 2)
+    (counted,) = counts(worker.ping())
+    assert counted.timed_out == 1, "the supervisor counts the other one, which it named"
+
+
+def test_a_suspect_is_tried_alone_and_poison_is_kept_from_the_handler_wherever_it_is(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, "obey", on_failure="skip")
+    send(kafka, topic, *((f"k{n}", "die" if n == 30 else "v") for n in range(60)))
+    worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, suspects=[30])]))
+    assert worker.exit_status() == 9
+    first = worker.slot(1).consumed.offset
+    done = worker.ledger.done(1).from_offset(first)
+    assert worker.ledger.in_hand(1).from_offset(first) - done == {30}
+    successor = processes.worker("obey", kafka.bootstrap, [topic], ordering="key", concurrency=20, on_failure="skip")
+    start = FetcherStart(
+        1, 1, topic, 0, first, -1, done=written(first, done), poison="2 died", poison_deaths=2, poison_offset=30
+    )
+    successor.tell(StartFetcher([start]))
+    successor.consumed(1, 60)
+    assert sorted(told(processes.directory, "begin")) == list(range(60))
+
+
+def test_a_halt_ends_the_grant_when_what_is_beside_it_is_done(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    worker = worker_of(processes, kafka, topic, "obey", max_attempts=1)
+    send(kafka, topic, ("a", "wait"), ("b", "fail"), ("c", "v"))
+    worker.start(topic, {0: 0})
+    wait_until(lambda: 1 in told(processes.directory, "fail"), "the failure")
+    worker.ping()
+    assert not worker.heard
+    (processes.directory / "go").touch()
+    failed = worker.expect(Failed)
+    assert failed.offset == 1
+    assert read(1, failed.done) == {2}
+    assert failed.error.startswith("offset 1: ValueError: not yet")
+
+
+def test_a_plain_function_without_concurrency_has_no_order_but_its_partitions(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    processes.module(HANDLERS)
+    template = processes.template("obey")
+    template.ready()
+    worker = processes.fork(template)
+    worker.tell(configuration(kafka.bootstrap, "handlers_under_test:obey", [topic], ordering="key"))
+    refusal = worker.expect(WorkerFailed)
+    assert refusal.stage == "settings"
+    assert re.match("handler.ordering = 'key', but the handler is a plain function", refusal.error)
+    assert worker.exit_status() == 2
+
+
+def test_what_is_kept_ahead_is_bounded_and_a_slow_key_holds_up_no_other_partition(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 2)
+    processes.module(HANDLERS)
+    worker = processes.worker("obey", kafka.bootstrap, [topic], ordering="key", concurrency=4, ahead_bytes=100 * 700)
+    send(kafka, topic, ("slow", "wait"), *(("slow", "v") for _ in range(300)))
+    worker.start(topic, {0: 0, 1: 0})
+    wait_until(lambda: told(processes.directory, "begin") == [0], "the slow one")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(300):
+        producer.produce(topic, b"v", f"k{n}", partition=1)
+    assert producer.flush(30) == 0
+    worker.consumed(2, 300)
+    (processes.directory / "go").touch()
+    worker.consumed(1, 301)
+    assert len(told(processes.directory, "begin")) == 601
+
+
+def test_a_worker_with_one_record_in_hand_passes_over_what_one_with_several_had_done(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    worker = worker_of(processes, kafka, topic, "obey", ordering="partition", concurrency=None)
+    send(kafka, topic, *((f"k{n}", "v") for n in range(6)))
+    worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, done=written(0, {1, 2, 5}))]))
+    worker.consumed(1, 6)
+    assert told(processes.directory, "begin") == [0, 3, 4]
+
+
+def test_several_handlers_each_have_their_own_order_and_hands(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    names = [f"{kind}-{topic}" for kind in ("key", "none", "one")]
+    for name in names:
+        kafka.create_topic(name, 1)
+        send(kafka, name, *((f"k{n % 2}", "wait") for n in range(6)))
+    processes.module(HANDLERS + CROWDS)
+    orders = [
+        crowd("by_key", names[0], ordering="key", concurrency=4),
+        crowd("in_no_order", names[1], ordering="none", concurrency=3),
+        crowd("one_by_one", names[2]),
+    ]
+    worker = processes.worker("by_key", kafka.bootstrap, names, handlers=orders)
+    worker.tell(StartFetcher([FetcherStart(n, n, name, 0, 0, -1) for n, name in enumerate(names, start=1)]))
+    wait_until(lambda: len(told(processes.directory, "begin")) == 6, "two keys, three of any, and one")
+    assert (sorted(told(processes.directory, "begin")), worker.ping().in_flight) == ([0, 0, 0, 1, 1, 2], 6)
+    (processes.directory / "go").touch()
+    for grant in (1, 2, 3):
+        worker.consumed(grant, 6)
+    assert len(told(processes.directory, "end")) == 18

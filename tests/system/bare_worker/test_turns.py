@@ -1,0 +1,143 @@
+"""A worker that is busy with a backlog looks after whoever else is due within a moment, though its client has fetched a
+lot of that backlog before: on a real broker.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn.handler.config import Batching, ProducingTarget, RetryTopic
+from kunicorn.ipc.messages import FetcherStopped
+from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import Rig
+from tests.system.bare_worker.traffic import produce, seen
+from tests.waiting import wait_until
+
+BACKLOG = 20_000
+MANY = 1000
+"""So many records of the backlog take five seconds at least, and all of it a hundred: whoever waits for fewer does not
+wait for what the client has of it."""
+SLOW = """
+import asyncio
+import os
+import pathlib
+import time
+
+HERE = pathlib.Path(__file__).parent
+SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(record):
+    os.write(SEEN, f"{record.partition}@{record.offset}\\n".encode())
+    if record.value == b"once" and not (HERE / "failed").exists():
+        (HERE / "failed").touch()
+        raise ValueError("not yet")
+
+
+def slow(record):
+    time.sleep(0.01)
+    note(record)
+
+
+async def slow_async(record):
+    await asyncio.sleep(0.01)
+    note(record)
+
+
+def slow_batch(records):
+    for record in records:
+        slow(record)
+"""
+FORMS: dict[str, dict[str, Any]] = {
+    "one record": {"handler": "slow"},
+    "one record, async": {"handler": "slow_async"},
+    "batches": {"handler": "slow_batch", "mode": "batch", "batch_max_records": 5},
+    "fuller batches": {
+        "handler": "slow_batch",
+        "mode": "batch",
+        "batch_max_records": 5,
+        "batching": Batching(batch_max_ms=50, memory_bytes=10**7),
+    },
+    "threads": {"handler": "slow", "ordering": "key", "concurrency": 2},
+    "tasks": {"handler": "slow_async", "ordering": "none", "concurrency": 2},
+    "outputs": {"handler": "slow", "producing": ProducingTarget("at_least_once", "out", "rig", {}, 100, 1 << 20, 50)},
+}
+
+
+@pytest.fixture(params=[16 << 20, 200_000], ids=["with room for the backlog", "with room for a little of it"])
+def room(request: pytest.FixtureRequest) -> int:
+    """Bytes that the worker keeps of what was fetched and is not begun."""
+    return int(request.param)
+
+
+@pytest.fixture(params=FORMS.values(), ids=list(FORMS))
+def form(request: pytest.FixtureRequest, processes: Rig) -> dict[str, Any]:
+    processes.module(SLOW)
+    given: dict[str, Any] = dict(request.param)
+    return given
+
+
+def backlog_before(directory: Path, line: str, *, behind: str = "") -> int:
+    """Records of the backlog that came before the last line like that, and after the first like the other."""
+    lines = seen(directory)
+    last = len(lines) - 1 - lines[::-1].index(line)
+    first = lines.index(behind) if behind else 0
+    return sum(each.startswith("0@") for each in lines[first:last])
+
+
+def test_a_partition_that_comes_waits_for_no_backlog(
+    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
+) -> None:
+    kafka.create_topic(topic, 2)
+    produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
+    produce(kafka.bootstrap, topic, ["new"], 1)
+    worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], ahead_bytes=room, **form)
+    worker.start(topic, {0: 0})
+    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog", 60)
+    worker.start(topic, {1: 0}, grant=2)
+    wait_until(lambda: "1@0" in seen(processes.directory), "the new partition's record", 60)
+    assert backlog_before(processes.directory, "1@0") < MANY
+    # Nor does a revocation: what was fetched and not begun is let go of.
+    worker.stop(1)
+    stopped = worker.expect(FetcherStopped, 60)
+    assert [each.grant for each in stopped.partitions] == [1]
+    assert stopped.partitions[0].offset < BACKLOG
+    # The backlog goes on where it was, each record once, whatever the client threw away of it.
+    worker.start(topic, {0: stopped.partitions[0].offset}, grant=3)
+    worker.consumed(3, stopped.partitions[0].offset + MANY // 4, 60)
+    lines = [line for line in seen(processes.directory) if line.startswith("0@")]
+    assert len(lines) == len(set(lines))
+    assert {f"0@{offset}" for offset in range(worker.slot(3).consumed.offset)} <= {*seen(processes.directory)}
+
+
+def test_a_retry_whose_wait_is_over_waits_for_no_backlog(
+    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any]
+) -> None:
+    kafka.create_topic(topic, 2)
+    produce(kafka.bootstrap, topic, ["once"], 1)
+    produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
+    worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], **form)
+    worker.start(topic, {0: 0, 1: 0})
+    wait_until(lambda: seen(processes.directory).count("1@0") == 2, "the second try", 60)
+    assert backlog_before(processes.directory, "1@0", behind="1@0") < MANY
+
+
+def test_a_retry_topics_record_whose_time_has_come_waits_for_no_backlog(
+    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
+) -> None:
+    later = RetryTopic(f"{topic}.later", 2500)
+    kafka.create_topic(topic, 1)
+    kafka.create_topic(later.name, 2)
+    produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
+    topics = [topic, later.name]
+    own = {"retry_topics": [later], "ahead_bytes": room}
+    worker = processes.worker(form.pop("handler"), kafka.bootstrap, topics, **own, **form)
+    worker.start(topic, {0: 0})
+    worker.start(later.name, {1: 0}, grant=2)
+    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog", 60)
+    produce(kafka.bootstrap, later.name, ["late"], 1)
+    wait_until(lambda: "1@0" in seen(processes.directory), "the record of the retry topic", 60)
+    assert backlog_before(processes.directory, "1@0") < MANY

@@ -1,0 +1,30 @@
+"""How a position comes to lie outside the log, and what a member says of it."""
+
+from __future__ import annotations
+
+import re
+
+from confluent_kafka import TopicPartition as Coordinates
+
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess
+
+
+def delete_records(kafka: KafkaCluster, topic: str, before: int) -> None:
+    """Move the start of partition 0's log, as retention does."""
+    (deleted,) = kafka.admin().delete_records([Coordinates(topic, 0, before)]).values()
+    deleted.result(10)
+
+
+def says_where_it_goes_on(member: MemberProcess, position: int, target: int) -> bool:
+    """Whether the log tells of a position outside the log and of its replacement."""
+    return bool(
+        re.search(rf"WARNING .*position {position} is not in the log.* going on at {target}\b", member.output())
+    )
+
+
+def resets(member: MemberProcess) -> float:
+    """The counter of positions that were not in the log."""
+    _, page = member.get("/metrics")
+    samples = [line for line in page.splitlines() if line.startswith("kunicorn_offset_resets_total{")]
+    return sum(float(sample.rsplit(" ", 1)[1]) for sample in samples)

@@ -1,0 +1,137 @@
+"""Topics that are deleted and created anew: no job loses records in silence, or takes one record for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.spark import Job
+from kunicorn.positions import OffsetRange
+from tests.kafka import KafkaCluster
+from tests.system.pipeline.desk import MASTER, Desk, reader
+from tests.system.producing import committed_offsets, produce
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+ANEW = "was created anew"
+
+
+def recreate(kafka: KafkaCluster, topic: str, records: int) -> None:
+    """Another topic by that name, with so many records on its one partition."""
+    kafka.admin().delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=10).topics, "the topic to be gone")
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, records, value=b"new")
+
+
+def exported(lake: Path) -> list[tuple[int, bytes]]:
+    """Offset and value of all that the lake has."""
+    files = [pq.ParquetFile(file).read(["offset", "value"]).to_pylist() for file in lake.glob("date=*/*.parquet")]
+    return sorted((row["offset"], row["value"]) for rows in files for row in rows)
+
+
+def test_an_export_refuses_a_topic_that_was_created_anew_or_goes_on_with_it_as_asked(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1)
+    produce(desk.kafka.bootstrap, desk.topic, 100, value=b"old")
+    lake = desk.directory / "lake"
+    command = ("export", str(lake), "--master", MASTER)
+    desk.said(*command)
+    # First less than was exported, then as much: the range of the new one has the name of the former's.
+    recreate(desk.kafka, desk.topic, 60)
+    for more in (40, 0):
+        with pytest.raises(ConfigError, match=f"{desk.topic}-0 {ANEW}: .* from offset 100 on is gone; .*= false"):
+            desk.said(*command)
+        with pytest.raises(ConfigError, match=ANEW):
+            desk.said(*command, "--dry-run")
+        produce(desk.kafka.bootstrap, desk.topic, more, value=b"new")
+    desk.configure({"pipeline": {"fail_on_data_loss": False}})
+    assert f"warning: {desk.topic}-0 {ANEW}" in desk.said(*command)
+    desk.configure({"pipeline": {"fail_on_data_loss": True}})
+    produce(desk.kafka.bootstrap, desk.topic, 20, value=b"new")
+    desk.said(*command)
+    expected = [(offset, b"old") for offset in range(100)] + [(offset, b"new") for offset in range(120)]
+    assert exported(lake) == sorted(expected)
+
+
+@pytest.mark.parametrize("job", ["export", "catch-up"])
+def test_a_round_during_which_the_topic_is_created_anew_does_not_count(
+    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    desk = desk_of(1)
+    produce(desk.kafka.bootstrap, desk.topic, 100)
+    run = Job.run
+
+    def run_then_recreate(self: Job, ranges: Sequence[OffsetRange], *more: Any) -> Any:
+        found = run(self, ranges, *more)
+        recreate(desk.kafka, desk.topic, 150)
+        return found
+
+    monkeypatch.setattr(Job, "run", run_then_recreate)
+    arguments = [str(desk.directory / "lake")] if job == "export" else []
+    with pytest.raises(ConfigError, match=f"{desk.topic} {ANEW} since the run began"):
+        desk.said(job, *arguments, "--master", MASTER)
+    if job == "export":
+        told = Desk.told(desk.directory / "lake" / "_kunicorn")
+        assert told is not None
+        assert told["positions"] == {}
+    else:
+        (at,) = committed_offsets(desk.kafka.bootstrap, desk.topic, desk.topic, 1).values()
+        assert at != 100, "the live service would leave out 100 records of the new topic"
+
+
+def test_a_backfill_is_not_resumed_on_a_topic_that_was_created_anew(
+    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(1)
+    produce(desk.kafka.bootstrap, desk.topic, 100)
+
+    def dies(self: Job, *arguments: Any) -> Any:
+        raise InterruptedError
+
+    monkeypatch.setattr(Job, "run", dies)
+    with pytest.raises(InterruptedError):
+        desk.said("backfill", "--run", "former", "--master", MASTER)
+    assert desk.manifest("former")["underway"] != []
+    recreate(desk.kafka, desk.topic, 150)
+    with pytest.raises(ConfigError, match=f"{desk.topic} {ANEW} since the run began"):
+        desk.said("backfill", "--resume", "former", "--master", MASTER)
+
+
+def test_a_stream_ends_at_a_topic_that_was_created_anew_or_goes_on_with_it_as_asked(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1)
+    produce(desk.kafka.bootstrap, desk.topic, 100)
+    start, end, ranges = batch(desk, None)
+    assert ranges == [(0, 100)]
+    recreate(desk.kafka, desk.topic, 60)
+    after = end
+    for records in (60, 160):
+        with pytest.raises(ConfigError, match=f"{desk.topic}-0 {ANEW}"):
+            batch(desk, end)
+        with pytest.raises(ConfigError, match=f"{desk.topic}-0 from 0 to 100"):
+            # A micro-batch that was planned, and cut off before the topic went.
+            reader(desk).partitions(start, end)
+        assert reader(desk, failOnDataLoss="false").partitions(start, end) == []
+        _, after, ranges = batch(desk, end, failOnDataLoss="false")
+        assert ranges == [(0, records)]
+        produce(desk.kafka.bootstrap, desk.topic, 100)
+    _, _, ranges = batch(desk, after)
+    assert ranges == [(160, 260)]
+
+
+def batch(desk: Desk, start: dict[str, Any] | None, **options: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """The next micro-batch as Spark asks for it: its start, its end, and the offsets that its tasks would read."""
+    made = reader(desk, **options)
+    begin = made.initialOffset() if start is None else start
+    end = made.latestOffset(begin, ReadAllAvailable())
+    return begin, end, [(part.value[2], part.value[3]) for part in made.partitions(begin, end)]

@@ -1,0 +1,273 @@
+"""What a broker refuses, or is refused for: one message that names the cause and the setting to correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from kunicorn.commands.check.session import check
+from kunicorn.errors import ExitCode, PeerError
+from kunicorn.kafka.auth import Address, BearerToken, Sasl, Security
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
+from kunicorn.kafka.tls import Tls
+from kunicorn.kafka.versions import Api
+from kunicorn.settings import Settings
+from tests.kafka.secured import PASSWORDS, SecuredCluster
+from tests.system.scene import Scene
+
+SceneMaker = Callable[..., Scene]
+LIMIT = 10.0
+
+
+def login(mechanism: str = "SCRAM-SHA-256", user: str = "alice", password: str | None = None) -> Sasl:
+    secret = PASSWORDS["alice"] if password is None else password
+    return Sasl(mechanism, username=user, password=lambda: secret)
+
+
+async def refusal(secured: SecuredCluster, listener: str, security: Security) -> PeerError:
+    """What opening a connection ends in; the password is not in it."""
+    address = Address(*_host_and_port(secured, listener))
+    with pytest.raises(PeerError) as refused:
+        await Connection.open(address, security, "kunicorn", LIMIT)
+    assert not any(password in str(refused.value) for password in PASSWORDS.values())
+    return refused.value
+
+
+def _host_and_port(secured: SecuredCluster, listener: str) -> tuple[str, int]:
+    host, _, port = (secured.bootstrap if listener == "PLAINTEXT" else secured.server(listener)).partition(":")
+    return host, int(port)
+
+
+# -- TLS -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_ca_is_told_with_the_setting(secured: SecuredCluster) -> None:
+    error = await refusal(secured, "TLS", Security("SSL", Tls(ca_location=str(secured.certificates.other_ca))))
+    assert isinstance(error, AuthenticationFailed)
+    assert "kafka.ssl_ca_location" in str(error)
+
+
+async def test_a_certificate_for_another_name_is_told_with_the_name(secured: SecuredCluster) -> None:
+    error = await refusal(secured, "MISNAMED", Security("SSL", Tls(ca_location=str(secured.certificates.ca))))
+    assert isinstance(error, AuthenticationFailed)
+    assert "'127.0.0.1'" in str(error)
+    assert "advertised.listeners" in str(error)
+
+
+@pytest.mark.parametrize("who", [None, "stranger"])
+async def test_a_missing_or_unknown_client_certificate_is_told_with_the_setting(
+    secured: SecuredCluster, who: str | None
+) -> None:
+    files = secured.certificates
+    tls = Tls(str(files.ca)) if who is None else Tls(str(files.ca), str(files.certificate(who)), str(files.key(who)))
+    error = await refusal(secured, "MTLS", Security("SSL", tls))
+    assert isinstance(error, AuthenticationFailed), error
+    assert "ssl_certificate_location" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol"), [("PLAINTEXT", "SSL"), ("TLS", "PLAINTEXT"), ("LOGIN", "PLAINTEXT"), ("LOGIN", "SSL")]
+)
+async def test_the_wrong_protocol_points_to_security_protocol(
+    secured: SecuredCluster, listener: str, protocol: str
+) -> None:
+    address = Address(*_host_and_port(secured, listener))
+    security = Security(protocol, Tls(ca_location=str(secured.certificates.ca)))
+
+    async def ask() -> None:
+        connection = await Connection.open(address, security, "kunicorn", LIMIT)
+        await connection.request(Api.FIND_COORDINATOR, {"coordinator_keys": ["g"], "key_type": 0}, LIMIT)
+
+    with pytest.raises(PeerError) as refused:
+        await ask()
+    assert isinstance(refused.value, ConnectionLost) or "speaks TLS" in str(refused.value)
+    assert "security_protocol" in str(refused.value)
+
+
+# -- SASL ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("who", [("alice", "wrong"), ("nobody", "x")])
+async def test_wrong_credentials_are_told_with_the_settings(
+    secured: SecuredCluster, mechanism: str, who: tuple[str, str]
+) -> None:
+    error = await refusal(secured, "LOGIN", Security("SASL_PLAINTEXT", sasl=login(mechanism, *who)))
+    assert isinstance(error, AuthenticationFailed)
+    for part in (who[0], mechanism, "SASL_AUTHENTICATION_FAILED (58)", "sasl_username", "sasl_password"):
+        assert part in str(error)
+
+
+async def test_a_mechanism_that_the_listener_lacks_is_told_with_those_it_has(secured: SecuredCluster) -> None:
+    error = await refusal(secured, "PLAINONLY", Security("SASL_PLAINTEXT", sasl=login()))
+    assert isinstance(error, AuthenticationFailed)
+    assert "UNSUPPORTED_SASL_MECHANISM (33): the listener offers PLAIN; set kafka.sasl_mechanism" in str(error)
+
+
+async def test_a_login_where_none_is_asked_for_is_told_with_the_setting(secured: SecuredCluster) -> None:
+    error = await refusal(secured, "PLAINTEXT", Security("SASL_PLAINTEXT", sasl=login()))
+    assert isinstance(error, AuthenticationFailed)
+    assert "ILLEGAL_SASL_STATE (34)" in str(error)
+    assert "kafka.security_protocol" in str(error)
+
+
+async def test_a_token_that_is_refused_is_told_with_the_brokers_reason(secured: SecuredCluster) -> None:
+    sasl = Sasl("OAUTHBEARER", token=lambda: BearerToken("e30.bm9uc2Vuc2U.", {}))
+    error = await refusal(secured, "LOGIN", Security("SASL_PLAINTEXT", sasl=sasl))
+    assert isinstance(error, AuthenticationFailed)
+    assert "invalid_token" in str(error)
+    assert "sasl_oauthbearer_" in str(error)
+
+
+# -- what the commands say -------------------------------------------------------------------------------------------
+
+
+def checked(secured: SecuredCluster, topic: str, **kafka: Any) -> tuple[ExitCode, str]:
+    """The exit code and the lines of `kunicorn check`."""
+    lines: list[str] = []
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": [secured.server("LOGIN")], "security_protocol": "SASL_PLAINTEXT", **kafka},
+            "group": {"id": topic, "topics": [topic]},
+            "handler": {"entrypoint": "tests.system.handlers.audited:handle"},
+        }
+    )
+    return check(settings, lambda finding: lines.append(str(finding))), "\n".join(lines)
+
+
+def test_check_reports_wrong_credentials_once_and_nothing_else_of_the_cluster(
+    secured: SecuredCluster, topic: str
+) -> None:
+    code, said = checked(secured, topic, sasl_mechanism="PLAIN", sasl_username="alice", sasl_password="distinctive-no")
+    assert code is ExitCode.CONFIGURATION
+    (line,) = (line for line in said.splitlines() if "FAILED" in line)
+    assert line.startswith("FAILED  brokers")
+    assert "sasl_password" in line
+    assert "no broker answered" not in said
+    assert "distinctive" not in said
+
+
+@pytest.mark.parametrize(
+    ("provider", "reason"),
+    [
+        ("fail", "RuntimeError: no credentials in this place"),
+        ("nonsense", "returned str: it is to return (token, expires_at"),
+        ("die", "ended without an answer (exit 9)"),
+        ("stale", "expired already"),
+        ("nowhere", "sasl_oauthbearer_token_provider"),
+    ],
+)
+def test_check_tells_why_a_provider_gives_no_token(
+    secured: SecuredCluster, topic: str, provider: str, reason: str
+) -> None:
+    where = f"tests.system.handlers.tokens:{provider}"
+    code, said = checked(secured, topic, sasl_mechanism="OAUTHBEARER", sasl_oauthbearer_token_provider=where)
+    assert code is ExitCode.CONFIGURATION
+    assert "FAILED  token" in said
+    assert reason in said
+
+
+def test_a_wrong_password_is_said_once_and_corrected_without_a_restart(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("distinctive-wrong")
+    stage = scene(
+        {
+            "bootstrap_servers": [secured.server("SECURE")],
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": str(secured.certificates.ca),
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "alice",
+            "sasl_password_file": str(password),
+        }
+    )
+    stage.send(0, "x")
+    member = stage.members.start()
+    member.wait(lambda: "sasl_password" in str(member.status().get("problem")), "the problem in /status", 40)
+    assert (member.get("/livez")[0], member.get("/readyz")[0]) == (200, 503)
+    password.write_text(PASSWORDS["alice"] + "\n")
+    stage.wait_handled(0, 0, member, within=30)
+    member.wait(lambda: member.status()["problem"] is None and member.get("/readyz")[0] == 200, "ready")
+    assert member.output().count("SASL_AUTHENTICATION_FAILED") == 1
+    assert "no broker answer" not in member.output()
+    assert "distinctive" not in member.output()
+    assert member.stop() == 0
+
+
+# -- rights ----------------------------------------------------------------------------------------------------------
+
+
+def bob(secured: SecuredCluster) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": [secured.server("LOGIN")],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "bob",
+        "sasl_password": PASSWORDS["bob"],
+    }
+
+
+@pytest.mark.long
+def test_a_topic_that_may_be_seen_but_not_read_halts_until_the_right_that_is_missing_is_granted(
+    secured: SecuredCluster, scene: SceneMaker
+) -> None:
+    stage = scene(bob(secured), may=())
+    secured.allow(
+        "bob",
+        (ResourceType.TOPIC, stage.topic, AclOperation.DESCRIBE),
+        (ResourceType.GROUP, stage.topic, AclOperation.READ),
+    )
+    stage.send(0, "x")
+    member = stage.members.start()
+    member.wait(lambda: len(member.partitions("halted")) == 2, "both partitions to halt")
+    for partition in member.partitions("halted"):
+        assert f"this user needs READ on topic '{stage.topic}'" in partition["reason"]
+    assert "cannot be committed: TOPIC_AUTHORIZATION_FAILED (29): this user needs READ" in member.output()
+    secured.allow("bob", (ResourceType.TOPIC, stage.topic, AclOperation.READ))
+    stage.wait_handled(0, 0, member, within=40)
+    member.wait_running(2)
+    assert member.output().count(f"needs READ on topic '{stage.topic}'; tried again") == 2, "once for each partition"
+    assert member.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("granted", "code", "parts"),
+    [
+        ("group", ExitCode.CONFIGURATION, ["topic", "TOPIC_AUTHORIZATION_FAILED (29)", "DESCRIBE and READ"]),
+        ("topic", ExitCode.FATAL_GROUP, ["group", "GROUP_AUTHORIZATION_FAILED (30)", "READ"]),
+    ],
+)
+def test_a_user_without_a_right_ends_the_service_with_the_right_that_is_missing(
+    secured: SecuredCluster, scene: SceneMaker, granted: str, code: ExitCode, parts: list[str]
+) -> None:
+    stage = scene(bob(secured), may=())
+    kind = {"group": ResourceType.GROUP, "topic": ResourceType.TOPIC}[granted]
+    secured.allow("bob", (kind, stage.topic, AclOperation.READ))
+    member = stage.members.start()
+    assert member.exit_code() == code
+    for part in (stage.topic, *parts):
+        assert part in member.output()
+
+
+def test_check_names_each_right_that_is_missing(secured: SecuredCluster, topic: str) -> None:
+    secured.create_topic(topic, 2)
+    own = {
+        name: value for name, value in bob(secured).items() if name not in {"bootstrap_servers", "security_protocol"}
+    }
+    secured.allow("bob", (ResourceType.TOPIC, topic, AclOperation.DESCRIBE))
+    secured.allow("bob", (ResourceType.GROUP, topic, AclOperation.DESCRIBE))
+    code, said = checked(secured, topic, **own)
+    assert code is ExitCode.CONFIGURATION
+    assert f"FAILED  rights    {topic}: this user may not READ; grant it READ on the topic" in said
+    assert "can be seen but not joined: GROUP_AUTHORIZATION_FAILED (30): " in said or "grant this user READ" in said
+    secured.allow("bob", (ResourceType.TOPIC, topic, AclOperation.READ))
+    secured.allow("bob", (ResourceType.GROUP, topic, AclOperation.READ))
+    code, said = checked(secured, topic, **own)
+    assert code is ExitCode.CLEAN, said
+    assert "ok      rights    this user may READ as needed" in said

@@ -1,0 +1,95 @@
+"""Stopping when something does not let itself be stopped: the ladder, the second signal, a broker that is gone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from kunicorn.errors import ExitCode
+from kunicorn.ipc import clock
+from tests.kafka import KafkaCluster
+from tests.system import procfs
+from tests.system.members import MemberProcess
+from tests.system.scene import Scene
+from tests.waiting import wait_until
+
+SceneMaker = Callable[..., Scene]
+DRAIN_SECONDS = 1.5
+
+
+def hanging(scene: SceneMaker, behaviour: str, drain_seconds: float = 60.0) -> tuple[Scene, MemberProcess]:
+    """A member with two records handled and the third, that hangs, in hand; the other partition is idle."""
+    settings = {"group": {"drain_timeout_ms": int(drain_seconds * 1000), "commit_interval_ms": 60_000}}
+    stage = scene(2, handler="stuck:handle", settings=settings)
+    stage.send(0, "x", "x", behaviour, "x")
+    member = stage.members.start()
+    member.wait_running(2, within=90)
+    member.wait(lambda: stage.begun(0, 2), "the record to be in hand")
+    return stage, member
+
+
+def left_behind(member: MemberProcess) -> list[procfs.ProcessInfo]:
+    """Processes that outlived the member."""
+    return [process for process in procfs.in_session(member.pid) if process.state != "Z"]
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "cling", "block"])
+def test_a_second_signal_stops_at_once_and_says_that_not_all_is_committed(scene: SceneMaker, behaviour: str) -> None:
+    _, member = hanging(scene, behaviour)
+    member.process.send_signal(signal.SIGTERM)
+    member.wait(lambda: member.status().get("stopping"), "the first signal to be taken")
+    assert member.get("/readyz")[0] == 503
+    began = clock.now()
+    assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
+    assert clock.now() - began < 15.0, "at once, not when the minute for draining is over"
+    assert "SIGTERM again: stopping at once" in member.output()
+    wait_until(lambda: not left_behind(member), "what it killed to be gone", 5)
+
+
+LADDER = {
+    "hang": ["interrupting its handler"],
+    "cling": ["interrupting its handler", "aborting it"],
+    "block": ["interrupting its handler", "aborting it"],
+}
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "cling", pytest.param("block", marks=pytest.mark.long)])
+@pytest.mark.scenario("0113 t_max_poll_interval_exceeded")
+def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to_the_next_owner(
+    scene: SceneMaker, behaviour: str
+) -> None:
+    stage, member = hanging(scene, behaviour, DRAIN_SECONDS)
+    began = clock.now()
+    assert member.stop(within=20) == ExitCode.CLEAN, "all that was handled is committed (invariant 8)"
+    assert DRAIN_SECONDS < clock.now() - began < DRAIN_SECONDS + 8
+    said = f"still had {stage.topic}-0 in hand when the drain budget was over"
+    for rung in LADDER[behaviour]:
+        assert f"{said}: {rung}" in member.output()
+    assert ("Current thread" in member.output()) == ("aborting it" in LADDER[behaviour]), "all stacks, before it dies"
+    assert stage.committed()[0] == 2, "invariant 1: the record that hung is not passed"
+    wait_until(lambda: not left_behind(member), "what it killed to be gone", 5)
+    audited = {"handler": {"entrypoint": "tests.system.handlers.audited:handle"}}
+    heir = stage.members.start(settings=audited)
+    stage.wait_handled(0, 3, heir, within=60)
+    assert heir.stop() == ExitCode.CLEAN
+    assert stage.judge().holds
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
+def test_what_cannot_be_committed_is_said_and_told_by_the_exit_code(
+    scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
+) -> None:
+    kafka = kafka_factory()
+    stage = scene(2, kafka=kafka, settings={"group": {"commit_timeout_ms": 1000, "commit_interval_ms": 60_000}})
+    member = stage.members.start()
+    member.wait_running(2, within=90)
+    stage.send(0, *["x"] * 20)
+    stage.wait_handled(0, 19, member)
+    kafka.broker(1).kill()
+    assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
+    assert f"{stage.topic}-0@20" in member.output(), "what it is about"
+    assert "will be handled again" in member.output()
+    assert "Traceback" not in member.output()

@@ -1,0 +1,260 @@
+"""Workers and templates killed at any instant: the group does not notice (invariant 6), one record is repeated."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kunicorn.commands.demo.audit import Kind, read_audit
+from kunicorn.commands.demo.judge import RecordAt, Report
+from kunicorn.ipc import clock
+from tests.system import procfs
+from tests.system.members import MemberProcess
+from tests.system.producing import Flow
+from tests.system.scene import Scene
+from tests.waiting import wait_until
+
+PARTITIONS, WORKERS = 8, 2
+SOON = 10.0
+"""Seconds: far more than a fork takes on a busy machine, far less than a rebalance would, or a session."""
+# Well below what two workers can handle: with a backlog, a partition waits for its turn and not for its worker.
+RATE = 300
+# The kills are ours and no record's fault: without this, two of them in the same record's hands would halt it.
+# Commits all the time, so that kills fall into them.
+SETTINGS = {"workers": {"max_crashes": 1000}, "group": {"commit_interval_ms": 50}}
+ENV = {"KUNICORN_HANDLER_MS": "2"}
+
+SceneMaker = Callable[..., Scene]
+
+
+@dataclass
+class Killer:
+    """Kills a member's processes; remembers whom, and when each partition had to go on by itself."""
+
+    member: MemberProcess
+    rng: random.Random = field(default_factory=lambda: random.Random(6))
+    killed: set[int] = field(default_factory=set)
+    template: int = 0
+    last_kills_ns: list[int] = field(default_factory=list)
+    """The last kill of each series: from then on nothing else disturbs."""
+    _never: threading.Event = field(default_factory=threading.Event)
+
+    def workers(self) -> set[int]:
+        """The workers' pids, from the moment they are children of the supervisor; long before /status has them."""
+        return {child.pid for child in procfs.children(self.member.pid)} - {self.template}
+
+    def find_template(self) -> None:
+        """Caller: only while no worker is being forked, as a newborn looks like its template."""
+        self.template = self.member.wait(self._named_template, "the template", 20)
+
+    def _named_template(self) -> int | None:
+        named = {child.pid for child in procfs.children(self.member.pid) if child.name == "kunicorn-tmpl"}
+        return next(iter(named - self.killed), None)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL, without any chance to say goodbye."""
+        os.kill(pid, signal.SIGKILL)
+        self.killed.add(pid)
+
+    def kill_a_worker_at_a_random_instant(self) -> None:
+        """Somewhere in fetching, handling, storing, committing."""
+        self._never.wait(self.rng.uniform(0, 0.3))
+        self.kill(self.rng.choice(self.member.workers())["pid"])
+
+    def kill_its_successor_as_it_appears(self) -> None:
+        """Before, while or just after it gets its partitions."""
+        before = {worker["pid"] for worker in self.member.workers()} | self.killed
+        successor = self.member.wait(lambda: self.workers() - before, "a successor", 5)
+        self._never.wait(self.rng.uniform(0, 0.1))
+        for pid in successor:
+            self.kill(pid)
+
+    def wait_recovered(self, scene: Scene) -> None:
+        """Until every partition is fetched by a living worker again, and has got further."""
+        at = clock.now_ns()
+        self.last_kills_ns.append(at)
+        self.member.wait(self._recovered, "all partitions to run again", 10)
+        self.member.wait(lambda: all(times[-1] > at for times in handled_at(scene)), "all partitions to go on", 10)
+
+    def _recovered(self) -> bool:
+        status = self.member.status()
+        pids = {worker["pid"] for worker in status["workers"] if worker["state"] == "ready"}
+        running = [p for p in status["partitions"] if p["state"] == "running"]
+        return len(running) == PARTITIONS and len(pids) == WORKERS and not pids & self.killed
+
+    def kill_the_template(self) -> None:
+        """The workers must not notice."""
+        before = [worker["pid"] for worker in self.member.workers()]
+        self.kill(self.template)
+        self.find_template()
+        self.member.wait(lambda: self.member.status()["template"] == "ready", "the template to be ready", 20)
+        assert [worker["pid"] for worker in self.member.workers()] == before
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What the supervisor holds of the system; must not grow."""
+
+    descriptors: dict[str, int]
+    """By kind."""
+    processes: int
+    memory: int
+
+    @classmethod
+    def of(cls, member: MemberProcess) -> Holdings:
+        """As it is now."""
+        kinds: dict[str, int] = {}
+        for target in procfs.descriptors(member.pid):
+            kind = target.split(":[")[0].split(" (")[0]
+            kinds[kind] = kinds.get(kind, 0) + 1
+        return cls(kinds, len(procfs.in_session(member.pid)), procfs.resident_bytes(member.pid))
+
+
+def handled_at(scene: Scene) -> list[list[int]]:
+    """When records of each partition were handled to their end, in order; nanoseconds."""
+    ends: list[list[int]] = [[0] for _ in range(PARTITIONS)]
+    for file in read_audit(scene.members.audit):
+        for entry in file.entries():
+            if entry.kind == Kind.END:
+                ends[entry.partition].append(entry.time_ns)
+    return [sorted(times) for times in ends]
+
+
+def slowest_resumption(scene: Scene, kills_ns: list[int]) -> float:
+    """Seconds from a kill to the next record that is handled to its end, the longest over all kills and partitions."""
+    waits = [times[bisect_right(times, at)] - at for times in handled_at(scene) for at in kills_ns]
+    return max(waits) / clock.NANOSECONDS
+
+
+def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Report]:
+    """The whole story: kill under load, look for traces, stop, judge."""
+    member = scene.members.start()
+    member.wait_running(PARTITIONS)
+    generation, rebalances = member.generation(), len(scene.rebalances())
+    killer = Killer(member)
+    killer.find_template()
+    with Flow(scene.kafka.bootstrap, scene.topic, RATE):
+        for _ in range(3):
+            killer.kill_a_worker_at_a_random_instant()
+            killer.wait_recovered(scene)
+        warm = Holdings.of(member)
+        every = max(1, kills // template_kills)
+        while len(killer.killed) < kills + template_kills:
+            killer.kill_a_worker_at_a_random_instant()
+            if killer.rng.random() < 0.25:
+                killer.kill_its_successor_as_it_appears()
+            killer.wait_recovered(scene)
+            if len(killer.killed) % every == 0:
+                killer.kill_the_template()
+        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)
+    assert cold.memory < warm.memory * 1.05
+    assert (member.generation(), len(scene.rebalances())) == (generation, rebalances), "invariant 6"
+    member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
+    assert member.stop() == 0
+    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor", 2)
+    return killer, scene.judge(killer.killed)
+
+
+def quiet(member: MemberProcess, warm: Holdings) -> Holdings | None:
+    """What is held once nothing is on its way, if that is no more than before."""
+    now = Holdings.of(member)
+    zombies = [process for process in procfs.in_session(member.pid) if process.state == "Z"]
+    return now if not zombies and (now.descriptors, now.processes) == (warm.descriptors, warm.processes) else None
+
+
+def judge_kills(scene: Scene, killer: Killer, report: Report) -> None:
+    """At most the record in hand is repeated for each kill, and partitions go on without a rebalance or a time-out."""
+    assert report.holds, report
+    assert len(report.repeated) <= len(killer.killed), report
+    assert {tp.partition: end for tp, end in scene.ends().items()} == scene.committed()
+    assert slowest_resumption(scene, killer.last_kills_ns) < SOON
+
+
+def test_twenty_killed_workers_and_three_killed_templates_repeat_a_record_each_and_leave_nothing_behind(
+    scene: SceneMaker,
+) -> None:
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
+    killer, report = kill_away(stage, 20, 3)
+    judge_kills(stage, killer, report)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_and_leave_nothing_behind(
+    scene: SceneMaker,
+) -> None:
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
+    killer, report = kill_away(stage, 100, 10)
+    judge_kills(stage, killer, report)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_thousand_killed_workers_leave_nothing_behind_and_cost_no_rebalance(scene: SceneMaker) -> None:
+    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS)
+    kill_all_again_and_again(stage, 1000)
+
+
+def kill_all_again_and_again(stage: Scene, kills: int) -> None:
+    """All workers at once, as soon as both are at work; what the supervisor holds does not grow."""
+    member = stage.members.start()
+    member.wait_running(PARTITIONS)
+    generation, rebalances = member.generation(), len(stage.rebalances())
+    killer = Killer(member)
+    warm = Holdings.of(member)
+    with Flow(stage.kafka.bootstrap, stage.topic, 100):
+        while len(killer.killed) < kills:
+            for worker in member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20):
+                killer.kill(worker)
+            if len(killer.killed) == 20:
+                member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20)
+                warm = Holdings.of(member)
+        member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20)
+        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)
+    assert cold.memory < warm.memory * 1.05
+    assert (member.generation(), len(stage.rebalances())) == (generation, rebalances), "invariant 6"
+    member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
+    assert member.stop() == 0
+    report = stage.judge(killer.killed)
+    assert report.holds, report
+    assert len(report.repeated) <= len(killer.killed), report
+
+
+def at_work(member: MemberProcess, killed: set[int]) -> set[int] | None:
+    """The workers' pids, if all of them are new and fetch."""
+    status = member.status()
+    pids = {worker["pid"] for worker in status["workers"] if worker["state"] == "ready"}
+    running = [partition for partition in status["partitions"] if partition["state"] == "running"]
+    return pids if len(pids) == WORKERS and len(running) == PARTITIONS and not pids & killed else None
+
+
+@pytest.mark.classic
+def test_a_worker_killed_while_it_drains_for_a_member_that_joins_repeats_its_record_in_hand_and_no_other(
+    scene: SceneMaker,
+) -> None:
+    stage = scene(2, workers=1, settings={"group": {"partition_assignment_strategy": ["range"]}})
+    first = stage.members.start()
+    first.wait_running(2)
+    stage.send(1, "handled")
+    stage.wait_handled(1, 0, first)
+    stage.send(0, "handled", "sleep 60 once", "after it")
+    stage.wait_marked("0@1 sleeps", first)
+    (worker,) = [w["pid"] for w in first.workers()]
+    second = stage.members.start()
+    first.wait(lambda: first.partitions("stopping"), "the drain", 20)
+    os.kill(worker, signal.SIGKILL)
+    second.wait_running(1)
+    first.wait_running(1)
+    stage.wait_handled(0, 2, second)
+    assert (first.stop(), second.stop()) == (0, 0)
+    assert stage.committed() == {0: 3, 1: 1}
+    report = stage.judge({worker})
+    assert report.holds, report
+    assert report.repeated == (RecordAt(stage.topic, 0, 1),), report

@@ -1,0 +1,182 @@
+"""A range's records through the handler, by the live service's rules."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.clients.range_reader import RangeReader
+from kunicorn.handler.call import calls_of
+from kunicorn.handler.load import Handler
+from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip
+from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.outcomes import Row, table
+from kunicorn.pipeline.task import RangeHandler, Rules
+from kunicorn.positions import OffsetRange
+from tests.unit.pipeline.fetched import messages
+
+SKIPPED = RetryPolicy(1, 1, 1, None, End.SKIP)
+POLICIES = Policies(RetryPolicy(2, 100, 100, None, End.DEAD_LETTER), [((KeyError,), SKIPPED)])
+
+
+def handled(
+    handle: Callable[[Any], Any],
+    fetched: Sequence[list[Message]],
+    stop: int = 10,
+    *,
+    batch: int | None = None,
+    timeout_ms: int | None = None,
+    waits: list[float] | None = None,
+) -> list[tuple[int, int, int, str]]:
+    """Offset, end, records and status of each row."""
+    handler = Handler("x:y", handle, asyncio.iscoroutinefunction(handle))
+    calls = calls_of(handler, "record" if batch is None else "batch")
+    wait = (waits if waits is not None else []).append
+    handler_of_ranges = RangeHandler(calls, Rules(POLICIES, batch, timeout_ms=timeout_ms), wait)
+    rows: list[Row] = list(handler_of_ranges.handle(OffsetRange("orders", 3, 0, stop), iter(fetched)))
+    assert table(rows).num_rows == len(rows)
+    return [(row["offset"], row["until"], row["records"], row["status"]) for row in rows]
+
+
+def failing(how: dict[int, Callable[[], BaseException]]) -> Callable[[Record], None]:
+    def handle(record: Record) -> None:
+        if record.offset in how:
+            raise how[record.offset]()
+
+    return handle
+
+
+def test_a_range_without_failures_is_one_row_gaps_and_all() -> None:
+    assert handled(lambda record: None, [messages(2, 3), messages(7)]) == [(0, 10, 3, "done")]
+    assert handled(lambda record: None, []) == [(0, 10, 0, "done")]
+
+
+def test_a_record_that_fails_has_a_row_of_its_own_and_the_others_go_on() -> None:
+    how: dict[int, Callable[[], BaseException]] = {1: ValueError, 4: KeyError, 5: Done}
+    assert handled(failing(how), [messages(0, 1, 2), messages(4, 5, 9)]) == [
+        (0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 4, 1, "done"), (4, 5, 1, "skip"), (5, 10, 2, "done"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outcome", "status"), [(Skip("x"), "skip"), (DeadLetter("x"), "dead_letter")])
+def test_what_the_handler_returns_goes_before_every_rule(outcome: Exception, status: str) -> None:
+    waits: list[float] = []
+    rows = handled(lambda record: outcome if record.offset == 0 else None, [messages(0, 1)], 2, waits=waits)
+    assert rows == [(0, 1, 1, status), (1, 2, 1, "done")]
+    assert waits == []
+
+
+class Fetched(list[Message]):
+    """A batch that can be asked whether anybody holds it."""
+
+
+class Scripted:
+    """Of a client: batches of records, and whether the one before was still held when the next was asked for."""
+
+    def __init__(self, *batches: list[Message]) -> None:
+        self._batches = list(batches)
+        self._last: weakref.ref[Fetched] | None = None
+        self.held: list[bool] = []
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        if self._last is not None:
+            self.held.append(self._last() is not None)
+        batch = Fetched(self._batches.pop(0))
+        self._last = weakref.ref(batch)
+        return batch
+
+    def list_topics(self, topic: str, timeout: float) -> None: ...
+    def assign(self, partitions: list[Any]) -> None: ...
+    def unassign(self) -> None: ...
+
+
+def test_a_batch_is_let_go_of_before_the_next_is_fetched() -> None:
+    client: Any = Scripted(messages(0, 1), messages(2, 3), messages(4, 5))
+    whole = OffsetRange("orders", 3, 0, 6)
+    calls = calls_of(Handler("x:y", lambda record: None, False), "record")
+    (row,) = RangeHandler(calls, Rules(POLICIES)).handle(whole, RangeReader(client).read(whole))
+    assert (row["until"], row["records"]) == (6, 6)
+    assert client.held == [False, False], "two batches at a time do not fit into the processor's cache"
+
+
+def test_a_halt_ends_the_range_before_its_record() -> None:
+    assert handled(lambda record: Halt("x") if record.offset == 2 else None, [messages(0, 2, 3)]) == [
+        (0, 2, 1, "done"),
+        (2, 2, 0, "halt"),
+    ]
+
+
+def test_a_record_is_tried_again_after_its_wait_and_counts_once() -> None:
+    tried: list[int] = []
+    waits: list[float] = []
+
+    def handle(record: Record) -> Any:
+        tried.append(record.offset)
+        return Retry() if tried.count(1) == 1 and record.offset == 1 else None
+
+    assert handled(handle, [messages(0, 1, 2)], 3, waits=waits) == [(0, 3, 3, "done")]
+    assert tried == [0, 1, 1, 2]
+    assert waits == [pytest.approx(0.1, rel=0.21)]
+
+
+def test_a_batch_fails_as_a_whole() -> None:
+    def handle(records: Sequence[Record]) -> None:
+        if any(record.offset == 3 for record in records):
+            raise ValueError
+
+    assert handled(handle, [messages(0, 1, 2, 3, 4)], 5, batch=2) == [
+        (0, 2, 2, "done"), (2, 3, 1, "dead_letter"), (3, 4, 1, "dead_letter"), (4, 5, 1, "done"),
+    ]  # fmt: skip
+
+
+def test_an_async_handler_is_awaited() -> None:
+    async def handle(record: Record) -> Any:
+        await asyncio.sleep(0)
+        return Skip("x") if record.offset == 1 else None
+
+    assert handled(handle, [messages(0, 1)], 2) == [(0, 1, 1, "done"), (1, 2, 1, "skip")]
+
+
+def test_a_call_that_takes_too_long_is_interrupted_and_fails() -> None:
+    def handle(record: Record) -> None:
+        if record.offset == 1:
+            time.sleep(20)
+
+    began = time.monotonic()
+    assert handled(handle, [messages(0, 1, 2)], 3, timeout_ms=50) == [
+        (0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 3, 1, "done"),
+    ]  # fmt: skip
+    assert time.monotonic() - began < 10
+
+
+@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 9))
+def test_rows_tile_the_range_whatever_fails(offsets: set[int], bad: set[int], at_once: int) -> None:
+    there = sorted(offsets)
+    fetched = [messages(*there[at : at + at_once]) for at in range(0, len(there), at_once)]
+    rows = handled(failing(dict.fromkeys(bad, KeyError)), fetched, 31)
+    assert [row[0] for row in rows] == [0, *(row[1] for row in rows[:-1])]
+    assert rows[-1][1] == 31
+    assert sum(row[2] for row in rows) == len(offsets)
+    assert {row[0] for row in rows if row[3] == "skip"} == offsets & bad
+
+
+def test_of_a_batch_only_the_record_that_failed_is_tried_again_and_nothing_done_comes_twice() -> None:
+    calls: list[list[int]] = []
+
+    def handle(batch: Batch) -> None:
+        calls.append(batch.offsets())
+        if 2 in batch.offsets():
+            raise BatchError(done=[0, 1, 4] if len(batch) > 1 else []) from ConnectionError("gone")
+
+    rows = handled(handle, [messages(*range(6))], stop=6, batch=6)
+    assert calls == [[0, 1, 2, 3, 4, 5], [2], [3, 5]]
+    assert rows == [(0, 2, 2, "done"), (2, 3, 1, "dead_letter"), (3, 6, 3, "done")]

@@ -1,0 +1,63 @@
+"""What travels to Spark holds no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
+
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, fingerprint, settings_file
+from kunicorn.pipeline.export import ExportRanges, Form
+from kunicorn.pipeline.plan import bounds_of
+from kunicorn.pipeline.source import KunicornReader, KunicornStreamReader, SourceOptions
+from kunicorn.pipeline.spark import spark_settings
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task import FromNumbers, HandleRanges
+from kunicorn.positions import OffsetRange
+from kunicorn.settings import load
+from tests.unit.pipeline.secured_config import CONFIG, SECRET
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Path) -> None:
+    settings = load(config, {})
+    file = settings_file(config, settings)
+    assert file.settings().kafka.secret("sasl_password") == SECRET
+    place = Directory("/tmp/x")
+    through = Accumulator(0, 0, INT_ACCUMULATOR_PARAM)
+    options = SourceOptions.of({"config": str(config)})
+    everything = [
+        FromNumbers([OffsetRange("orders", 0, 0, 9)], HandleRanges(file, place), through),
+        ExportRanges(file, place, Form(), {}),
+        CheckExecutor(file, place, "x", True),
+        KunicornReader(options, bounds_of({}, batch=True)),
+        KunicornStreamReader(options, bounds_of({}, batch=False)),
+        spark_settings(settings.pipeline, "local[*]", "run"),
+    ]
+    for each in everything:
+        assert SECRET.encode() not in cloudpickle.dumps(each)  # type: ignore[no-untyped-call]
+        assert SECRET not in repr(each)
+
+
+def test_executors_with_other_settings_than_the_drivers_refuse_to_work(config: Path) -> None:
+    driver = settings_file(config, load(config, {}))
+    config.write_text(CONFIG.replace('topics = ["orders"]', 'topics = ["refunds"]'))
+    with pytest.raises(ConfigError, match="are not the driver's"):
+        driver.settings()
+    with pytest.raises(ConfigError, match=r"(?s)where Spark runs a task: there is no file.*same path"):
+        SettingsFile(str(config.with_name("missing.toml")), "x").settings()
+
+
+def test_a_rotated_password_is_no_other_settings(config: Path) -> None:
+    before = fingerprint(load(config, {}))
+    config.write_text(CONFIG.replace(SECRET, "another"))
+    assert fingerprint(load(config, {})) == before

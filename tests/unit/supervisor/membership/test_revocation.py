@@ -1,0 +1,167 @@
+"""The revoke hook: what it waits for, what it commits, and what it says of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kunicorn.errors import PeerError
+from kunicorn.group.protocol import CommitAnswer
+from kunicorn.group.states import PartitionState
+from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.supervisor.membership.revoke import Revocation
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from tests.fakes.stage import Stage, consumed, tps
+from tests.fakes.virtual_loop import in_virtual_time
+
+SETTINGS = Settings.model_validate(
+    {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+        "group": {
+            "id": "orders",
+            "topics": ["orders"],
+            "drain_timeout_ms": 10_000,
+            "commit_timeout_ms": 3000,
+            "max_poll_interval_ms": 60_000,
+        },
+        "handler": {"entrypoint": "shop:handle"},
+    }
+)
+
+
+class World:
+    """One worker with partitions 0 and 1, which start at 100. A `CommitTarget`."""
+
+    def __init__(self) -> None:
+        self.may_commit = True
+        self.stage = Stage(workers=1)
+        self.stage.give(0, 1)
+        table = self.stage.assignment.table
+        self.commits = OffsetCommitter(self, table.consumed, table.committed, Metrics())
+        self.revocation = Revocation(SETTINGS, self.stage.assignment, self.commits, Metrics())
+        self.committed: dict[int, int] = {}
+        self.stuck_for = 0.0
+        """Seconds until the next commit is given up, unanswered."""
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        if self.stuck_for:
+            wait, self.stuck_for = self.stuck_for, 0.0
+            await asyncio.sleep(wait)
+            self.may_commit = False  # the coordinator is looked up
+            asyncio.get_running_loop().call_later(1.0, setattr, self, "may_commit", True)
+            raise PeerError("unanswered")
+        self.committed |= {tp.partition: position.offset for tp, position in offsets.items()}
+        return CommitAnswer(dict.fromkeys(offsets, 0))
+
+    def commit_refused(self, error: int) -> None:
+        raise AssertionError(error)
+
+    def is_gone(self, topic: str) -> bool:
+        raise AssertionError(topic)
+
+    def consume(self, number: int, offset: int, in_hand: int = 0) -> None:
+        self.stage.workers[0].consume(self.stage.start_of(number), offset, in_hand=in_hand)
+
+
+def play(story: Callable[[World], Any]) -> None:
+    async def whole() -> None:
+        await story(World())
+
+    in_virtual_time(whole, sockets=False)
+
+
+@pytest.mark.parametrize("cooperative", [True, False])
+def test_invariant_4_a_partition_that_cannot_be_taken_from_its_worker_stays_owned_where_it_can_be_named(
+    cooperative: bool,
+) -> None:
+    async def story(world: World) -> None:
+        world.consume(0, 110, in_hand=1)
+        held, rest = await world.revocation.revoke(tuple(tps(0)), lambda: cooperative)
+        assert world.stage.state(0) is PartitionState.STUCK
+        assert held == (frozenset(tps(0)) if cooperative else frozenset())
+        if rest is not None:
+            await rest
+        assert world.committed == {0: 110}
+
+    play(story)
+
+
+@pytest.mark.parametrize("ends", ["dies", "lets go"])
+def test_invariant_3_nothing_that_a_worker_does_beyond_the_rebalance_timeout_is_committed(ends: str) -> None:
+    async def story(world: World) -> None:
+        world.consume(0, 110, in_hand=1)
+        await world.revocation.revoke(tuple(tps(0)), lambda: False)
+        start = world.stage.start_of(0)
+        world.consume(0, 111)
+        assert consumed(world.stage) == {}
+        if ends == "dies":
+            world.stage.die()
+        else:
+            world.stage.stopped(start, 112)
+        assert consumed(world.stage) == {}
+        assert tps(0)[0] not in world.stage.assignment.table
+
+    play(story)
+
+
+def test_invariant_7_a_partition_that_comes_back_is_taken_up_when_the_worker_that_clung_to_it_is_gone() -> None:
+    async def story(world: World) -> None:
+        world.consume(0, 110, in_hand=1)
+        await world.revocation.revoke(tuple(tps(0)), lambda: False)
+        world.stage.resolving.clear()
+        world.stage.assignment.assign(tps(0))
+        assert world.stage.state(0) is PartitionState.STUCK
+        world.stage.die()
+        assert [partition.tp for partition in world.stage.resolving] == tps(0)
+        world.stage.revive()
+        world.stage.resolve(0)
+        world.consume(0, 120)
+        assert consumed(world.stage) == {0: 120}
+
+    play(story)
+
+
+def test_what_came_back_before_it_was_seen_off_does_not_count_as_left_uncommitted() -> None:
+    """It was lost while it drained, and was assigned again: it goes on here, with its own offsets."""
+
+    async def story(world: World) -> None:
+        stage = world.stage
+        world.consume(0, 110, in_hand=1)
+        world.may_commit = False
+        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
+        await asyncio.sleep(1.0)
+        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0, 1))))
+        await asyncio.sleep(1.0)
+        before = world.revocation.uncommitted
+        for start in (stage.start_of(0), stage.start_of(1)):
+            stage.stopped(start, 111)
+        stage.give(0, 1)
+        world.consume(0, 150, in_hand=1)
+        await asyncio.gather(losing, revoking)
+        assert world.revocation.uncommitted == before
+        assert stage.state(0) is PartitionState.RUNNING
+
+    play(story)
+
+
+def test_a_hand_over_tries_to_commit_even_where_a_commit_that_is_stuck_takes_all_of_its_time() -> None:
+    async def story(world: World) -> None:
+        world.consume(0, 110)
+        world.stuck_for = 5.0
+        timer = asyncio.create_task(world.commits.commit_every(1.0))
+        await asyncio.sleep(1.5)
+        world.consume(0, 120)
+        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
+        await asyncio.sleep(0.1)
+        world.stage.stopped(world.stage.start_of(0), 120)
+        await revoking
+        timer.cancel()
+        assert world.committed == {0: 120}
+        assert world.revocation.uncommitted == 0
+
+    play(story)

@@ -1,0 +1,242 @@
+"""From a partition that is ours to one that has a start: what is looked up, committed and handed out, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from uuid import UUID
+
+from kunicorn.group.protocol import EARLIEST, CommitAnswer, LogOffset
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
+from kunicorn.observe.metrics import Metrics
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.membership.source import StartLookup
+from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.offsets.start_offsets import Starts
+from kunicorn.supervisor.tasks import ServiceTasks
+from tests.fakes.driver import until
+from tests.fakes.stage import Stage, settings_with, tps
+from tests.fakes.virtual_loop import in_virtual_time
+
+FIRST, END = 5, 900
+"""Where logs begin and end."""
+ZERO, ONE = tps(0, 1)
+
+
+class World:
+    """One worker, its member's partitions, and the brokers: `AssignmentSource`, `Offsets` and `CommitTarget`."""
+
+    may_commit = True
+
+    def __init__(self, policy: str = "earliest") -> None:
+        self.stage = Stage(workers=1)
+        self.assignment = self.stage.assignment
+        self.committed: dict[TopicPartition, int] = {}
+        self.refused: dict[TopicPartition, int] = {}
+        """Error codes for commits of these."""
+        self.denied = False
+        """Whether the committed offsets may not be read."""
+        self.unstable: set[TopicPartition] = set()
+        """Transactions are open that commit offsets of these: nothing is said of them yet."""
+        self.looked_up = 0
+        self.topic_id = UUID(int=1)
+        self.end = END
+        self.tasks = ServiceTasks()
+        table = self.assignment.table
+        self.stage.topics.topic_id = lambda _: self.topic_id
+        self.commits = OffsetCommitter(self, table.consumed, table.committed, Metrics())
+        self._policy = policy
+        untyped: Any = self
+        self.start_lookup = StartLookup(settings_with(policy), untyped, untyped, self.assignment, self.tasks)
+        self.tasks.start(self.start_lookup.run(table.without_start))
+
+    async def look_up(self, partitions: Collection[TopicPartition]) -> Starts:
+        starts = Starts()
+        self.looked_up += 1
+        for tp in partitions:
+            if tp in self.unstable:
+                continue
+            if self.denied:
+                starts.denied[tp] = "OffsetFetch was answered with error 29"
+            elif tp in self.committed:
+                starts.committed[tp] = Position(self.committed[tp])
+            else:
+                starts.chosen[tp] = Position(FIRST if self._policy == "earliest" else self.end)
+        return starts
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        taken = {tp: position.offset for tp, position in offsets.items() if tp not in self.refused}
+        self.committed |= taken
+        return CommitAnswer({tp: self.refused.get(tp, 0) for tp in offsets})
+
+    def commit_refused(self, error: int) -> None:
+        pass
+
+    def is_gone(self, topic: str) -> bool:
+        return False
+
+    def start_of(self, number: int) -> int | None:
+        """Where the worker was last told to begin."""
+        start = self.stage.workers[0].starts().get(TopicPartition("orders", number))
+        return None if start is None else start.offset
+
+    async def create_topic_anew(self, consumed: int) -> None:
+        """It is deleted and created again while partition 0 is handled up to there."""
+        self.topic_id = UUID(int=self.topic_id.int + 1)
+        began = clock.now()
+        renewing = asyncio.create_task(self.assignment.renew([ZERO], began + 5, began + 10))
+        await asyncio.sleep(0)
+        self.stage.stopped(self.stage.start_of(0), consumed)
+        await renewing
+
+
+def play(story: Callable[[World], Any], policy: str = "earliest") -> None:
+    async def whole() -> None:
+        world = World(policy)
+        try:
+            await story(world)
+        finally:
+            world.start_lookup.stop()
+            await world.tasks.cancel(5)
+        assert world.tasks.error is None
+
+    in_virtual_time(whole, sockets=False)
+
+
+def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_committed() -> None:
+    """Where workers commit, each death has the position looked up."""
+
+    async def story(world: World) -> None:
+        world.assignment.table.workers_commit = True
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == FIRST)
+        world.committed[ZERO] = 700
+        await world.create_topic_anew(700)
+        await until(lambda: world.start_of(0) == FIRST)
+        world.committed[ZERO] = 800  # in transactions, of the new topic
+        world.stage.workers[0].consume(world.stage.start_of(0), 800)
+        world.stage.die()
+        await asyncio.sleep(1.0)
+        world.stage.revive()
+        await until(lambda: world.start_of(0) is not None)
+        assert world.start_of(0) == 800
+        assert world.committed[ZERO] == 800
+
+    play(story)
+
+
+def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_has_begun_since() -> None:
+    """Its worker died, and its last transaction is still open: what was chosen at first is older than that."""
+
+    async def story(world: World) -> None:
+        world.assignment.table.workers_commit = True
+        world.refused[ONE] = 3
+        world.assignment.assign([ZERO, ONE])
+        await until(lambda: world.start_of(0) == FIRST)
+        world.committed[ZERO] = 700  # in transactions
+        world.stage.workers[0].consume(world.stage.start_of(0), 700)
+        world.unstable = {ZERO}
+        world.stage.die()
+        await asyncio.sleep(5.0)
+        assert world.committed[ZERO] == 700
+        world.unstable.clear()
+        world.stage.revive()
+        await until(lambda: world.start_of(0) is not None)
+        assert (world.start_of(0), world.committed[ZERO]) == (700, 700)
+
+    play(story)
+
+
+def test_a_start_that_is_not_committed_yet_holds_up_no_other() -> None:
+    async def story(world: World) -> None:
+        world.refused[ONE] = 3
+        world.assignment.assign([ZERO, ONE])
+        began = asyncio.get_running_loop().time()
+        await until(lambda: world.start_of(0) == FIRST)
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert world.start_of(1) is None
+        world.refused.clear()
+        await until(lambda: world.start_of(1) == FIRST)
+
+    play(story)
+
+
+def test_a_start_that_was_chosen_stays_the_one_while_its_commit_is_refused() -> None:
+    """Looked up anew it would be the log's end of a later time, and what was written since be skipped."""
+
+    async def story(world: World) -> None:
+        world.refused[ZERO] = 3
+        world.assignment.assign([ZERO])
+        await asyncio.sleep(60.0)
+        world.end += 50
+        await asyncio.sleep(60.0)
+        world.refused.clear()
+        await until(lambda: world.start_of(0) is not None)
+        assert world.start_of(0) == END
+
+    play(story, "latest")
+
+
+def test_partitions_whose_logs_are_known_later_do_not_wait_for_a_start_that_is_refused() -> None:
+    async def story(world: World) -> None:
+        world.refused[ZERO] = 3
+        known = asyncio.Event()
+        look_up = world.look_up
+
+        async def partly(partitions: Collection[TopicPartition]) -> Starts:
+            found = await look_up([tp for tp in partitions if tp != ONE or known.is_set()])
+            known.set()
+            return found
+
+        world.look_up = partly  # type: ignore[method-assign]
+        world.assignment.assign([ZERO, ONE])
+        began = asyncio.get_running_loop().time()
+        await until(lambda: world.start_of(1) == FIRST)
+        assert asyncio.get_running_loop().time() - began < 5.0
+
+    play(story)
+
+
+def test_a_right_to_read_that_comes_late_is_found_by_itself_with_one_look_up_for_all() -> None:
+    async def story(world: World) -> None:
+        world.denied = True
+        world.assignment.assign([ZERO, ONE])
+        await asyncio.sleep(25.0)
+        assert {partition.state for partition in world.assignment.table.values()} == {PartitionState.HALTED}
+        assert world.looked_up == 3, "at once, and every 10 s"
+        world.denied = False
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
+        assert world.looked_up == 4
+
+    play(story)
+
+
+def test_what_a_person_resumes_in_vain_is_still_tried_again_by_itself() -> None:
+    async def story(world: World) -> None:
+        world.denied = True
+        world.assignment.assign([ZERO, ONE])
+        await until(lambda: world.stage.state(1) is PartitionState.HALTED)
+        world.assignment.resume(list(world.assignment.table.values()), "resumed by a person")
+        await until(lambda: world.looked_up == 2 and world.stage.state(1) is PartitionState.HALTED)
+        world.denied = False
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
+
+    play(story)
+
+
+def test_what_a_person_resumes_before_it_has_begun_is_looked_up_with_one_question() -> None:
+    async def story(world: World) -> None:
+        world.denied = True
+        world.assignment.assign([ZERO, ONE])
+        await until(lambda: world.stage.state(1) is PartitionState.HALTED)
+        world.denied = False
+        world.assignment.resume(list(world.assignment.table.values()), "resumed by a person")
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=1.0)
+        assert world.looked_up == 2
+
+    play(story)

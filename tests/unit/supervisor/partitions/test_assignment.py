@@ -1,0 +1,509 @@
+"""Grants, hand-outs and take-backs, with real ledgers and workers that are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from uuid import UUID
+
+import pytest
+
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
+from kunicorn.ipc.ledger import HAND_OFFSET
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
+from kunicorn.positions import Position, TopicPartition
+from tests.fakes.stage import Stage, consumed, tps
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+class CreatedTopic:
+    """The topic of all partitions: its id is another one whenever it is created anew."""
+
+    def __init__(self) -> None:
+        self.id = UUID(int=1)
+
+    def create_anew(self) -> None:
+        self.id = UUID(int=self.id.int + 1)
+
+
+@pytest.fixture
+def topic(stage: Stage) -> CreatedTopic:
+    created = CreatedTopic()
+    stage.topics.topic_id = lambda _: created.id
+    return created
+
+
+async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
+    now = clock.now()
+    task = asyncio.create_task(stage.assignment.revoke(tps(*partitions), now + seconds, now + seconds + 1))
+    await asyncio.sleep(0)
+    return task
+
+
+async def lost(stage: Stage, number: int) -> asyncio.Task[None]:
+    now = clock.now()
+    task = asyncio.create_task(stage.assignment.lose(tps(number), now + 5, now + 6))
+    await asyncio.sleep(0)
+    return task
+
+
+async def renewed(stage: Stage, number: int) -> asyncio.Task[None]:
+    now = clock.now()
+    task = asyncio.create_task(stage.assignment.renew(tps(number), now + 5, now + 6))
+    await asyncio.sleep(0)
+    return task
+
+
+async def created_anew_while_ours(stage: Stage, topic: CreatedTopic) -> None:
+    """Partition 0 was handled up to 105 when its topic was created anew."""
+    stage.give(0)
+    start = stage.start_of(0)
+    topic.create_anew()
+    renewing = await renewed(stage, 0)
+    stage.stopped(start, 105)
+    await renewing
+
+
+def test_a_partition_is_handed_out_from_its_start_offset_under_a_grant_of_its_own(stage: Stage) -> None:
+    stage.give(0, 1)
+    zero, one = stage.start_of(0), stage.start_of(1)
+    assert (zero.offset, zero.leader_epoch) == (100, 3)
+    assert zero.grant != one.grant
+    assert zero.slot != one.slot
+
+
+def test_a_partition_without_a_start_offset_is_not_handed_out(stage: Stage) -> None:
+    stage.assignment.assign(tps(0))
+    stage.assignment.distribute()
+    assert stage.workers[0].told == []
+    assert stage.state(0) is PartitionState.RESOLVING
+
+
+def test_it_runs_once_the_ledger_shows_that_the_worker_opened_the_slot(stage: Stage) -> None:
+    stage.give(0)
+    assert stage.state(0) is PartitionState.STARTING
+    stage.workers[0].consume(stage.start_of(0), 100)
+    stage.assignment.worker_reported(stage.workers[0])
+    assert stage.state(0) is PartitionState.RUNNING
+
+
+def test_invariant_1_what_is_committable_is_what_the_ledger_says_and_never_an_unfinished_record(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 107, in_hand=3)
+    assert consumed(stage) == {0: 107}
+    stage.assignment.table.committed(TopicPartition("orders", 0), Position(107))
+    assert consumed(stage) == {}
+
+
+def test_invariant_3_a_late_report_under_an_old_grant_is_refused(stage: Stage) -> None:
+    stage.give(0)
+    old = stage.start_of(0)
+    stage.workers[0].consume(old, 120)
+    stage.stopped(old, 120)
+    new = stage.start_of(0)
+    assert new.grant != old.grant
+    stage.stopped(old, 999)
+    assert consumed(stage) == {0: 120}
+    assert stage.state(0) is PartitionState.STARTING
+
+
+def test_invariant_3_a_report_by_another_worker_under_the_current_grant_is_refused() -> None:
+    stage = Stage(workers=2)
+    stage.give(0, 1)
+    start = stage.start_of(0, 0) if TopicPartition("orders", 0) in stage.workers[0].starts() else stage.start_of(1, 0)
+    stage.assignment.worker_stopped(stage.workers[1], FetcherStopped([Stopped(start.grant, 999, 3)]))
+    assert 999 not in consumed(stage).values()
+
+
+def test_invariant_6_a_killed_worker_goes_on_in_its_successor_at_the_record_in_hand(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 142, in_hand=1)
+    assert stage.die()
+    stage.revive()
+    assert stage.start_of(0).offset == 142
+
+
+def test_a_worker_that_died_before_it_opened_the_slot_repeats_from_the_start_offset(stage: Stage) -> None:
+    stage.give(0)
+    assert not stage.die()
+    stage.revive()
+    assert stage.start_of(0).offset == 100
+
+
+def test_the_second_death_with_the_same_record_in_hand_halts_that_partition_alone(stage: Stage) -> None:
+    stage.give(0, 1)
+    for _ in range(2):
+        stage.workers[0].consume(stage.start_of(0), 150, in_hand=1)
+        stage.workers[0].consume(stage.start_of(1), 160)
+        stage.die()
+        stage.revive()
+    assert stage.state(0) is PartitionState.HALTED
+    assert stage.start_of(1).offset == 160
+    assert stage.assignment.table[TopicPartition("orders", 0)].reason is not None
+
+
+def die_with(stage: Stage, offset: int, in_hand: int, times: int) -> FetcherStart:
+    """So many workers die with these in hand; what the next one is told."""
+    for _ in range(times):
+        stage.workers[0].consume(stage.start_of(0), offset, in_hand=in_hand)
+        stage.die()
+        stage.revive()
+    return stage.start_of(0)
+
+
+def test_where_records_are_not_to_halt_the_third_worker_is_told_which_one_killed_two() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    assert die_with(stage, 150, 700, times=1).poison == ""
+    start = die_with(stage, 150, 700, times=1)
+    assert (start.offset, start.poison_deaths) == (150, 2)
+    assert start.poison == "2 workers died (SIGKILL) with offset 150 in hand"
+
+
+def test_deaths_with_a_record_behind_a_gap_are_its_own_wherever_the_gap_begins() -> None:
+    """The first worker had a chunk in hand, was done with 150, and says 151 of the next; the second one says 152."""
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    assert die_with(stage, 151, 1, times=1).poison == ""
+    worker, start = stage.workers[0], stage.start_of(0)
+    worker.consume(start, 151, in_hand=1)
+    worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = 152
+    stage.die()
+    stage.revive()
+    start = stage.start_of(0)
+    assert (start.offset, start.poison_offset, start.poison_deaths) == (151, 152, 2)
+
+
+def test_behind_the_record_that_killed_workers_nothing_is_kept_from_the_handler() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    start = die_with(stage, 150, 1, times=2)
+    stage.workers[0].consume(start, 151)
+    stage.stopped(start, 151)
+    assert stage.start_of(0).poison == ""
+
+
+def test_a_batch_that_killed_workers_is_looked_through_record_by_record_for_the_one() -> None:
+    stage = Stage(poison_halts=False, batches=True)
+    stage.give(0)
+    start = die_with(stage, 150, 5, times=2)
+    assert (start.offset, start.poison, start.singly_until) == (150, "", 155)
+    assert die_with(stage, 153, 1, times=1).poison == ""
+    start = die_with(stage, 153, 1, times=1)
+    assert (start.offset, start.poison) == (153, "2 workers died (SIGKILL) with offset 153 in hand")
+
+
+def test_a_record_of_a_batch_with_gaps_is_found_by_as_many_deaths_as_one_of_a_batch_without() -> None:
+    """Compaction has left every tenth offset."""
+    stage = Stage(poison_halts=False, batches=True)
+    stage.give(0)
+    offsets, killer, deaths = range(100, 1100, 10), 950, 0
+    while not stage.start_of(0).poison:
+        start = stage.start_of(0)
+        batches = [offsets[at : at + 100] for at in range(0, len(offsets), 100)]
+        if start.singly_until > start.offset:
+            assert start.singly_until > killer, "what comes behind it is a batch again, with it among others"
+            batches = [range(offset, offset + 1) for offset in offsets]
+        batch = next(batch for batch in batches if killer in batch)
+        stage.workers[0].consume(start, batch[0], in_hand=len(batch), end=batch[-1] + 1)
+        stage.die()
+        stage.revive()
+        deaths += 1
+    assert deaths == 4
+    assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 950 in hand"
+
+
+def test_workers_that_we_killed_say_nothing_against_their_record() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    for _ in range(3):
+        stage.workers[0].killed_by_us = "did not exit in time"
+        die_with(stage, 150, 1, times=1)
+    assert stage.start_of(0).poison == ""
+
+
+def test_two_deaths_at_different_records_halt_nothing(stage: Stage) -> None:
+    stage.give(0)
+    for offset in (150, 151, 152):
+        stage.workers[0].consume(stage.start_of(0), offset, in_hand=1)
+        stage.die()
+        stage.revive()
+    assert stage.state(0) is PartitionState.STARTING
+
+
+async def test_a_handler_that_gave_up_halts_the_partition_at_the_failing_record(stage: Stage) -> None:
+    stage.give(0, 1)
+    start = stage.start_of(0)
+    stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.HANDLER, 133, 3, "ValueError: no"))
+    assert stage.state(0) is PartitionState.HALTED
+    assert consumed(stage)[0] == 133
+    assert stage.state(1) is PartitionState.STARTING
+
+
+@pytest.mark.parametrize(("end", "then"), [(100, 134), (500, 500), (None, None)])
+async def test_a_record_that_halts_its_partition_is_not_behind_the_logs_end(
+    stage: Stage, end: int | None, then: int | None
+) -> None:
+    stage.give(0)
+    start, partition = stage.start_of(0), stage.assignment.table[TopicPartition("orders", 0)]
+    partition.end_seen(end, 0)
+    stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.HANDLER, 133, 3, "ValueError: no"))
+    assert partition.log_end == then
+
+
+async def test_after_a_reload_only_what_the_handler_has_halted_is_tried_again(stage: Stage) -> None:
+    stage.give(0, 1, 2, 3)
+    kinds = {0: FailureKind.HANDLER, 1: FailureKind.PARTITION, 2: FailureKind.HANDLER}
+    for number, kind in kinds.items():
+        start = stage.start_of(number)
+        stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, kind, 100, 3, "why"))
+    assert [stage.state(number) for number in kinds] == [PartitionState.HALTED] * 3
+    assert stage.assignment.code_replaced("tried again with revision 2") == 2
+    assert [stage.state(number) for number in kinds] == [
+        PartitionState.STARTING,
+        PartitionState.HALTED,
+        PartitionState.STARTING,
+    ]
+    assert stage.start_of(0).offset == 100
+    assert stage.assignment.code_replaced("tried again with revision 3") == 0
+
+
+def test_a_record_that_killed_workers_is_tried_again_with_the_deaths_of_a_new_one(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(2):
+        stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
+        stage.die()
+        stage.revive()
+    assert stage.state(0) is PartitionState.HALTED
+    assert stage.assignment.code_replaced("tried again with revision 2") == 1
+    stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
+    stage.die()
+    stage.revive()
+    assert stage.state(0) is PartitionState.STARTING
+
+
+async def test_an_offset_out_of_range_is_resolved_anew_and_not_halted(stage: Stage) -> None:
+    stage.give(0)
+    stage.resolving.clear()
+    report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 100, 3, "Offset out of range")
+    stage.assignment.worker_failed(stage.workers[0], report)
+    await asyncio.sleep(0)
+    assert stage.state(0) is PartitionState.RESOLVING
+    assert [p.tp.partition for p in stage.resolving] == [0]
+
+
+async def test_a_position_outside_the_log_is_handed_out_as_the_one_to_take_until_a_worker_has_taken_it(
+    stage: Stage,
+) -> None:
+    stage.give(0)
+    assert not stage.start_of(0).reset
+    report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 100, 3, "Offset out of range")
+    stage.assignment.worker_failed(stage.workers[0], report)
+    stage.resolve(0)
+    again = stage.start_of(0)
+    assert again.reset, "a handler that keeps offsets would give the old one for ever"
+    stage.workers[0].consume(again, 101)
+    stage.stopped(again, 101)
+    assert not stage.start_of(0).reset
+
+
+def test_nothing_is_committed_of_a_topic_whose_handler_keeps_its_offsets(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 110)
+    assert consumed(stage) == {0: 110}
+    stage.in_force.keeps_offsets = lambda topic: topic == "orders"
+    assert consumed(stage) == {}
+
+
+async def test_a_revoke_waits_for_the_record_in_hand_and_leaves_the_final_offset_to_commit(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    stage.workers[0].consume(start, 110, in_hand=1)
+    revoke = await drained(stage, [0])
+    assert stage.workers[0].asked_to_stop() == [start.grant]
+    assert not revoke.done()
+    stage.workers[0].consume(start, 111)
+    stage.stopped(start, 111)
+    await revoke
+    assert stage.state(0) is PartitionState.RELEASED
+    assert consumed(stage) == {0: 111}
+    stage.assignment.forget(tps(0))
+    assert stage.assignment.table == {}
+
+
+async def test_a_revoke_of_partitions_in_no_workers_hands_completes_at_once(stage: Stage) -> None:
+    stage.assignment.assign(tps(0))
+    stage.pool.workers.clear()
+    stage.give(1)
+    await asyncio.wait_for(await drained(stage, [0, 1]), 1)
+    assert stage.state(0) is stage.state(1) is PartitionState.RELEASED
+
+
+async def test_a_revoke_does_not_touch_the_partitions_that_stay(stage: Stage) -> None:
+    stage.give(0, 1)
+    revoke = await drained(stage, [0])
+    assert stage.workers[0].asked_to_stop() == [stage.start_of(0).grant]
+    stage.stopped(stage.start_of(0), 100)
+    await revoke
+    assert stage.state(1) is PartitionState.STARTING
+
+
+async def test_a_worker_that_dies_in_a_drain_releases_what_the_ledger_says(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 117, in_hand=1)
+    revoke = await drained(stage, [0])
+    stage.die()
+    await revoke
+    assert consumed(stage) == {0: 117}
+
+
+async def test_a_worker_that_does_not_let_go_meets_the_ladder_and_the_partition_is_said_to_be_stuck(
+    stage: Stage,
+) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 110, in_hand=1)
+    now = clock.now()
+    await stage.assignment.revoke(tps(0), now + 0.05, now + 0.1)
+    assert stage.pool.escalated == [0]
+    assert stage.state(0) is PartitionState.STUCK
+
+
+@pytest.mark.scenario("0106 do_test_commit_on_lost")
+async def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    stage.workers[0].consume(start, 130, in_hand=1)
+    losing = await lost(stage, 0)
+    assert stage.workers[0].asked_to_stop() == [start.grant]
+    assert consumed(stage) == {}
+    stage.stopped(start, 131)
+    await losing
+    assert consumed(stage) == {}
+    assert stage.assignment.table == {}
+
+
+async def test_what_is_lost_is_forgotten_when_its_worker_dies_with_it(stage: Stage) -> None:
+    stage.give(0, 1)
+    stage.workers[0].consume(stage.start_of(0), 130, in_hand=1)
+    losing = await lost(stage, 0)
+    stage.die()
+    await losing
+    assert list(stage.assignment.table) == tps(1)
+
+
+async def test_a_lost_partition_that_its_worker_clings_to_meets_the_ladder_too(stage: Stage) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 130, in_hand=1)
+    now = clock.now()
+    await stage.assignment.lose(tps(0), now + 0.05, now + 0.1)
+    assert stage.pool.escalated == [0]
+
+
+@pytest.mark.scenario("testFencedMemberStopHeartbeatUntilItReleasesAssignmentToRejoin")
+async def test_invariant_4_a_lost_partition_that_comes_back_waits_until_its_old_worker_lets_go(stage: Stage) -> None:
+    stage.give(0)
+    old = stage.start_of(0)
+    stage.workers[0].consume(old, 130, in_hand=1)
+    losing = await lost(stage, 0)
+    stage.resolving.clear()
+    stage.assignment.assign(tps(0))
+    assert stage.resolving == []
+    stage.stopped(old, 131)
+    await losing
+    assert [p.tp.partition for p in stage.resolving] == [0]
+    stage.resolve(0)
+    assert stage.start_of(0).grant != old.grant
+    assert stage.start_of(0).offset == 100, "the broker's committed offset counts, not what a lost worker did"
+
+
+def test_a_new_worker_takes_its_share_and_a_moving_partition_is_handed_over_at_its_exact_offset() -> None:
+    stage = Stage(workers=1)
+    stage.give(0, 1)
+    for number in (0, 1):
+        stage.workers[0].consume(stage.start_of(number), 110 + number)
+    stage.revive(1)
+    (moving,) = stage.workers[0].asked_to_stop()
+    number = next(n for n in (0, 1) if stage.start_of(n).grant == moving)
+    assert stage.workers[1].starts() == {}, "not before the old worker let go (invariant 4)"
+    stage.stopped(stage.start_of(number), 150)
+    assert stage.start_of(number, worker=1).offset == 150
+
+
+def test_ledger_slots_are_reused_only_after_the_grant_is_over(stage: Stage) -> None:
+    stage.give(0, 1)
+    slots = {stage.start_of(0).slot, stage.start_of(1).slot}
+    stage.stopped(stage.start_of(0), 100)
+    assert stage.start_of(0).slot in slots
+    assert stage.start_of(0).slot != stage.start_of(1).slot
+
+
+async def test_a_partition_that_leaves_while_its_topic_is_created_anew_is_not_taken_up_again(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    leaving = await drained(stage, [0])
+    renewing = await renewed(stage, 0)
+    stage.stopped(start, 105)
+    await asyncio.gather(leaving, renewing)
+    assert stage.state(0) is None, "it is another member's"
+
+
+async def test_a_partition_that_was_lost_and_came_back_goes_on_where_its_topic_was_committed_by_others(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    """Its topic was created anew before, and a worker still had a record of the old one in hand."""
+    stage.give(0)
+    start = stage.start_of(0)
+    topic.create_anew()
+    renewing = await renewed(stage, 0)
+    losing = await lost(stage, 0)
+    stage.assignment.assign(tps(0))
+    stage.stopped(start, 105)
+    await asyncio.gather(renewing, losing)
+    assert stage.state(0) is PartitionState.RESOLVING
+    assert not stage.resolving[-1].fresh, "it does not begin with the topic: another member may have"
+
+
+async def test_what_a_worker_clung_to_goes_on_where_others_committed_when_it_comes_back(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    stage.give(0)
+    topic.create_anew()
+    await stage.assignment.renew(tps(0), clock.now(), clock.now())
+    assert stage.state(0) is PartitionState.STUCK
+    await stage.assignment.revoke(tps(0), clock.now(), clock.now())
+    stage.assignment.forget(tps(0))
+    stage.assignment.assign(tps(0))
+    stage.die()
+    assert stage.state(0) is PartitionState.RESOLVING
+    assert not stage.resolving[-1].fresh
+
+
+async def test_one_whose_topic_was_created_anew_while_it_stayed_ours_begins_with_the_topic(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    await created_anew_while_ours(stage, topic)
+    assert stage.resolving[-1].fresh
+
+
+async def test_one_that_had_not_begun_when_its_topic_was_created_anew_goes_on_where_it_is_committed(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    """Our metadata was behind that of the others: it was a partition of the new topic when it came to us."""
+    stage.assignment.assign(tps(0))
+    topic.create_anew()
+    await stage.assignment.renew(tps(0), clock.now() + 60, clock.now() + 60)
+    assert (stage.state(0), stage.resolving[-1].fresh) == (PartitionState.RESOLVING, False)
+
+
+async def test_one_that_is_to_begin_with_its_topic_does_so_though_the_topic_is_created_anew_once_more(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    await created_anew_while_ours(stage, topic)
+    topic.create_anew()
+    await stage.assignment.renew(tps(0), clock.now() + 60, clock.now() + 60)
+    assert stage.resolving[-1].fresh

@@ -1,0 +1,191 @@
+"""Workers with several records in hand: what is done ahead is kept, and who is to blame for a death is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from kunicorn.group.states import PartitionState
+from kunicorn.ipc.bitmap import read, written
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
+from kunicorn.positions import Position, TopicPartition
+from tests.fakes.stage import Stage, consumed, tps
+
+ZERO = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage(poison_halts=False)
+
+
+def handle(stage: Stage, number: int, consumed: int, done: Collection[int], in_hand: Collection[int]) -> FetcherStart:
+    """The worker's ledger says so, of one partition."""
+    worker, start = stage.workers[0], stage.start_of(number)
+    worker.ledger.use_marks()
+    worker.consume(start, consumed, in_hand=len(in_hand))
+    for offset in done:
+        worker.ledger.done(start.slot).mark(offset)
+    for offset in in_hand:
+        worker.ledger.in_hand(start.slot).mark(offset)
+    return start
+
+
+def next_life(stage: Stage) -> FetcherStart:
+    stage.die()
+    stage.revive()
+    return stage.start_of(0)
+
+
+def test_the_successor_of_a_killed_worker_is_told_what_is_done_ahead(stage: Stage) -> None:
+    stage.give(0)
+    handle(stage, 0, 105, {107, 109}, {105, 106})
+    start = next_life(stage)
+    assert start.offset == 105
+    assert read(105, start.done) == {107, 109}
+
+
+def test_what_is_done_ahead_is_kept_over_lives_and_forgotten_once_it_lies_behind(stage: Stage) -> None:
+    stage.give(0)
+    handle(stage, 0, 105, {107, 109}, ())
+    next_life(stage)
+    handle(stage, 0, 105, {110}, ())
+    assert read(105, next_life(stage).done) == {107, 109, 110}
+    handle(stage, 0, 108, (), ())
+    assert read(108, next_life(stage).done) == {109, 110}
+
+
+def test_a_done_record_that_the_worker_stops_in_front_of_stays_done(stage: Stage) -> None:
+    stage.give(0)
+    handle(stage, 0, 105, {106, 107}, {105})
+    next_life(stage)
+    handle(stage, 0, 106, (), ())  # Record 105 is done, and 106 has not come again yet.
+    assert read(106, next_life(stage).done) == {106, 107}
+
+
+def test_what_is_done_ahead_is_committed_with_the_offset_and_anew_when_only_it_has_changed(stage: Stage) -> None:
+    stage.give(0)
+    start = handle(stage, 0, 105, {107}, {105})
+    table = stage.assignment.table
+    position = table.consumed()[ZERO]
+    assert position.offset == 105
+    assert read(105, position.done) == {107}
+    table.committed(ZERO, position)
+    assert table.consumed() == {}
+    stage.workers[0].ledger.done(start.slot).mark(108)
+    assert read(105, table.consumed()[ZERO].done) == {107, 108}
+
+
+def test_a_start_offset_brings_along_what_another_member_had_done(stage: Stage) -> None:
+    stage.assignment.assign(tps(0))
+    stage.assignment.resolved({ZERO: Position(100, 3, written(100, {103}))}, {ZERO: 100})
+    assert read(100, stage.start_of(0).done) == {103}
+    assert consumed(stage) == {}, "that is committed already"
+
+
+def test_a_report_of_a_stopped_fetcher_says_what_is_done_ahead(stage: Stage) -> None:
+    stage.give(0)
+    start = stage.start_of(0)
+    stopped = Stopped(start.grant, 104, 3, written(104, {106}))
+    stage.assignment.worker_stopped(stage.workers[0], FetcherStopped([stopped]))
+    assert read(104, stage.start_of(0).done) == {106}
+
+
+async def test_what_was_done_of_a_log_that_was_truncated_is_forgotten(stage: Stage) -> None:
+    stage.give(0)
+    start = handle(stage, 0, 104, {106}, ())
+    stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.TRUNCATED, 104, 3, "cut"))
+    stage.resolve(0)
+    assert stage.start_of(0).done == ""
+
+
+def test_records_that_were_in_hand_at_two_deaths_are_tried_alone_and_the_others_are_not(stage: Stage) -> None:
+    stage.give(0)
+    handle(stage, 0, 105, (), {105, 106, 107})
+    assert next_life(stage).suspects == []
+    handle(stage, 0, 106, {107}, {106, 108})
+    start = next_life(stage)
+    assert (start.suspects, start.poison) == ([106], "")
+
+
+def test_where_workers_commit_suspects_stay_although_each_death_has_the_position_looked_up(stage: Stage) -> None:
+    stage.assignment.table.workers_commit = True
+    stage.give(0)
+    for _ in range(2):
+        handle(stage, 0, 105, (), {105, 107})
+        stage.die()
+        stage.assignment.resolved({ZERO: Position(105)}, {ZERO: 105})
+        stage.revive()
+    assert stage.start_of(0).suspects == [105, 107]
+
+
+def test_a_record_that_kills_alone_is_poison_wherever_it_is(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(2):
+        handle(stage, 0, 105, (), {105, 107})
+        next_life(stage)
+    for _ in range(2):
+        handle(stage, 0, 105, {106}, {107})
+        next_life(stage)
+    start = stage.start_of(0)
+    assert (start.poison_offset, start.poison_deaths, start.offset) == (107, 2, 105)
+    assert start.poison == "2 workers died (SIGKILL) with offset 107 in hand"
+
+
+def test_a_death_that_a_record_shares_with_others_never_makes_it_poison(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(5):
+        handle(stage, 0, 105, (), {105, 107})
+        assert next_life(stage).poison == ""
+    handle(stage, 0, 105, (), {105})
+    assert next_life(stage).poison == "", "somebody has killed that one worker, perhaps"
+
+
+def test_a_record_that_kills_while_its_outputs_are_on_their_way_is_poison(stage: Stage) -> None:
+    stage.give(0)
+    for _ in range(2):
+        start = handle(stage, 0, 105, (), ())
+        stage.workers[0].ledger.in_hand(start.slot).mark(107)
+        next_life(stage)
+    assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 107 handled and its outputs not delivered"
+
+
+def test_records_of_two_partitions_are_suspects_of_the_same_death(stage: Stage) -> None:
+    stage.give(0, 1)
+    for _ in range(2):
+        handle(stage, 0, 100, (), {100})
+        handle(stage, 1, 100, (), {100})
+        next_life(stage)
+    assert stage.start_of(0).poison == ""
+    assert stage.start_of(0).suspects == stage.start_of(1).suspects == [100]
+
+
+def test_a_worker_killed_for_the_record_it_had_for_too_long_blames_no_other(stage: Stage) -> None:
+    stage = Stage(max_crashes=1, poison_halts=False)
+    stage.give(0)
+    handle(stage, 0, 105, (), {105, 106, 107})
+    stage.workers[0].killed_by_us, stage.workers[0].blamed = "took too long", frozenset({ZERO})
+    start = next_life(stage)
+    assert (start.poison_offset, start.suspects) == (105, [])
+
+
+def test_with_on_failure_halt_poison_halts_its_partition_and_what_is_done_is_kept() -> None:
+    stage = Stage(max_crashes=1)
+    stage.give(0)
+    handle(stage, 0, 105, {106}, {107})
+    stage.die()
+    assert stage.state(0) is PartitionState.HALTED
+    assert stage.assignment.table[ZERO].done == {106}
+
+
+def test_a_partition_that_a_person_puts_elsewhere_forgets_what_was_done_and_the_broker_is_told_so(stage: Stage) -> None:
+    stage.give(0)
+    handle(stage, 0, 105, {107}, ())
+    table = stage.assignment.table
+    table.committed(ZERO, table.consumed()[ZERO])
+    stage.die()
+    table[ZERO].begin_at(Position(105))
+    assert table.consumed() == {ZERO: Position(105)}, "the same offset, without what lies beyond"
+    stage.revive()
+    assert stage.start_of(0).done == ""

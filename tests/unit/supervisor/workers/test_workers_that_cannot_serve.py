@@ -1,0 +1,86 @@
+"""Workers that cannot serve, and what of it ends the service."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest import mock
+
+import pytest
+
+from kunicorn.errors import ConfigError, HandlerLoadError, ServiceError, WorkersDyingError
+from kunicorn.ipc.messages import WorkerFailed
+from kunicorn.observe.metrics import Metrics
+from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.workers.pool import Arbiter, Blueprint, Pool, PoolListener, WorkerSlot
+from kunicorn.supervisor.workers.process import WorkerProcess
+from tests.fakes.played_workers import PlayedWorker
+
+
+class Played(Arbiter):
+    """Starts workers whose part the test plays."""
+
+    async def spawn(self, slot: WorkerSlot, blueprint: Blueprint, *, on_trial: bool) -> WorkerProcess:
+        worker = slot.process = PlayedWorker(slot.number)
+        return worker
+
+
+class Crew:
+    """A service with one worker, and nothing but its pool."""
+
+    def __init__(self) -> None:
+        self.tasks, self.pool, listener = ServiceTasks(), Pool(1), mock.Mock(spec=PoolListener)
+        listener.worker_died.return_value = False
+        blueprint = Blueprint(1, mock.AsyncMock(), mock.Mock(), 60.0)
+        self.arbiter = Played(self.pool, blueprint, listener, self.tasks, Metrics())
+        self.pool.want(1)
+
+    async def started(self) -> PlayedWorker:
+        await self.pool.changed.wait(lambda: self.pool.slots[0].process is not None)
+        worker = self.pool.slots[0].process
+        assert isinstance(worker, PlayedWorker)
+        return worker
+
+    async def error(self) -> Exception | None:
+        """What ends the service within a moment; None if nothing does."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        error = self.tasks.error
+        self.tasks.end()
+        await self.tasks.cancel(5)
+        return error
+
+
+@pytest.fixture
+async def crew() -> Crew:
+    crew = Crew()
+    crew.tasks.start(crew.arbiter.fill())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return crew
+
+
+@pytest.mark.parametrize(("stage", "kind"), [("handler", HandlerLoadError), ("settings", ConfigError)])
+async def test_a_worker_that_cannot_serve_ends_the_service_with_what_it_says(
+    crew: Crew, stage: str, kind: type[ServiceError]
+) -> None:
+    crew.arbiter._on_message(await crew.started(), WorkerFailed(stage, "no database"))
+    error = await crew.error()
+    assert isinstance(error, kind)
+    assert str(error) == "no database"
+
+
+async def test_a_replacement_that_cannot_serve_does_not(crew: Crew) -> None:
+    worker = await crew.started()
+    worker.on_trial = True
+    crew.arbiter._on_message(worker, WorkerFailed("handler", "no database"))
+    assert await crew.error() is None
+    assert worker.refusal == "no database"
+
+
+async def test_a_worker_that_dies_again_and_again_with_nothing_in_hand_ends_the_service(crew: Crew) -> None:
+    worker, slot = await crew.started(), crew.pool.slots[0]
+    for _ in range(10):
+        assert crew.tasks.error is None
+        crew.arbiter._count_death(slot, worker, "SIGSEGV", in_hand=False)
+    crew.pool.changed.notify()
+    assert isinstance(await crew.error(), WorkersDyingError)
