@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kunicorn.group.protocol import NO_GENERATION
 from kunicorn.group.states import State
 from kunicorn.observe import logs
 from kunicorn.settings import Settings, WorkerSettings, shown
 from kunicorn.settings.load import Reloaded, reloaded
+from kunicorn.supervisor.tasks import Notifier
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class MemberState:
     coordinator_known: bool = False
     generation_commits: bool = False
     """Whether the broker takes commits of our generation (invariant 2)."""
+    changed: Notifier = field(default_factory=Notifier)
+    """Notified after each event of the member."""
 
     @property
     def may_commit(self) -> bool:

@@ -23,10 +23,12 @@ from uuid import UUID
 
 from kunicorn.errors import PeerError
 from kunicorn.group.assignors.racks import PartitionRacks
+from kunicorn.ipc import clock
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
+from kunicorn.supervisor.tasks import Notifier
 
 _AGREEMENT = 2
 
@@ -133,7 +135,8 @@ class Topics:
         self._cluster = cluster
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
-        self._doubted = asyncio.Event()
+        self._doubted = False
+        self._doubts = Notifier()
         self.recreated = asyncio.Event()
         """Set when a topic was seen to have another id than before. Read and cleared by the group driver."""
         self._ids = TopicIds()
@@ -253,18 +256,15 @@ class Topics:
 
     def doubt(self) -> None:
         """Refresh the metadata soon: an answer did not fit it."""
-        self._doubted.set()
+        self._doubted = True
+        self._doubts.notify()
 
     async def changes(self, max_age: float) -> str:
         """Wait until the subscription or the plan would be another one; return what changed, in words."""
         while True:
-            try:
-                async with asyncio.timeout(max_age):
-                    await self._doubted.wait()
+            if await self._doubts.wait(lambda: self._doubted, clock.now() + max_age):
                 await asyncio.sleep(_HURRY)
-            except TimeoutError:
-                pass
-            self._doubted.clear()
+            self._doubted = False
             try:
                 await self.refresh()
             except PeerError as error:

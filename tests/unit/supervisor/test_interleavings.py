@@ -32,7 +32,7 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         # Nothing waits for the clock: a story of fifty steps takes milliseconds.
-        self.quick = mock.patch.multiple(commits, _RETRY_PAUSE=0, _POLL=0)
+        self.quick = mock.patch.multiple(commits, _RETRY_PAUSE=0)
         self.quick.start()
         self.world = World(WORKERS)
 
@@ -75,7 +75,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(joining=st.booleans())
     def join_or_sync(self, joining: bool) -> None:
         if not joining or self.world.in_flight == 0:
-            self.world.joining = joining
+            self.world.join_or_sync(joining=joining)
             self.world.go_on()
 
     # -- the workers
@@ -154,7 +154,7 @@ class Interleavings(RuleBasedStateMachine):
         """Nothing more goes wrong: then every partition of ours is with a worker, and everything gets committed."""
         world = self.world
         world.script.clear()
-        world.joining = False
+        world.join_or_sync(joining=False)
         for number in set(range(WORKERS)) - set(world.stage.pool.workers):
             world.replace(number)
         for _ in range(6):

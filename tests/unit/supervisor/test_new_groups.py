@@ -20,7 +20,7 @@ from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
-from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.tasks import Notifier, ServiceTasks
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with
 from tests.fakes.virtual_loop import in_virtual_time
@@ -124,6 +124,10 @@ class Member:
 
     def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
         return list(self.cluster.logs)[: self.seen]
+
+    @property
+    def changed(self) -> Notifier:
+        return self.stage.assignment.table.changed
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         await self.cluster.answering()
@@ -231,6 +235,7 @@ async def came_back_before_its_start_was_committed() -> None:
         await asyncio.sleep(1.0)
         assert member.table[tp].position is None
         member.may_commit = True
+        member.changed.notify()
         await until(lambda: member.table[tp].position is not None, 10.0)
         assert cluster.starts == {tp: OLD}
     finally:

@@ -25,7 +25,7 @@ from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts
 from kunicorn.supervisor.partitions import assignment as assignment_module
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.tasks import Notifier, ServiceTasks
 from kunicorn.supervisor.workers.pool import Pool
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with
@@ -88,6 +88,10 @@ class Member:
     def distribute(self, pool: Pool) -> None:
         self.spent.distributed += 1
         self._distribute(pool)
+
+    @property
+    def changed(self) -> Notifier:
+        return self.stage.assignment.table.changed
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         self.spent.committed += 1

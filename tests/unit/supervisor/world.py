@@ -25,7 +25,7 @@ from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.tasks import Notifier, ServiceTasks
 from kunicorn.supervisor.workers.rolling import Replacer
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage
@@ -100,6 +100,15 @@ class World:
     @property
     def may_commit(self) -> bool:
         return not self.joining
+
+    def join_or_sync(self, *, joining: bool) -> None:
+        """Between JoinGroup sent and SyncGroup answered, or not."""
+        self.joining = joining
+        self.changed.notify()
+
+    @property
+    def changed(self) -> Notifier:
+        return self.stage.assignment.table.changed
 
     def commit_refused(self, error: int) -> None:
         pass

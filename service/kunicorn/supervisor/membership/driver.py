@@ -140,6 +140,8 @@ class GroupDriver:
         state.member_id, state.generation = member.member_id, member.generation
         state.generation_commits = member.may_commit
         state.coordinator_known = self._coordinator.node is not None
+        state.changed.notify()
+        self._assignment.table.changed.notify()
 
     # -- the loop ------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.table import PartitionTable
+from kunicorn.supervisor.tasks import Notifier
 
 log = logs.get("kunicorn.membership")
 
@@ -58,6 +59,10 @@ class CommitRequests:
     @property
     def may_commit(self) -> bool:
         return self._member.may_commit
+
+    @property
+    def changed(self) -> Notifier:
+        return self._table.changed
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         member = self._member

@@ -19,12 +19,12 @@ from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.workers.transactions import OpenTransactions
 
 log = logs.get("kunicorn.commits")
 
 _RETRY_PAUSE = 0.1
-_POLL = 0.05
 _HELD = 10.0
 """Seconds after an undecided commit in which heartbeats may be held: until the next one is out, at the usual interval
 (5 s), and decided (offsets.commit.timeout.ms: 5 s)."""
@@ -44,6 +44,10 @@ class CommitTarget(Protocol):
     @property
     def may_commit(self) -> bool:
         """Whether the broker takes commits of our generation now."""
+
+    @property
+    def changed(self) -> Notifier:
+        """Notified when `may_commit` has changed, and when a partition is not ours any more."""
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         """One OffsetCommit under the current member id and generation; raises `PeerError`."""
@@ -178,7 +182,7 @@ class OffsetCommitter:
             if clock.now() >= deadline:
                 return False
             if not self._target.may_commit:
-                await asyncio.sleep(_POLL)
+                await self._target.changed.wait(lambda: self._target.may_commit or done(), deadline)
                 continue
             outcome = await self._commit_once(wanted, "wait")
             note(outcome)

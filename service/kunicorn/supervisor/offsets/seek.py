@@ -92,7 +92,7 @@ class Seeker:
             partition.read_ledger()
             partition.advance(PartitionEvent.PAUSE, _REASON)
             self._assignment.drain([partition])
-        drained = await self._assignment.changed.wait(
+        drained = await self._assignment.table.changed.wait(
             lambda: partition.worker is None or not self._waits(partition), clock.now() + self._drain_timeout
         )
         if not drained and self._waits(partition):

@@ -26,7 +26,6 @@ from kunicorn.supervisor.partitions.balance import workers_wanted
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.poison import Offsets, Poison, Suspicions, blamed
 from kunicorn.supervisor.partitions.table import OPEN, WHENEVER, Distribution, Grants, PartitionTable
-from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
 from kunicorn.supervisor.workers.transactions import OpenTransactions
@@ -135,8 +134,6 @@ class Assignment:
         self._metrics = metrics
         self._grants = Grants(metrics)
         self.distribution = Distribution(self.table, self._grants, metrics)
-        self.changed = Notifier()
-        """A partition was let go of, or halted."""
         self._wanted_again: set[TopicPartition] = set()
         self._elsewhere: set[TopicPartition] = set()
         """In the table, and another member's since, as far as we can tell, even if they came back."""
@@ -256,10 +253,10 @@ class Assignment:
                 partition.advance(PartitionEvent.LET_GO)
         for worker, held in grants.items():
             worker.send(StopFetcher(held, deadline, lost))
-        self.changed.notify()
+        self.table.changed.notify()
 
     async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:
-        await self.changed.wait(lambda: all(p.state is PartitionState.RELEASED for p in leaving), deadline)
+        await self.table.changed.wait(lambda: all(p.state is PartitionState.RELEASED for p in leaving), deadline)
 
     # -- from the start offsets ----------------------------------------------------------------------------------
 
@@ -285,14 +282,14 @@ class Assignment:
         partition.by_handler, partition.denied = by_handler, False
         partition.advance(PartitionEvent.HALT, reason)
         log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
-        self.changed.notify()
+        self.table.changed.notify()
 
     def deny(self, reasons: Mapping[Partition, str]) -> None:
         """Halt partitions whose committed offsets this user may not read; tried again as denied fetches are."""
         for partition, reason in reasons.items():
             self._deny(partition, reason)
         self._tell_denied(reasons)
-        self.changed.notify()
+        self.table.changed.notify()
 
     def resume(self, partitions: Collection[Partition], why: str) -> None:
         """Go on with some that are paused or halted; their records get as many tries as new ones. `distribute` comes
@@ -455,7 +452,7 @@ class Assignment:
         """After grants have ended: partitions that were lost are forgotten at once, as no commit waits for them."""
         self.forget([p.tp for p in ended if p.lost and p.state is PartitionState.RELEASED])
         self.distribute()
-        self.changed.notify()
+        self.table.changed.notify()
 
 
 def _told(partitions: Collection[Partition]) -> str:

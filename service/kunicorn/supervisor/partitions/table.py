@@ -25,6 +25,7 @@ from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.partitions.balance import Move, keep, share
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.topics import Topics
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
@@ -43,6 +44,9 @@ class PartitionTable(dict[TopicPartition, Partition]):
         self.workers_commit = workers_commit
         self.without_start: Unstarted = asyncio.Queue()
         """Partitions whose start offset is to be looked up. Read by `StartLookup`, or before it by `RunUntil`."""
+        self.changed = Notifier()
+        """Notified when a partition was stopped, let go of or halted, and when its offset may or may not be committed
+        any more, as the membership changed."""
         self._topics = topics
         self._in_force = in_force
 

@@ -30,7 +30,6 @@ from kunicorn.supervisor.workers.process import WorkerProcess
 
 log = logs.get("kunicorn.commits")
 
-_POLL = 0.02
 _LONGEST = 3.0
 """Seconds that a join waits: as long as a heartbeat may take to be answered."""
 
@@ -81,7 +80,7 @@ class OpenTransactions:
 
     async def _go_on(self) -> None:
         while self._asked:
-            await asyncio.sleep(_POLL)
+            await self._member.changed.wait(lambda: self._member.may_commit or not self._asked)
             self._answer()
 
     def _answer(self) -> None:

@@ -16,6 +16,7 @@ from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.membership.revoke import Revocation
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.tasks import Notifier
 from tests.fakes.stage import Stage, consumed, tps
 from tests.fakes.virtual_loop import in_virtual_time
 
@@ -48,12 +49,20 @@ class World:
         self.stuck_for = 0.0
         """Seconds until the next commit is given up, unanswered."""
 
+    @property
+    def changed(self) -> Notifier:
+        return self.stage.assignment.table.changed
+
+    def _coordinator_is_known(self) -> None:
+        self.may_commit = True
+        self.changed.notify()
+
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         if self.stuck_for:
             wait, self.stuck_for = self.stuck_for, 0.0
             await asyncio.sleep(wait)
             self.may_commit = False  # the coordinator is looked up
-            asyncio.get_running_loop().call_later(1.0, setattr, self, "may_commit", True)
+            asyncio.get_running_loop().call_later(1.0, self._coordinator_is_known)
             raise PeerError("unanswered")
         self.committed |= {tp.partition: position.offset for tp, position in offsets.items()}
         return CommitAnswer(dict.fromkeys(offsets, 0))

@@ -15,7 +15,7 @@ from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts
-from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.tasks import Notifier, ServiceTasks
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with, tps
 from tests.fakes.virtual_loop import in_virtual_time
@@ -68,6 +68,10 @@ class World:
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
         return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
+
+    @property
+    def changed(self) -> Notifier:
+        return self.stage.assignment.table.changed
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         taken = {tp: position.offset for tp, position in offsets.items() if tp not in self.refused}

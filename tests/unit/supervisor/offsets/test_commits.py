@@ -14,6 +14,7 @@ from kunicorn.ipc.bitmap import with_partitions, written
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from kunicorn.supervisor.tasks import Notifier
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -23,6 +24,7 @@ class Broker:
 
     def __init__(self, *script: CommitAnswer | PeerError) -> None:
         self.may_commit = True
+        self.changed = Notifier()
         self.script = list(script)
         self.gone: set[str] = set()
         self.requests: list[dict[TopicPartition, Position]] = []

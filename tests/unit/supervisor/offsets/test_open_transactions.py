@@ -54,6 +54,7 @@ async def test_between_two_generations_nobody_is_answered_and_in_the_next_one_ev
     transactions.on_message(worker, CommitWanted(1))
     assert worker.told == []
     member.generation_commits, member.generation = True, 9
+    member.changed.notify()
     await asyncio.wait_for(worker.answered.wait(), 5)
     assert worker.told == [CommitAs(1, 9, "m", None)]
 

@@ -18,6 +18,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.poison import Poison
+from kunicorn.supervisor.tasks import Notifier
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 
@@ -44,6 +45,7 @@ class Broker:
         self.answers.set()
 
     may_commit = True
+    changed = Notifier()
 
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         self.committed.append({tp: position.offset for tp, position in offsets.items()})
