@@ -63,7 +63,7 @@ class PlayedPool:
     def expected(self) -> list[int]:
         return sorted(self.workers)
 
-    def taking(self, number: int) -> PlayedWorker | None:
+    def accepting(self, number: int) -> PlayedWorker | None:
         return self.workers.get(number)
 
     def extend_lease(self, until_ns: int) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from kunicorn.clients.config import security_of, token_request
 from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
-from kunicorn.group.errors import COORDINATOR_MOVED
+from kunicorn.group.reactions import COORDINATOR_MOVED
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import Described, GroupAdmin
 from kunicorn.kafka.auth import BearerToken

@@ -26,10 +26,10 @@ from typing import assert_never
 import msgspec
 
 from kunicorn.group import events as ev
-from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.events import Command, Event
 from kunicorn.group.member import Cause, GroupMember, Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Transition, state_after
 from kunicorn.kafka_errors import ErrorCode, fault
 from kunicorn.positions import TopicPartition
@@ -125,7 +125,7 @@ class ClassicTransitions(GroupMember):
         return super().may_commit and not isinstance(self._request, ev.MakePlan | ev.SendSync)
 
     @property
-    def may_follow(self) -> bool:
+    def can_revoke_later(self) -> bool:
         """Whether partitions that still drain may be let go of later: the next JoinGroup can name them as owned."""
         return self.state is State.REVOKING
 

@@ -25,10 +25,10 @@ from typing import assert_never
 from uuid import UUID
 
 from kunicorn.group import events as ev
-from kunicorn.group.errors import Api, Reaction, reaction, reaction_of_member
 from kunicorn.group.events import Command, Event
 from kunicorn.group.member import Cause, GroupMember, RetrySchedule, Timings
 from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
+from kunicorn.group.reactions import Api, Reaction, reaction, reaction_of_member
 from kunicorn.group.states import CONSUMER, OVER, State, Transition, state_after
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
@@ -138,7 +138,7 @@ class ConsumerTransitions(GroupMember):
         return self._holdings.owned
 
     @property
-    def may_follow(self) -> bool:
+    def can_revoke_later(self) -> bool:
         """Never: the coordinator gives nothing away before all that it takes from us is let go of."""
         return False
 

@@ -27,7 +27,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.decode.forms import Form, form_of
 from kunicorn.handler.load import DrainDeadline, Handler, HandlerTimeout, error_message
-from kunicorn.handler.outcome import BatchError, heed
+from kunicorn.handler.outcome import BatchError, raise_outcome
 from kunicorn.handler.record import gapless_offsets
 from kunicorn.handler.retry import timed_out
 
@@ -140,9 +140,10 @@ def interrupted(error: BaseException, interruption: BaseException | None) -> Bas
 log = logging.getLogger("kunicorn.handling")
 
 
-class Heed:
-    """Check of one handler's return values: an outcome is raised (`outcome.heed`); any other value means success and is
-    warned of once a process, as its author may have expected an effect. Caller: whichever thread called the handler.
+class ReturnCheck:
+    """Check of one handler's return values: an outcome is raised (`outcome.raise_outcome`); any other value means
+    success and is warned of once a process, as its author may have expected an effect. Caller: whichever thread called
+    the handler.
     """
 
     def __init__(self, entrypoint: str) -> None:
@@ -150,7 +151,7 @@ class Heed:
 
     def __call__(self, returned: object, *record: object) -> None:
         """Check one returned value. `record` makes no difference."""
-        if heed(returned) and self._unwarned:
+        if raise_outcome(returned) and self._unwarned:
             self._warn(type(returned).__qualname__)
 
     def _warn(self, kind: str) -> None:
@@ -230,7 +231,7 @@ def calls_with(handler: Handler, form: Form, mode: str, on_return: OnReturn | No
     """The `Calls` for a handler whose arguments `form` makes. `take`: what is done with what it returns, if it is not
     just heeded.
     """
-    on_return = on_return or Heed(handler.entrypoint)
+    on_return = on_return or ReturnCheck(handler.entrypoint)
     if handler.is_async:
         return AsyncCalls(handler.call, form, on_return, one_by_one=mode == "record")
     return RecordCalls(handler.call, form, on_return) if mode == "record" else BatchCalls(handler.call, form, on_return)

@@ -179,7 +179,7 @@ def _offset(place: int | _Placed) -> int:
     return place if isinstance(place, int) else place.offset
 
 
-def heed(returned: object) -> bool:
+def raise_outcome(returned: object) -> bool:
     """Raise what a handler returned if it is an outcome other than `Done`, or another exception (which says that
     something went wrong). Returns whether it is a mere value, which says nothing.
 

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from kunicorn.errors import ConfigError
-from kunicorn.handler.call import Calls, Heed, arguments_of, calls_with
+from kunicorn.handler.call import Calls, ReturnCheck, arguments_of, calls_with
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode.forms import Form
 from kunicorn.handler.load import Handler
-from kunicorn.handler.outcome import BatchError, Done, HeaderValue, NotToBeSent, Outcome, Send, heed
+from kunicorn.handler.outcome import BatchError, Done, HeaderValue, NotToBeSent, Outcome, Send, raise_outcome
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +79,7 @@ def calls_sending(handler: Handler, config: HandlerConfig, default_topic: str | 
     It has one record, or one batch, in hand at a time, `async def` or not. Raises like `calls_of`.
     """
     form = arguments_of(handler, config.mode, config.decoding, config.tracing)
-    heed_said = Heed(handler.entrypoint)
+    heed_said = ReturnCheck(handler.entrypoint)
 
     def on_return(returned: object, origin: Any, first: int, following: int) -> None:
         if type(returned) is Made:
@@ -140,7 +140,7 @@ def sending(handler: Handler, default_topic: str | None) -> Handler:
         if not outputs or not leaves(said):
             return said
         # What the record fails by has to be known before: what was put would go out, and its offset with it.
-        heed(said)
+        raise_outcome(said)
         return Made(outputs, said)
 
     def call(*arguments: Any) -> object:

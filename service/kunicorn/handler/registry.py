@@ -107,7 +107,7 @@ def _check_offsets_say_all(config: HandlerConfig) -> None:
         )
 
 
-class Handlings(Generic[C]):
+class HandlerRegistry(Generic[C]):
     """All handlers of one process."""
 
     def __init__(self, every: Sequence[Handling[C]], topics: Sequence[Sequence[str]]) -> None:
@@ -126,7 +126,7 @@ class Handlings(Generic[C]):
         made: Callable[[Handler], Handler] = _as_loaded,
         *,
         yields: bool = False,
-    ) -> Handlings[C]:
+    ) -> HandlerRegistry[C]:
         """Load and set up every handler, in their order. See `set_up`."""
         every = [set_up(config, worker, form, made, yields=yields) for config in configs]
         return cls(every, [config.topics for config in configs])

@@ -14,8 +14,8 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from kunicorn.errors import PeerError
-from kunicorn.group.errors import COORDINATOR_MOVED
 from kunicorn.group.protocol import NO_GENERATION, Committed, EpochEnd, LogOffset
+from kunicorn.group.reactions import COORDINATOR_MOVED
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection

@@ -26,7 +26,7 @@ from kunicorn.handler import load
 from kunicorn.handler.call import Calls, arguments_of, calls_for
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import find, handler_of
-from kunicorn.handler.registry import Handlings, check_options
+from kunicorn.handler.registry import HandlerRegistry, check_options
 from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
@@ -95,13 +95,13 @@ def fingerprint(settings: Settings) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def set_up(settings: Settings) -> Handlings[Calls]:
+def set_up(settings: Settings) -> HandlerRegistry[Calls]:
     """Load the handlers and call their `setup`, as a worker does.
 
     Raises `HandlerLoadError`, `ConfigError`.
     """
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return Handlings.set_up(configs_of_jobs(settings), worker, calls_for)
+    return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_for)
 
 
 def check_handlers(settings: Settings) -> None:
@@ -130,7 +130,7 @@ def _refuse_outputs(settings: Settings) -> None:
         )
 
 
-def tear_down(handlings: Handlings[Calls]) -> None:
+def tear_down(handlings: HandlerRegistry[Calls]) -> None:
     """Call the handlers' `teardown`, before a task ends well: what a handler holds back is written before its offsets
     count.
     """

@@ -34,7 +34,7 @@ from kunicorn.handler.call import Calls, Interruption, OfOne, fitting, following
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import HandlerTimeout
 from kunicorn.handler.record import Record
-from kunicorn.handler.registry import Handlings
+from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
@@ -377,7 +377,7 @@ class HandleRanges:
         fetched = self.file.reader().read(whole)
         return fetched if self.window is None else self.window.chosen(fetched)
 
-    def _handler(self, settings: Settings, handlings: Handlings[Calls], topic: str, hand: InHand) -> RangeHandler:
+    def _handler(self, settings: Settings, handlings: HandlerRegistry[Calls], topic: str, hand: InHand) -> RangeHandler:
         handling = handlings.of(topic)
         rules = Rules(
             handling.policies,

@@ -17,7 +17,7 @@ from kunicorn.group.states import State
 from kunicorn.observe import logs
 from kunicorn.settings import Settings, WorkerSettings, shown
 from kunicorn.settings.load import Reloaded, reloaded
-from kunicorn.supervisor.tasks import Notifier
+from kunicorn.supervisor.notifier import Notifier
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class RunUntil:
 
     def _go_on(self, known: Collection[Partition]) -> None:
         for partition in known:
-            partition.stop = self._ends[partition.tp]
+            partition.end_at(self._ends[partition.tp])
         if known:
             self.with_end.put_nowait({partition: partition.starts for partition in known})
 

@@ -193,7 +193,7 @@ class Service:
         coordinator waits for other members, and so delays no record."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SHOWN_WITHIN):
-                await self._source.asked.wait()
+                await self._source.requested.wait()
         http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
         self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
@@ -251,12 +251,12 @@ class Service:
 
     def _how_it_ended(self) -> ExitCode:
         if self._source.unfinished:
-            log.error(f"stopped, but {self._source.words.unclean}")
+            log.error(f"stopped, but {self._source.stop_messages.unclean}")
             return ExitCode.NOT_ALL_COMMITTED
         if self._run_until.unfinished:
             log.error("stopped, but not everything is handled up to its end; what is handled is committed")
             return ExitCode.NOT_ALL_COMMITTED
-        log.info(f"stopped; {self._source.words.clean}")
+        log.info(f"stopped; {self._source.stop_messages.clean}")
         return ExitCode.CLEAN
 
     def _kill_workers(self) -> None:

@@ -109,7 +109,7 @@ class Stopping:
             self.begun = True
             self._end()
         else:
-            log.info(f"{why}: {self._source.words.leaving}")
+            log.info(f"{why}: {self._source.stop_messages.leaving}")
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             self._leave(f"{why} at {socket.gethostname()}", self._budget)
 
@@ -145,7 +145,7 @@ class Stopping:
     def _leave(self, reason: str, budget: float) -> None:
         self.begun = True
         self._source.leave(reason)
-        overdue = f"{self._source.words.overdue} after {budget:.0f} s: stopping nevertheless"
+        overdue = f"{self._source.stop_messages.overdue} after {budget:.0f} s: stopping nevertheless"
         asyncio.get_running_loop().call_later(budget, self._stop_at_once, overdue)
         self._watchdog.arm(budget + _SHUT_DOWN)
 

@@ -1,13 +1,8 @@
-"""Tasks of the supervisor, and how its parts wait for one another.
-
-`ServiceTasks` owns every task: one that raises ends the service. `Notifier` is how a part waits for what another one
-brings about.
-"""
+"""Tasks of the supervisor: `ServiceTasks` owns every one, and the first that raises ends the service."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,33 +13,9 @@ from kunicorn.observe import logs
 
 log = logs.get("kunicorn")
 
-_FOREVER = float("inf")
 _CANCEL_AGAIN = 0.25
 """Seconds until a task that still goes on is cancelled again: code that it calls may have taken the cancellation for
 something of its own."""
-
-
-class Notifier:
-    """A condition variable without a lock: waiters look at their condition again whenever they are notified."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-
-    def notify(self) -> None:
-        """Have every waiter look again."""
-        self._changed.set()
-
-    async def wait(self, condition: Callable[[], bool], deadline: float = _FOREVER) -> bool:
-        """Whether `condition` came true before `deadline` (seconds of `clock.now`)."""
-        while not condition():
-            left = deadline - clock.now()
-            if left <= 0:
-                return False
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if left == _FOREVER else left):
-                    await self._changed.wait()
-        return True
 
 
 class ServiceTasks:

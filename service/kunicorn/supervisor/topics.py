@@ -28,7 +28,7 @@ from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
-from kunicorn.supervisor.tasks import Notifier
+from kunicorn.supervisor.notifier import Notifier
 
 _AGREEMENT = 2
 

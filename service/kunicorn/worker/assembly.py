@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, TypeVar, assert_never
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
-from kunicorn.handler.call import Heed, Hooked, arguments_of, calls_for
+from kunicorn.handler.call import Hooked, ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import HandlerConfig, ProducingTarget
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, find, handler_of
 from kunicorn.handler.outputs import gathering
-from kunicorn.handler.registry import Handlings, concurrency_of
+from kunicorn.handler.registry import HandlerRegistry, concurrency_of
 from kunicorn.handler.retry import Policies
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
@@ -181,7 +181,7 @@ Said = StartFetcher | StopFetcher | TimedOut | CommitAs | Drain | Token | Passwo
 class Assembled:
     """Parts of a worker. Nothing is fetched yet when they are made."""
 
-    handlings: Handlings[Any]
+    handlings: HandlerRegistry[Any]
     hooks: Hooks
     table: GrantTable
     runner: Runner | ConcurrentRunner
@@ -268,7 +268,9 @@ def _with_one_in_hand(given: _Given) -> Assembled:
 def _with_several_in_hand(given: _Given) -> Assembled:
     configure, sending = given.configure, given.sending
     outputs = sending.outputs if sending is not None else None
-    handlings: Handlings[Executor] = _handlings(given, lambda handler, config: _executor(handler, config, outputs))
+    handlings: HandlerRegistry[Executor] = _handlings(
+        given, lambda handler, config: _executor(handler, config, outputs)
+    )
     client, statistics = _connect(given)
     interrupts = Interrupts()
     revocations = Revocations(handlings, given.report, interrupts, given.counters)
@@ -331,20 +333,20 @@ def _executor(handler: Handler, config: HandlerConfig, outputs: Outputs | None) 
 
 
 def _heeding(handler: Handler) -> OnReturn:
-    heed = Heed(handler.entrypoint)
-    return lambda flight, returned: heed(returned)
+    check = ReturnCheck(handler.entrypoint)
+    return lambda flight, returned: check(returned)
 
 
 C = TypeVar("C", bound=Hooked)
 
 
-def _handlings(given: _Given, form: Callable[[Handler, HandlerConfig], C]) -> Handlings[C]:
+def _handlings(given: _Given, form: Callable[[Handler, HandlerConfig], C]) -> HandlerRegistry[C]:
     """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
     configure = given.configure
     worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
     yields = given.sending is not None
     try:
-        return Handlings.set_up(configure.handlers, worker, form, given.makers.handler, yields=yields)
+        return HandlerRegistry.set_up(configure.handlers, worker, form, given.makers.handler, yields=yields)
     except (HandlerLoadError, ConfigError) as error:
         raise _cannot_load(error) from error
 
@@ -379,7 +381,7 @@ def _table_settings(configure: Configure) -> TableSettings:
     return TableSettings(configure.ahead_bytes, delays_of(configure.handlers), batches)
 
 
-def _policies(handlings: Handlings[Any]) -> Callable[[str], Policies]:
+def _policies(handlings: HandlerRegistry[Any]) -> Callable[[str], Policies]:
     return lambda topic: handlings.of(topic).policies_in(topic)
 
 

@@ -1,11 +1,11 @@
-"""Buffers between the client and the handler: records that wait for a fuller batch (`Gathering`), for their time in a
-retry topic (`Delays`), or for the next turn (`LeftOver`); and back-pressure towards the client (`HeadOfLine`).
+"""Buffers between the client and the handler: records that wait for a fuller batch (`BatchBuffer`), for their time in a
+retry topic (`Delays`), or for the next turn (`TurnBuffer`); and back-pressure towards the client (`HeadOfLine`).
 Everything here is the runner's; times are nanoseconds.
 
-`Gathering` has records that wait for a fuller batch, by partition. 1. Waiting records are not in hand: a partition that
-is stopped is reported at once, and its waiting records are dropped. Its consumed offset does not follow the client's
-position meanwhile (`Grant.gathering`). 2. No record waits longer than `wait_ns`, and all of them take no more than
-`memory` bytes, about.
+`BatchBuffer` has records that wait for a fuller batch, by partition. 1. Waiting records are not in hand: a partition
+that is stopped is reported at once, and its waiting records are dropped. Its consumed offset does not follow the
+client's position meanwhile (`Grant.waits_for_batch`). 2. No record waits longer than `wait_ns`, and all of them take no
+more than `memory` bytes, about.
 
 `Delays` has partitions of retry topics that wait for their time. A retry topic's records all wait equally long, so the
 first of a partition is the first whose time comes: until then the partition is delayed, not fetched and with nothing in
@@ -13,13 +13,13 @@ hand, and the others go on. It is fetched again from there. 1. No record is hand
 of its sending) and the topic's delay. 2. Where many records wait, one behind the other, a partition is fetched again a
 few times within the delay, not for each: what the client has fetched ahead is thrown away every time.
 
-`LeftOver` has records that were fetched and whose turn is over, by partition, until the next one. A turn is bounded by
-time, so that whatever else is due does not wait for a whole batch. The rest is never fetched again: it goes on behind
-partitions that have had no turn yet. 1. The rest is not in hand: a partition that is stopped is reported at once, and
-its rest is dropped. Its consumed offset does not follow the client's position meanwhile (`Grant.left_over`). 2. A
-partition's records stay in order: what is fetched of it meanwhile comes behind its rest, and an error that ends it
-behind both. 3. The partition that has waited longest for its turn is the next one; before those that wait alike comes
-what has just arrived.
+`TurnBuffer` has records that were fetched and whose turn is over, by partition, until the next one. A turn is bounded
+by time, so that whatever else is due does not wait for a whole batch. The rest is never fetched again: it goes on
+behind partitions that have had no turn yet. 1. The rest is not in hand: a partition that is stopped is reported at
+once, and its rest is dropped. Its consumed offset does not follow the client's position meanwhile
+(`Grant.waits_for_turn`). 2. A partition's records stay in order: what is fetched of it meanwhile comes behind its rest,
+and an error that ends it behind both. 3. The partition that has waited longest for its turn is the next one; before
+those that wait alike comes what has just arrived.
 
 `HeadOfLine` prevents that a partition waits behind others in the client's queue. librdkafka gives records out in the
 order in which it got them: what it has fetched ahead of some partitions comes before the first record of a partition
@@ -93,7 +93,7 @@ class _Waiting:
     """Some of it was about to be handled, and only the time was over."""
 
 
-class Gathering:
+class BatchBuffer:
     """Records that wait for a fuller batch. Caller: the runner, for everything."""
 
     def __init__(self, bounds: Bounds, table: SequentialTable) -> None:
@@ -199,7 +199,7 @@ class Gathering:
         waiting = self._waiting.get(run.tp)
         if waiting is None:
             waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, since, [], 0)
-            grant.gathering = True
+            grant.waits_for_batch = True
         more = kept_bytes(run.messages)
         waiting.messages += run.messages
         waiting.bytes += more
@@ -208,7 +208,7 @@ class Gathering:
 
     def _take(self, tp: TopicPartition) -> Run:
         waiting = self._waiting.pop(tp)
-        waiting.grant.gathering = False
+        waiting.grant.waits_for_batch = False
         self._since = waiting.since
         self._bytes -= waiting.bytes
         return Run(tp, waiting.leader_epoch, waiting.messages)
@@ -306,7 +306,7 @@ class _End:
     error: Message
 
 
-class LeftOver:
+class TurnBuffer:
     """Records whose turn is over, by partition. Caller: the runner, for everything."""
 
     def __init__(self, table: SequentialTable) -> None:
@@ -337,7 +337,7 @@ class LeftOver:
             if left is None:
                 if (grant := self._table.fetching(run.tp)) is None:
                     continue
-                grant.left_over = True
+                grant.waits_for_turn = True
                 left = self._left[run.tp] = _Left(grant, grant.assignments)
             left.runs.append(run)
             self._count(left, kept_bytes(run.messages))
@@ -420,7 +420,7 @@ class LeftOver:
         left = self._left.pop(tp)
         if not self._left:
             self._served.clear()
-        left.grant.left_over = False
+        left.grant.waits_for_turn = False
         self.bytes -= left.bytes
 
     def _count(self, left: _Left, more: int) -> None:

@@ -259,7 +259,7 @@ class DeliveringFlights(Flights):
                 del self._under_way[flight.number]
                 flight.withdraw()
                 flight.lane.refused_at = NO_OFFSET
-                self._scheduler.take_up(flight, now_ns())
+                self._scheduler.claim(flight, now_ns())
                 self._mirrors[flight.tracker.grant].taken(flight)
         for flight in refused:
             assert flight.refusal is not None

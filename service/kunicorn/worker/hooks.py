@@ -24,7 +24,7 @@ import msgspec
 
 from kunicorn.backoff import Backoff
 from kunicorn.handler.load import DrainDeadline
-from kunicorn.handler.registry import Handling, Handlings
+from kunicorn.handler.registry import HandlerRegistry, Handling
 from kunicorn.handler.retry import describe
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
@@ -108,7 +108,7 @@ class Revocations:
 
     def __init__(
         self,
-        handlings: Handlings[Any],
+        handlings: HandlerRegistry[Any],
         send: Callable[[FromWorker], None],
         interrupts: Interrupts,
         counters: Counters,
@@ -226,7 +226,7 @@ class Hooks:
 
     def __init__(
         self,
-        handlings: Handlings[Any],
+        handlings: HandlerRegistry[Any],
         revocations: Revocations,
         table: Fetching,
         interrupts: Interrupts,

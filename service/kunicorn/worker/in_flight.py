@@ -342,7 +342,7 @@ class Flights(GrantTable):
         with self._lock:
             if not grant.held:
                 return False
-            self._scheduler.take_up(grant, now)
+            self._scheduler.claim(grant, now)
             self._mirrors[grant.tracker.grant].taken(grant)
             return True
 

@@ -25,12 +25,12 @@ from confluent_kafka import Message
 
 from kunicorn.handler.call import Calls, Interruption, OfOne, fitting, following_offsets, met
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-from kunicorn.handler.registry import Handling, Handlings
+from kunicorn.handler.registry import HandlerRegistry, Handling
 from kunicorn.handler.retry import timed_out
 from kunicorn.ipc.clock import now_ns
 from kunicorn.librdkafka.errors import parted
 from kunicorn.positions import NO_OFFSET, TopicPartition, place_of
-from kunicorn.worker.buffering import Bounds, Delays, Gathering, HeadOfLine, LeftOver, bounds_of
+from kunicorn.worker.buffering import BatchBuffer, Bounds, Delays, HeadOfLine, TurnBuffer, bounds_of
 from kunicorn.worker.client import Client
 from kunicorn.worker.executors import Executors
 from kunicorn.worker.failures import Failures
@@ -59,7 +59,7 @@ class Runner:
         self,
         client: Client,
         table: SequentialTable,
-        handlings: Handlings[Calls],
+        handlings: HandlerRegistry[Calls],
         hooks: Hooks,
         failures: Failures[Grant],
     ) -> None:
@@ -76,14 +76,14 @@ class Runner:
         batches = [bounds for bounds in self._bounds.values() if bounds is not None]
         self._batches = bool(batches)
         """Some handler takes batches."""
-        self._gatherings = {
-            each: Gathering(bounds, table)
+        self._batch_buffers = {
+            each: BatchBuffer(bounds, table)
             for each, bounds in self._bounds.items()
             if bounds is not None and bounds.wait_ns
         }
         self._fetch_records = max([FETCH_RECORDS, *(batch.records for batch in batches)])
-        self._left_over = LeftOver(table)
-        self._line = HeadOfLine(table, self._left_over)
+        self._turn_buffer = TurnBuffer(table)
+        self._line = HeadOfLine(table, self._turn_buffer)
         self._turn_ends = 0
         self._delays = Delays(table)
         self._progress_cell = table.progress_cell
@@ -111,10 +111,10 @@ class Runner:
             self._handle_gathered(self._now)
             batch = self._fetch()
             self._now = now_ns()
-            if batch or self._left_over:
+            if batch or self._turn_buffer:
                 self._turn_ends = self._now + _TURN_NS
                 self._handle(batch)
-            if self._left_over.errors:
+            if self._turn_buffer.errors:
                 self._meet_errors()
 
     def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
@@ -163,13 +163,13 @@ class Runner:
         """Fetched messages to be handled; none where something is left over, behind which they come. `consume(n, t)`
         alone would wait the whole `t` unless `n` records come.
         """
-        if self._left_over or any(gathering.puts_back for gathering in self._gatherings.values()):
+        if self._turn_buffer or any(buffer.puts_back for buffer in self._batch_buffers.values()):
             self._fetch_behind()
             return []
         self._line.resume()
         patience = self._failures.patience(self._now, _IDLE_SECONDS)
-        for gathering in self._gatherings.values():
-            patience = gathering.patience(self._now, patience)
+        for buffer in self._batch_buffers.values():
+            patience = buffer.patience(self._now, patience)
         first = self._consumer.poll(patience)
         if first is None:
             return []
@@ -184,7 +184,7 @@ class Runner:
                 return
             self._line.took(batch)
             fetched, errors = self._parted(batch)
-            self._left_over.arrived(fetched)
+            self._turn_buffer.arrived(fetched)
             for error in errors:
                 self._note_error(error)
             self._now = now_ns()
@@ -193,18 +193,18 @@ class Runner:
         """Runs of a batch, and the client's errors, which come behind these."""
         batch, errors = parted(batch, ends_grant)
         fetched = (gathered_runs if self._batches else runs)(batch, self._table.several_topics)
-        if self._left_over.errors:
-            fetched = (run for run in fetched if not self._left_over.ends(run.tp))
+        if self._turn_buffer.errors:
+            fetched = (run for run in fetched if not self._turn_buffer.ends(run.tp))
         return fetched, errors
 
     def _handle(self, batch: list[Message]) -> None:
-        left_over = self._left_over
+        turn_buffer = self._turn_buffer
         fetched, errors = self._parted(batch)
-        for run in left_over.runs() if left_over else fetched:
+        for run in turn_buffer.runs() if turn_buffer else fetched:
             self._handle_or_gather(run)
             if self._now >= self._turn_ends:
-                left_over.served(run.tp)
-                left_over.arrived(fetched)
+                turn_buffer.served(run.tp)
+                turn_buffer.arrived(fetched)
                 break
         for error in errors:
             self._note_error(error)
@@ -214,19 +214,19 @@ class Runner:
         if error is None or topic is None or partition is None or not ends_grant(error):
             meet_errors([message], self._table.broken)
         else:
-            self._left_over.end(TopicPartition(topic, partition), message)
+            self._turn_buffer.end(TopicPartition(topic, partition), message)
 
     def _meet_errors(self) -> None:
         """React to errors of partitions whose records before them are handled: the next one comes only after the
         partition was assigned again.
         """
-        for tp in self._left_over.ending():
-            for gathering in self._gatherings.values():
-                for run in gathering.rest_of(tp):
-                    self._handle_full(gathering, run)
+        for tp in self._turn_buffer.ending():
+            for buffer in self._batch_buffers.values():
+                for run in buffer.rest_of(tp):
+                    self._handle_full(buffer, run)
             grant = self._table.fetching(tp)
-            if grant is None or not grant.gathering:
-                meet_errors([self._left_over.take_error(tp)], self._table.broken)
+            if grant is None or not grant.waits_for_batch:
+                meet_errors([self._turn_buffer.take_error(tp)], self._table.broken)
 
     # -- handling --------------------------------------------------------------------------------------------------
 
@@ -238,33 +238,33 @@ class Runner:
         messages, wait, late = self._delays.split(run.tp, messages)
         if messages:
             wanted = Run(run.tp, run.leader_epoch, messages)
-            gathering = self._gatherings.get(self._handlings.of(run.tp.topic))
+            buffer = self._batch_buffers.get(self._handlings.of(run.tp.topic))
             if run.tp.topic in self._table.settings.delays:
                 # What has waited in a retry topic waits for no fuller batch: putting the rest off would let go of it.
-                gathering = None
-            if gathering is None:
+                buffer = None
+            if buffer is None:
                 if left := self._handle_run(*wanted):
                     # What has to wait for its time comes behind it.
-                    self._left_over.put_back(Run(run.tp, run.leader_epoch, left + late))
+                    self._turn_buffer.put_back(Run(run.tp, run.leader_epoch, left + late))
                     return
             else:
-                for full in gathering.add(wanted, self._now):
-                    self._handle_full(gathering, full)
+                for full in buffer.add(wanted, self._now):
+                    self._handle_full(buffer, full)
         if wait is not None:
             self._delays.delay(run.tp, wait, self._now)
 
     def _handle_gathered(self, now: int) -> None:
         """Handle the records that have waited long enough for a fuller batch."""
-        for gathering in self._gatherings.values():
-            for run in gathering.due(now):
-                self._handle_full(gathering, run)
+        for buffer in self._batch_buffers.values():
+            for run in buffer.due(now):
+                self._handle_full(buffer, run)
                 if self._now >= self._turn_ends:
                     return
 
-    def _handle_full(self, gathering: Gathering, run: Run) -> None:
+    def _handle_full(self, buffer: BatchBuffer, run: Run) -> None:
         """Handle a run that does not wait for a fuller batch any more."""
         if left := self._handle_run(*run):
-            gathering.put_back(Run(run.tp, run.leader_epoch, left))
+            buffer.put_back(Run(run.tp, run.leader_epoch, left))
 
     def _handle_run(self, tp: TopicPartition, epoch: int, messages: list[Message]) -> list[Message]:
         """Handle the messages; the rest where the turn is over. At least one call is made."""

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from kunicorn.errors import ExitCode, PeerError
 from kunicorn.handler import load
-from kunicorn.handler.registry import Handlings
+from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import describe
 from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
 from kunicorn.ipc.ledger import Ledger
@@ -144,7 +144,7 @@ def _reseed() -> None:
         numpy.random.seed()
 
 
-def _tear_down(handlings: Handlings[Any]) -> None:
+def _tear_down(handlings: HandlerRegistry[Any]) -> None:
     """Call every handler's `teardown`. Everything is handled and reported by then, so that a failure is only logged."""
     for handling in handlings.every:
         try:

@@ -527,7 +527,7 @@ class SequentialTable(GrantTable):
     def _advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones."""
         fetching = (grant for grant in self._by_partition.values() if grant.state is GrantState.FETCHING)
-        idle = [grant for grant in fetching if not (grant.gathering or grant.left_over)]
+        idle = [grant for grant in fetching if not (grant.waits_for_batch or grant.waits_for_turn)]
         if not idle:
             return
         cells = self._cells

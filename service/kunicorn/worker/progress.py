@@ -110,9 +110,9 @@ class Grant:
     """See `FetcherStart`."""
     ahead: frozenset[int] = frozenset()
     """Offsets that are done, though one before them is not."""
-    gathering: bool = False
+    waits_for_batch: bool = False
     """While fetching: some of its records wait for a fuller batch, so that the client's position is ahead of us."""
-    left_over: bool = False
+    waits_for_turn: bool = False
     """Likewise: some wait for the next turn."""
     held: Sequence[Message] = ()
     """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""

@@ -263,7 +263,7 @@ class Scheduler:
             self._count(flight)
             flight.lane.make_ready(first=True)
 
-    def take_up(self, flight: InFlight, now: int) -> None:
+    def claim(self, flight: InFlight, now: int) -> None:
         """Take a waiting record, for its next try or its delivery, that is about to be ended by somebody other than the
         handler.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.group.errors import Api, Reaction, reaction
+from kunicorn.group.reactions import Api, Reaction, reaction
 
 
 @pytest.mark.parametrize("api", Api)

@@ -15,7 +15,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.call import OfOne
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import Handler, handler_of
-from kunicorn.handler.outcome import BatchError, Done, NotToBeSent, Send, Skip, heed
+from kunicorn.handler.outcome import BatchError, Done, NotToBeSent, Send, Skip, raise_outcome
 from kunicorn.handler.outputs import Made, Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
 from kunicorn.worker.produce.outbox import Limits, Outbox
 from kunicorn.worker.produce.sender import Outputs
@@ -173,13 +173,13 @@ def test_text_is_sent_as_utf_8_and_headers_may_be_a_mapping() -> None:
 @pytest.mark.parametrize("returned", [Send("a"), [Send("a")]])
 def test_where_nothing_is_sent_a_send_is_a_failure_that_names_the_setting(returned: object) -> None:
     with pytest.raises(NotToBeSent, match=r"set \[producing\] delivery"):
-        heed(returned)
+        raise_outcome(returned)
 
 
 def test_a_batch_error_that_is_returned_counts_as_raised() -> None:
     error = BatchError(done=2)
     with pytest.raises(BatchError) as raised:
-        heed(error)
+        raise_outcome(error)
     assert raised.value is error
 
 

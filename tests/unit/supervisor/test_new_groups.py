@@ -18,9 +18,10 @@ from kunicorn.group.protocol import EARLIEST, CommitAnswer, Committed, EpochEnd,
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
-from kunicorn.supervisor.tasks import Notifier, ServiceTasks
+from kunicorn.supervisor.tasks import ServiceTasks
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with
 from tests.fakes.virtual_loop import in_virtual_time

@@ -21,11 +21,12 @@ from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts
 from kunicorn.supervisor.partitions import assignment as assignment_module
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.tasks import Notifier, ServiceTasks
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.pool import Pool
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with

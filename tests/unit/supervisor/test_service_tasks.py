@@ -9,7 +9,8 @@ import pytest
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.ipc import clock
-from kunicorn.supervisor.tasks import Notifier, ServiceTasks
+from kunicorn.supervisor.notifier import Notifier
+from kunicorn.supervisor.tasks import ServiceTasks
 
 
 async def for_ever() -> None:

@@ -6,7 +6,7 @@ from unittest import mock
 
 from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.settings import GroupSettings
-from kunicorn.supervisor.membership.source import AssignmentSource, Words
+from kunicorn.supervisor.membership.source import AssignmentSource, StopMessages
 from kunicorn.supervisor.stop import Stopping, Watchdog
 
 GROUP = GroupSettings(id="g", topics=("orders",))
@@ -17,7 +17,7 @@ class Told:
 
     def __init__(self) -> None:
         self.source = mock.Mock(
-            spec=AssignmentSource, over=False, words=Words("leaving", "clean", "unclean", "overdue")
+            spec=AssignmentSource, over=False, stop_messages=StopMessages("leaving", "clean", "unclean", "overdue")
         )
         self.ends = 0
         self.watchdog = mock.Mock(spec=Watchdog)

@@ -25,6 +25,7 @@ class Brokers(Cluster):
         self.metadata = Metadata()
         self.now(*topics)
         self.asked: list[Collection[str] | None] = []
+        self.asked_twice = asyncio.Event()
 
     def now(self, *topics: TopicInfo) -> None:
         nodes = {node: Broker(node, "127.0.0.1", 9092, f"rack-{node}") for node in (1, 2)}
@@ -32,6 +33,8 @@ class Brokers(Cluster):
 
     async def refresh(self, topics: Collection[str] | None) -> Metadata:
         self.asked.append(topics)
+        if len(self.asked) > 1:
+            self.asked_twice.set()
         self.metadata = self.next
         return self.metadata
 
@@ -70,12 +73,16 @@ def counted(topics: Topics) -> list[bool]:
 
 async def changed(topics: Topics) -> str | None:
     """What the next refresh finds; None where nothing has changed."""
-    topics._cluster.asked.clear()  # type: ignore[attr-defined]
+    brokers = topics._cluster
+    assert isinstance(brokers, Brokers)
+    brokers.asked.clear()
+    brokers.asked_twice.clear()
     waiting = asyncio.create_task(topics.changes(MAX_AGE))
-    async with asyncio.timeout(5):
-        while not waiting.done() and len(topics._cluster.asked) < 2:  # type: ignore[attr-defined]
-            await asyncio.sleep(MAX_AGE)
+    again = asyncio.create_task(brokers.asked_twice.wait())
+    await asyncio.wait({waiting, again}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert waiting.done() or again.done(), "nothing was asked"
     waiting.cancel()
+    again.cancel()
     return waiting.result() if waiting.done() else None
 
 

@@ -21,11 +21,12 @@ from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.membership.revoke import Revocation
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.tasks import Notifier, ServiceTasks
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.rolling import Replacer
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage

@@ -159,7 +159,7 @@ def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on(
     arrive(scheduler, one, *"ab")
     (suspect,) = started(scheduler, one)
     scheduler.send(suspect, lane_waits=True)
-    scheduler.take_up(suspect, next(NS))
+    scheduler.claim(suspect, next(NS))
     scheduler.finish(suspect)
     assert offsets(started(scheduler, one)) == [1]
 
@@ -282,7 +282,7 @@ class Played:
         """The brokers take no output of it: it has failed."""
         if self.sending:
             flight = self.sending.pop(index % len(self.sending))
-            self.scheduler.take_up(flight, next(NS))
+            self.scheduler.claim(flight, next(NS))
             self.scheduler.wait(flight, "retry", "")
             self.waiting.append(flight)
 

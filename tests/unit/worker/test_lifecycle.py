@@ -10,7 +10,7 @@ import pytest
 
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.load import DrainDeadline, Handler
-from kunicorn.handler.registry import Handling, Handlings
+from kunicorn.handler.registry import HandlerRegistry, Handling
 from kunicorn.handler.retry import Policies, RetryPolicy
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
 from kunicorn.observe.catalogue import HOOK_FAILURES
@@ -52,7 +52,7 @@ class Stage:
         self.said: list[Any] = []
         told: dict[str, Any] = {name: self._noted(name, hook) for name, hook in hooks.items()}
         self.handling = handling(Handler("shop:Orders", lambda record: None, False, **told))
-        handlings, interrupts, counters = Handlings([self.handling], [[]]), Interrupts(), Counters()
+        handlings, interrupts, counters = HandlerRegistry([self.handling], [[]]), Interrupts(), Counters()
         self.revocations = Revocations(handlings, self.said.append, interrupts, counters)
         self.fetched = Fetched(self.said, self.revocations.report)
         self.hooks = Hooks(handlings, self.revocations, self.fetched, interrupts, counters)
@@ -304,7 +304,7 @@ def test_of_two_handlers_each_is_told_of_its_own_topics() -> None:
     said: list[Any] = []
     orders = handling(Handler("shop:Orders", nothing, False, on_assigned=lambda p: said.append(("orders", *p))))
     refunds = handling(Handler("shop:Refunds", nothing, False, on_assigned=lambda p: said.append(("refunds", *p))))
-    handlings, interrupts = Handlings([orders, refunds], [["orders"], ["^refunds-.*"]]), Interrupts()
+    handlings, interrupts = HandlerRegistry([orders, refunds], [["orders"], ["^refunds-.*"]]), Interrupts()
     counters = Counters()
     revocations = Revocations(handlings, said.append, interrupts, counters)
     hooks = Hooks(handlings, revocations, Fetched([], revocations.report), interrupts, counters)

@@ -25,7 +25,7 @@ from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import calls_sending, refuse_two_committers
-from kunicorn.handler.registry import Handlings
+from kunicorn.handler.registry import HandlerRegistry
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -53,7 +53,7 @@ def main() -> None:
 def _try(order: Order) -> tuple[int, bytes]:
     try:
         worker = Worker(0, os.getpid(), order.group, str(order.client.get("client.id", "")))
-        handlings = Handlings.set_up(order.handlers, worker, _form(order), yields=order.delivery is not None)
+        handlings = HandlerRegistry.set_up(order.handlers, worker, _form(order), yields=order.delivery is not None)
         result = _called(handlings, list(_chunks(handlings, _fetched(order))))
         for handling in handlings.every:
             handling.tear_down()
@@ -88,14 +88,14 @@ def _place(message: Message) -> tuple[str, int, int]:
     return (message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
-def _chunks(handlings: Handlings[Calls], messages: Sequence[Message]) -> Iterator[list[Message]]:
+def _chunks(handlings: HandlerRegistry[Calls], messages: Sequence[Message]) -> Iterator[list[Message]]:
     """Records of each call."""
     for (topic, _), run in groupby(messages, key=lambda message: _place(message)[:2]):
         rest, size = list(run), handlings.of(topic).batch_max_records or 1
         yield from (rest[at : at + size] for at in range(0, len(rest), size))
 
 
-def _called(handlings: Handlings[Calls], chunks: Sequence[Sequence[Message]]) -> Result:
+def _called(handlings: HandlerRegistry[Calls], chunks: Sequence[Sequence[Message]]) -> Result:
     handled = failed = 0
     seconds = worst = 0.0
     error_text, outcomes = "", Counter[str]()

@@ -32,7 +32,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.membership.requests import CommitRequests, Events, GroupRequests
 from kunicorn.supervisor.membership.revoke import Revocation, listed
-from kunicorn.supervisor.membership.source import Words
+from kunicorn.supervisor.membership.source import StopMessages
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
 from kunicorn.supervisor.partitions.assignment import Assignment
@@ -229,7 +229,7 @@ class GroupDriver:
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def _revoke(self, request: ev.Revoke) -> None:
-        held, rest = await self._revocation.revoke(request.partitions, lambda: self.member.may_follow)
+        held, rest = await self._revocation.revoke(request.partitions, lambda: self.member.can_revoke_later)
         if rest is not None:
             self._spawn(rest)
         self._events.put_nowait(ev.Released(request, held))
@@ -320,10 +320,10 @@ class GroupAssignment:
         self._driver = GroupDriver(settings, requests, self._revocation, tasks, metrics)
 
     @property
-    def words(self) -> Words:
+    def stop_messages(self) -> StopMessages:
         static = self._settings.group.group_instance_id is not None
         last = "a static member keeps its place in the group" if static else "leaving the group"
-        return Words(
+        return StopMessages(
             leaving=f"draining, committing; {last}",
             clean="everything handled is committed",
             unclean="not everything handled is committed: it will be handled again by the next owner",
@@ -331,7 +331,7 @@ class GroupAssignment:
         )
 
     @property
-    def asked(self) -> asyncio.Event:
+    def requested(self) -> asyncio.Event:
         return self._coordinator.join_sent
 
     @property

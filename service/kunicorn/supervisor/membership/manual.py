@@ -24,11 +24,11 @@ from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.membership.source import Words
+from kunicorn.supervisor.membership.source import StopMessages
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.start_offsets import Starts, find
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
-from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.topics import Topics
 
 log = logs.get("kunicorn.assign")
@@ -45,7 +45,7 @@ _GONE_PATIENCE = 30.0
 class ManualAssignment:
     """Implements `AssignmentSource`."""
 
-    words = Words(
+    stop_messages = StopMessages(
         leaving="draining",
         clean="everything that was in hand is finished; with [assign] no offsets are committed",
         unclean="not everything that was to be handled is finished",
@@ -55,7 +55,7 @@ class ManualAssignment:
 
     def __init__(self, settings: Settings, connections: Connections, assignment: Assignment, metrics: Metrics) -> None:
         """Sends nothing before `run`."""
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.over = False
         self.steady = True
         self.unfinished = 0
@@ -85,7 +85,7 @@ class ManualAssignment:
         self._assignment.pool.extend_lease(_FOR_EVER)
         stops = await self._ends() if self._assign.stop == "end" else {}
         self._take_up(self._known, stops)
-        self.asked.set()
+        self.requested.set()
         while not self._leaves and not await self._through():
             await self._wait(_LOOK_INTERVAL)
         await self._drain()
@@ -170,9 +170,7 @@ class ManualAssignment:
         now = clock.now()
         await self._assignment.revoke(reached, now + self._drain_timeout, now + self._give_up_after)
         for tp in reached:
-            partition = self._assignment.table[tp]
-            partition.position = Position(partition.stop)
-            partition.reason = f"handled up to its end, offset {partition.stop}"
+            self._assignment.table[tp].finish()
         self._finished.update(reached)
         log.info(f"{len(self._finished)} of {len(self._known)} partitions are handled up to their end")
 
@@ -212,7 +210,7 @@ class ManualAssignment:
     # -- topics that change --------------------------------------------------------------------------------------
 
     async def _watch_topics(self) -> None:
-        await self.asked.wait()
+        await self.requested.wait()
         while True:
             change = await self._topics.changes(self._settings.kafka.metadata_max_age_ms / 1000)
             if self.over:

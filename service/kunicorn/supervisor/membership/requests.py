@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.errors import COORDINATOR_MOVED
 from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, ConsumerHeartbeatAnswer, Subscription
+from kunicorn.group.reactions import COORDINATOR_MOVED
 from kunicorn.ipc import clock
 from kunicorn.kafka.admin import classic_group, conversion_refused
 from kunicorn.kafka.coordinator import Coordinator, Wishes
@@ -25,9 +25,9 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.table import PartitionTable
-from kunicorn.supervisor.tasks import Notifier
 
 log = logs.get("kunicorn.membership")
 

@@ -51,13 +51,13 @@ class Revocation:
         self.uncommitted += partitions
 
     async def revoke(
-        self, partitions: Partitions, may_follow: Callable[[], bool]
+        self, partitions: Partitions, can_revoke_later: Callable[[], bool]
     ) -> tuple[frozenset[TopicPartition], Coroutine[None, None, None] | None]:
         """The revoke hook: drain and commit; return what is still in hand, and the work of seeing it off.
 
-        That is none unless `may_follow` says that the next JoinGroup can still name them as owned (KIP-429): a record
-        that takes a minute must not hold up the partitions beside it, and what a worker clings to even when it is
-        killed must not be given to others while it may still be handled here.
+        That is none unless `can_revoke_later` says that the next JoinGroup can still name them as owned (KIP-429): a
+        record that takes a minute must not hold up the partitions beside it, and what a worker clings to even when it
+        is killed must not be given to others while it may still be handled here.
         """
         began = clock.now()
         leaving = {tp: p for tp in partitions if (p := self.assignment.table.get(tp)) is not None}
@@ -65,7 +65,7 @@ class Revocation:
         drain = asyncio.ensure_future(
             self.assignment.revoke(partitions, began + self._drain_timeout, began + self._rebalance_timeout)
         )
-        held = await self._drained(drain, partitions, may_follow)
+        held = await self._drained(drain, partitions, can_revoke_later)
         drained = clock.now()
         free = tuple(tp for tp in partitions if tp not in held)
         committed = await self._commit_and_forget(
@@ -92,14 +92,14 @@ class Revocation:
         await self.assignment.lose(partitions, now + self._drain_timeout, now + self._rebalance_timeout)
 
     async def _drained(
-        self, drain: asyncio.Future[None], partitions: Partitions, may_follow: Callable[[], bool]
+        self, drain: asyncio.Future[None], partitions: Partitions, can_revoke_later: Callable[[], bool]
     ) -> frozenset[TopicPartition]:
         while not (await asyncio.wait({drain}, timeout=_STRAGGLER_AFTER))[0]:
             held = self.assignment.table.held(partitions)
-            if may_follow() and 0 < len(held) < len(partitions):
+            if can_revoke_later() and 0 < len(held) < len(partitions):
                 return held
         await drain
-        return self.assignment.table.held(partitions) if may_follow() else frozenset()
+        return self.assignment.table.held(partitions) if can_revoke_later() else frozenset()
 
     async def _follow(self, drain: asyncio.Future[None], leaving: Leaving) -> None:
         """Commit what drained after the others had gone; take it up again if a plan has given it back meanwhile."""

@@ -27,8 +27,8 @@ from kunicorn.supervisor.tasks import ServiceTasks
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The words of log lines and `/readyz` about the service's end."""
+class StopMessages:
+    """Log lines and reasons of a red /readyz about the service's end."""
 
     leaving: str
     """What a stop means, as log line and as the reason of a red /readyz."""
@@ -41,7 +41,7 @@ class AssignmentSource(Protocol):
     """Where partitions come from: a group, or [assign]. Runs on the loop; nothing blocks."""
 
     @property
-    def words(self) -> Words:
+    def stop_messages(self) -> StopMessages:
         """How log lines and `/readyz` tell of the end."""
 
     @property
@@ -49,7 +49,7 @@ class AssignmentSource(Protocol):
         """The committer; None where no offsets are kept."""
 
     @property
-    def asked(self) -> asyncio.Event:
+    def requested(self) -> asyncio.Event:
         """Set once the first partitions are asked for: JoinGroup is on its way, or there is no group to join."""
 
     @property

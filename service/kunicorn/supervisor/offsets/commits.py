@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kunicorn.errors import PeerError
-from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.protocol import CommitAnswer
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import bitmap, clock
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.supervisor.tasks import Notifier
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.workers.transactions import OpenTransactions
 
 log = logs.get("kunicorn.commits")

@@ -21,7 +21,6 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.partitions.poison import Suspicions
 
 _SEEKABLE = frozenset({PartitionState.STARTING, PartitionState.RUNNING, PartitionState.PAUSED, PartitionState.HALTED})
 _FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
@@ -108,7 +107,7 @@ class Seeker:
         if not self._waits(partition):
             return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
         partition.begin_at(Position(move.then))
-        partition.blame = Suspicions()
+        partition.forgive()
         return await self._settled(partition, stays_paused=stays_paused)
 
     async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:

@@ -23,7 +23,6 @@ from itertools import islice
 from typing import TypeVar
 
 from kunicorn.errors import FatalGroupError, PeerError
-from kunicorn.group.errors import Api, Reaction, reaction
 from kunicorn.group.protocol import (
     EARLIEST,
     LATEST,
@@ -33,6 +32,7 @@ from kunicorn.group.protocol import (
     OffsetFetchAnswer,
     Offsets,
 )
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster

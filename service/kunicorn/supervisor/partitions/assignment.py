@@ -24,7 +24,7 @@ from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.partitions.balance import workers_wanted
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.partitions.poison import Offsets, Poison, Suspicions, blamed
+from kunicorn.supervisor.partitions.poison import Offsets, Poison, blamed
 from kunicorn.supervisor.partitions.table import OPEN, WHENEVER, Distribution, Grants, PartitionTable
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
@@ -70,7 +70,7 @@ class WorkerDeaths:
             returned = partition.reading.in_hand == NO_OFFSET
             end(partition, None)
             if unsure:
-                partition.position = None
+                partition.forget_position()
             partition.advance(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
             if offsets and alone:
                 self._name(partition, next(iter(offsets)), how, exact=worker.ledger.marked, returned=returned)
@@ -186,7 +186,7 @@ class Assignment:
     async def _drop(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
         for partition in leaving:
-            partition.lost = True
+            partition.lose()
         self._stop(leaving, deadline, lost=True)
         self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
@@ -227,7 +227,7 @@ class Assignment:
         for tp in partitions:
             partition = self.table.get(tp)
             if partition is not None and partition.state is PartitionState.STUCK:
-                partition.lost = True
+                partition.lose()
                 self._elsewhere.add(tp)
             if partition is None or partition.state is not PartitionState.RELEASED:
                 continue
@@ -270,7 +270,7 @@ class Assignment:
                 continue
             partition.begin_at(start)
             if tp in committed:
-                partition.committed, partition.committed_done = committed[tp], start.done
+                partition.commit_seen(committed[tp], start.done)
             partition.advance(PartitionEvent.RESOLVED, "waiting for a worker")
         self.distribute()
 
@@ -279,8 +279,7 @@ class Assignment:
         partition = self.table.get(tp)
         if partition is None:
             return
-        partition.by_handler, partition.denied = by_handler, False
-        partition.advance(PartitionEvent.HALT, reason)
+        partition.halt(reason, by_handler=by_handler)
         log.error(f"{tp} is halted: {reason}", topic=tp.topic, partition=tp.partition)
         self.table.changed.notify()
 
@@ -295,7 +294,7 @@ class Assignment:
         """Go on with some that are paused or halted; their records get as many tries as new ones. `distribute` comes
         next."""
         for partition in partitions:
-            partition.blame = Suspicions()
+            partition.forgive()
         self._go_on(partitions, why)
 
     def _go_on(self, partitions: Iterable[Partition], why: str) -> None:
@@ -379,8 +378,7 @@ class Assignment:
             partition.advance(PartitionEvent.LET_GO)
         elif report.kind in (FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED):
             self._metrics.count(catalogue.OFFSET_RESETS, reason=report.kind.value)
-            partition.advance(PartitionEvent.OUT_OF_RANGE, report.error)
-            partition.reset = True
+            partition.out_of_range(report.error)
         elif report.kind is FailureKind.DENIED:
             self._deny(partition, report.error)
         else:
@@ -393,8 +391,7 @@ class Assignment:
         if not self._denied:
             asyncio.get_running_loop().call_later(_DENIED_PAUSE, self._try_denied)
         self._denied.append(partition)
-        partition.by_handler, partition.denied = False, True
-        partition.advance(PartitionEvent.HALT, f"{reason}; tried again every {_DENIED_PAUSE:.0f} s")
+        partition.halt(f"{reason}; tried again every {_DENIED_PAUSE:.0f} s", denied=True)
 
     def _try_denied(self) -> None:
         # Once each: one that was resumed by a person meanwhile, and denied again, is listed twice.
@@ -431,7 +428,7 @@ class Assignment:
         if news := [partition for partition in denied if now >= partition.denied_until]:
             log.error(f"{len(news)} partitions are halted: this user may not read them", partitions=_told(news))
         for partition in denied:
-            partition.denied_until = now + 3 * _DENIED_PAUSE
+            partition.denial_told(now + 3 * _DENIED_PAUSE)
 
     def worker_commits(self, worker: WorkerProcess, message: CommitWanted | CommitOver) -> None:
         if self.transactions is not None:

@@ -82,14 +82,14 @@ class Measures:
         grants of which a record waits."""
         costs, loads = _costs(self._measured), []
         for tp, partition in table.items():
-            partition.demand = 0.0
+            partition.measured(0.0)
             measured, worker = self._measured.get(tp), partition.worker
             lag = _lag(partition) if tp.topic not in self._delayed else None
             if measured is None or worker is None or not (measured.busy or lag):
                 continue
             cost = _cost(measured, costs.get(tp.topic, 0.0))
             load = Load(tp, worker.number, measured.rate, lag, cost, _movable(partition, parked, now))
-            partition.demand = load.demand
+            partition.measured(load.demand)
             loads.append(load)
         return loads
 

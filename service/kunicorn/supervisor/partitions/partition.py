@@ -58,7 +58,10 @@ class Age:
 
 
 class Partition:
-    """State, position and grant of a partition that is ours. Positions are the next offset to handle."""
+    """State, position and grant of a partition that is ours. Positions are the next offset to handle.
+
+    Its methods alone write to it; whoever has it from the table may read it.
+    """
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
@@ -112,6 +115,49 @@ class Partition:
         if state is not self.state:
             self.state, self.since = state, clock.now()
         self.reason = reason
+
+    def entered(self, topic_id: UUID | None, *, fresh: bool = False) -> None:
+        """Note which topic of that name it belongs to, and whether it starts at its beginning whatever is committed."""
+        self.topic_id, self.fresh = topic_id, fresh
+
+    def end_at(self, offset: int) -> None:
+        """Leave what comes from `offset` on to others: no record of it is handled here."""
+        self.stop = offset
+
+    def finish(self) -> None:
+        """Put the position to the end: a marker of a transaction may be all that is left before it."""
+        self.position = Position(self.stop)
+        self.reason = f"handled up to its end, offset {self.stop}"
+
+    def halt(self, reason: str, *, by_handler: bool = False, denied: bool = False) -> None:
+        """Halt it: nothing of it is handled until a person acts, or until this user may read the topic (`denied`)."""
+        self.by_handler, self.denied = by_handler, denied
+        self.advance(PartitionEvent.HALT, reason)
+
+    def lose(self) -> None:
+        """Commit nothing of it any more: another member may own it, or its topic is gone."""
+        self.lost = True
+
+    def out_of_range(self, error: str) -> None:
+        """Look its start offset up anew: the position is not in the log."""
+        self.advance(PartitionEvent.OUT_OF_RANGE, error)
+        self.reset = True
+
+    def forgive(self) -> None:
+        """Forget whom its workers died of: its records get as many tries as new ones."""
+        self.blame = Suspicions()
+
+    def commit_seen(self, offset: int, done: str = "") -> None:
+        """Note what the brokers have: the committed offset, and its metadata of records done beyond it."""
+        self.committed, self.committed_done = offset, done
+
+    def measured(self, demand: float) -> None:
+        """Note what it takes of a worker's capacity."""
+        self.demand = demand
+
+    def denial_told(self, quiet_until: float) -> None:
+        """Note that its denial is in the log; it is not told again before `quiet_until` (seconds of `clock.now`)."""
+        self.denied_until = quiet_until
 
     def read_ledger(self) -> None:
         """Read the ledger: a started fetcher shows there, and so does what it has consumed."""
@@ -201,6 +247,20 @@ class Partition:
         """Hand it to the worker under this grant, from `position` on."""
         self.grant, self.slot, self.worker = grant, worker.take_slot(), worker
         self.last_worker = worker.number
+        self.reason = f"handed to worker {worker.number}"
+
+    def move_to(self, number: int) -> None:
+        """Have it go on in worker `number` once the one that has it has let go of it."""
+        self.last_worker = number
+
+    def forget_position(self) -> None:
+        """Drop the position: only the brokers know whether the last transaction counts."""
+        self.position = None
+
+    def reported(self, position: Position) -> None:
+        """Set the position to what its worker reported with its last word."""
+        self.position = position._replace(done="")
+        self.done |= bitmap.read(position.offset, position.done)
 
     def take_back(self) -> None:
         """End the grant: no worker of ours has the partition any more."""

@@ -23,9 +23,9 @@ from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.partitions.balance import Move, keep, share
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.topics import Topics
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
@@ -53,7 +53,7 @@ class PartitionTable(dict[TopicPartition, Partition]):
     def enter(self, tp: TopicPartition) -> Partition:
         """Enter a partition that is ours from now on, of the topic that has this name now."""
         partition = self[tp] = Partition(tp)
-        partition.topic_id = self._topics.topic_id(tp.topic)
+        partition.entered(self._topics.topic_id(tp.topic))
         return partition
 
     def enter_again(self, released: Partition, *, ours_throughout: bool) -> Partition:
@@ -62,7 +62,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         begun here: it may have come to us when others knew the new topic already."""
         again = self.enter(released.tp)
         begun = released.fresh or released.position is not None
-        again.fresh = ours_throughout and begun and _other(released.topic_id, again.topic_id)
+        fresh = ours_throughout and begun and _other(released.topic_id, again.topic_id)
+        again.entered(again.topic_id, fresh=fresh)
         return again
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -110,9 +111,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         for tp, partition in self.items():
             partition.read_ledger()
             if self.workers_commit:
-                partition.committed = (
-                    partition.position.offset if partition.position is not None else partition.committed
-                )
+                if partition.position is not None:
+                    partition.commit_seen(partition.position.offset, partition.committed_done)
                 continue
             position = partition.reached() if not partition.lost else None
             if position is None or self.handler_keeps_offsets(tp.topic):
@@ -137,7 +137,7 @@ class PartitionTable(dict[TopicPartition, Partition]):
     def committed(self, tp: TopicPartition, position: Position) -> None:
         """Note that the broker has accepted the commit of that position."""
         if (partition := self.get(tp)) is not None:
-            partition.committed, partition.committed_done = position.offset, position.done
+            partition.commit_seen(position.offset, position.done)
 
 
 def _other(before: UUID | None, now: UUID | None) -> bool:
@@ -166,7 +166,6 @@ class Grants:
             assert partition.position is not None
             self._last += 1
             partition.hand_to(worker, self._last)
-            partition.reason = f"handed to worker {worker.number}"
             self._held[worker][self._last] = partition
             starts.append(_start(partition, partition.position))
         worker.send(StartFetcher(starts))
@@ -184,8 +183,7 @@ class Grants:
         where."""
         partition.read_ledger()
         if reported is not None and reported.offset != NO_OFFSET:
-            partition.position = reported._replace(done="")
-            partition.done |= bitmap.read(reported.offset, reported.done)
+            partition.reported(reported)
         assert partition.worker is not None
         del self._held[partition.worker][partition.grant]
         partition.take_back()
@@ -252,7 +250,7 @@ class Distribution:
             if partition.worker is None:
                 starts[number].append(partition)
             elif partition.state is PartitionState.MOVING:
-                partition.last_worker = number
+                partition.move_to(number)
             elif partition.worker.number != number:
                 self._metrics.count(catalogue.PARTITION_MOVES, reason="count")
                 self._part(partition, number)
@@ -268,7 +266,7 @@ class Distribution:
             number, partitions = self._starts.popitem()
             if partitions[room:]:
                 self._starts[number] = partitions[room:]
-            worker = pool.taking(number)
+            worker = pool.accepting(number)
             # Since the turn in which they were shared out some may have left us.
             due = [p for p in partitions[:room] if p.state in OPEN and p.worker is None and self._table.get(p.tp) is p]
             if worker is not None and due:
@@ -309,4 +307,4 @@ class Distribution:
 
     def _part(self, partition: Partition, number: int) -> None:
         partition.advance(PartitionEvent.MOVE, f"moving to worker {number}")
-        partition.last_worker = number
+        partition.move_to(number)

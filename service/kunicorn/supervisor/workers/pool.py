@@ -32,7 +32,8 @@ from kunicorn.ipc.messages import (
 )
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.supervisor.tasks import Notifier, ServiceTasks
+from kunicorn.supervisor.notifier import Notifier
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.process import LEDGER_SLOTS, WorkerProcess, WorkerState, escalate, watch_exit
 from kunicorn.supervisor.workers.template import Template, TemplateDied
 
@@ -176,7 +177,7 @@ class Pool:
         process = slot.process
         return process is None or (process.state is not WorkerState.DRAINING and process.pid not in self.late)
 
-    def taking(self, number: int) -> WorkerProcess | None:
+    def accepting(self, number: int) -> WorkerProcess | None:
         """The process of that slot, if it takes partitions now."""
         process = self.slots[number].process
         return process if process is not None and process.takes_partitions else None

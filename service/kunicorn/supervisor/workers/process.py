@@ -26,7 +26,7 @@ from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import FromWorker, Ping, Pong, TimedOut, ToWorker
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
-from kunicorn.supervisor.tasks import Notifier
+from kunicorn.supervisor.notifier import Notifier
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_INTERVAL = 1.0

@@ -25,7 +25,8 @@ from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted
 from kunicorn.observe import logs
 from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
-from kunicorn.supervisor.tasks import Notifier, ServiceTasks
+from kunicorn.supervisor.notifier import Notifier
+from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.process import WorkerProcess
 
 log = logs.get("kunicorn.commits")

@@ -33,7 +33,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.backoff import Backoff, Retries
 from kunicorn.errors import ExitCode
-from kunicorn.handler.call import Calls, Heed
+from kunicorn.handler.call import Calls, ReturnCheck
 from kunicorn.handler.config import DeadLetterTarget, HandlerConfig
 from kunicorn.handler.dead_letters import Cause, Destination, Letter, dead_letters
 from kunicorn.handler.load import Handler
@@ -167,13 +167,13 @@ class Outputs:
         """Function for returned values where several records are in hand: outputs stay with their record. Any
         thread.
         """
-        heed = Heed(handler.entrypoint)
+        check = ReturnCheck(handler.entrypoint)
 
         def keep(flight: InFlight, returned: Any) -> None:
             outputs, said = outputs_of(returned, self._topic)
             if outputs and handler.keeps_offsets:
                 _refuse(flight, flight.offset, flight.offset + 1, outputs)
-            heed(said)
+            check(said)
             flight.outputs, flight.given_up = outputs, None
 
         return keep

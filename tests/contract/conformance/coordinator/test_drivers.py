@@ -49,8 +49,8 @@ def test_members_come_and_go_share_everything_and_commit_where_they_begin(protoc
 def test_whoever_waits_for_the_join_to_be_out_goes_on_before_anything_is_assigned(protocol: str) -> None:
     async def story(stage: Stage) -> None:
         member = await stage.start(group_protocol=protocol)
-        assert not member.source.asked.is_set()
-        await asyncio.wait_for(member.source.asked.wait(), 60)
+        assert not member.source.requested.is_set()
+        await asyncio.wait_for(member.source.requested.wait(), 60)
         assert not member.owned
         await stage.settled(member)
 

@@ -131,8 +131,8 @@ def _named(storm: Storm, request: ev.Command) -> ev.Event:
 
 def _released(storm: Storm, request: ev.Command) -> ev.Event:
     assert isinstance(request, ev.Revoke)
-    may_follow = storm.member.may_follow and len(request.partitions) > 1
-    return ev.Released(request, frozenset(request.partitions[:1]) if may_follow else frozenset())
+    can_revoke_later = storm.member.can_revoke_later and len(request.partitions) > 1
+    return ev.Released(request, frozenset(request.partitions[:1]) if can_revoke_later else frozenset())
 
 
 ANSWERS: Mapping[type, tuple[Answer, ...]] = {

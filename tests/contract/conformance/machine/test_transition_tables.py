@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode as KafkaErrorCode
 
 from kunicorn.group import classic, consumer, events, states
-from kunicorn.group.errors import Api, Reaction, reaction
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.group.states import OVER, State, Table, Transition
 from tests.contract.conformance.machine.storm import EVENTS, Storm
 

@@ -15,8 +15,8 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.membership.revoke import Revocation
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
-from kunicorn.supervisor.tasks import Notifier
 from tests.fakes.stage import Stage, consumed, tps
 from tests.fakes.virtual_loop import in_virtual_time
 

@@ -13,8 +13,8 @@ from kunicorn.ipc import clock
 from kunicorn.ipc.bitmap import with_partitions, written
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
-from kunicorn.supervisor.tasks import Notifier
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

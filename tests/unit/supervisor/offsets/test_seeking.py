@@ -15,10 +15,10 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.poison import Poison
-from kunicorn.supervisor.tasks import Notifier
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 

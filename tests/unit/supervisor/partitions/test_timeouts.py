@@ -13,8 +13,8 @@ from kunicorn.ipc.messages import InHand, Pong, TimedOut
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.facts import TopicHandling
+from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.partitions.watchdog import Timeouts, began
-from kunicorn.supervisor.tasks import Notifier
 from kunicorn.supervisor.workers.process import WorkerProcess, escalate
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 from tests.fakes.stage import Stage

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import FetcherStart, FromWorker
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.buffering import Bounds, Gathering
+from kunicorn.worker.buffering import BatchBuffer, Bounds
 from kunicorn.worker.fetch import Run
 from kunicorn.worker.partitions import SequentialTable
 from tests.fakes.parts import parts
@@ -40,15 +40,15 @@ class Scene:
         self.fetcher = SequentialTable(parts(self.consumer, self.ledger, self.reports.append))
         self.fetcher.start([FetcherStart(1, 1, *P0, 0, -1), FetcherStart(2, 2, *P1, 0, -1)])
         self.fetcher.begin_turn(0)
-        self.gathering = Gathering(BOUNDS, self.fetcher)
+        self.buffer = BatchBuffer(BOUNDS, self.fetcher)
 
     def add(self, tp: TopicPartition, *offsets: int, now: int = 0, epoch: int = 0) -> list[list[int]]:
         """The batches that are to be handled right away."""
-        return shown(self.gathering.add(Run(tp, epoch, messages(tp, *offsets)), now))
+        return shown(self.buffer.add(Run(tp, epoch, messages(tp, *offsets)), now))
 
     def due(self, now: int) -> list[list[int]]:
         """The batches that have waited for long enough."""
-        return shown(self.gathering.due(now))
+        return shown(self.buffer.due(now))
 
 
 def messages(tp: TopicPartition, *offsets: int, size: int = 1) -> list[Message]:

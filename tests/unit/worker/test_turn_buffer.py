@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.buffering import LeftOver
+from kunicorn.worker.buffering import TurnBuffer
 from kunicorn.worker.fetch import Run
 from kunicorn.worker.progress import Grant
-from tests.unit.worker.gathered import Scene, messages, shown
+from tests.unit.worker.batch_buffer import Scene, messages, shown
 from tests.unit.worker.tables import P0, P1
 
 P2 = TopicPartition("t", 2)
@@ -26,7 +26,7 @@ class Turns(Scene):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left_over = LeftOver(self.fetcher)
+        self.turn_buffer = TurnBuffer(self.fetcher)
 
     def grant(self, tp: TopicPartition) -> Grant:
         """The partition's, which goes on."""
@@ -37,14 +37,14 @@ class Turns(Scene):
     def turn(self, arrived: Iterable[Run], records: int) -> list[tuple[int, int]]:
         """Has so many records handled, then the time is over; which."""
         handled: list[tuple[int, int]] = []
-        self.left_over.arrived(arrived)
-        for each in self.left_over.runs():
+        self.turn_buffer.arrived(arrived)
+        for each in self.turn_buffer.runs():
             while each.messages and len(handled) < records:
                 handled.append((each.tp.partition, each.messages.pop(0).offset() or 0))
             if each.messages:
-                self.left_over.put_back(each)
+                self.turn_buffer.put_back(each)
             if len(handled) == records:
-                self.left_over.served(each.tp)
+                self.turn_buffer.served(each.tp)
                 break
         return handled
 
@@ -59,10 +59,10 @@ def turns() -> Iterator[Turns]:
 
 def test_what_is_left_is_handled_next_and_what_is_fetched_of_it_meanwhile_behind_it(turns: Turns) -> None:
     assert turns.turn([run(P0, 0, 1, 2), run(P0, 3, epoch=1)], 1) == [(0, 0)]
-    kept = turns.left_over.bytes
+    kept = turns.turn_buffer.bytes
     assert turns.turn([run(P0, 4, epoch=1)], 9) == [(0, 1), (0, 2), (0, 3), (0, 4)]
     assert kept > 0
-    assert (bool(turns.left_over), turns.left_over.bytes) == (False, 0)
+    assert (bool(turns.turn_buffer), turns.turn_buffer.bytes) == (False, 0)
 
 
 def test_a_partition_that_has_just_arrived_comes_before_what_is_left_of_others(turns: Turns) -> None:
@@ -83,16 +83,16 @@ def test_what_comes_anew_with_each_turn_does_not_keep_what_is_left_of_others_wai
 
 def test_the_consumed_offset_does_not_follow_the_client_while_something_is_left(turns: Turns) -> None:
     turns.turn([run(P0, 0, 1)], 1)
-    assert turns.grant(P0).left_over
+    assert turns.grant(P0).waits_for_turn
     turns.turn([], 1)
-    assert not turns.grant(P0).left_over
+    assert not turns.grant(P0).waits_for_turn
 
 
 def test_what_is_left_of_a_partition_that_ends_is_let_go_of(turns: Turns) -> None:
     turns.turn([run(P0, 0, 1), run(P1, 0)], 1)
     turns.fetcher.stop([1])
     assert turns.turn([], 9) == [(1, 0)]
-    assert turns.left_over.bytes == 0
+    assert turns.turn_buffer.bytes == 0
 
 
 def test_what_is_left_of_a_partition_that_is_fetched_anew_is_let_go_of(turns: Turns) -> None:
@@ -102,15 +102,15 @@ def test_what_is_left_of_a_partition_that_is_fetched_anew_is_let_go_of(turns: Tu
 
 
 def test_a_partition_that_nobody_has_any_more_leaves_nothing(turns: Turns) -> None:
-    turns.left_over.keep([run(P2, 0)])
-    assert not turns.left_over
+    turns.turn_buffer.keep([run(P2, 0)])
+    assert not turns.turn_buffer
 
 
 def test_what_is_put_back_comes_before_what_is_left_behind_it(turns: Turns) -> None:
-    turns.left_over.keep([run(P0, 0, 1), run(P0, 2, epoch=1)])
-    first = next(turns.left_over.runs())
-    turns.left_over.put_back(Run(first.tp, 0, first.messages[1:]))
-    assert shown(turns.left_over.runs()) == [[1], [2]]
+    turns.turn_buffer.keep([run(P0, 0, 1), run(P0, 2, epoch=1)])
+    first = next(turns.turn_buffer.runs())
+    turns.turn_buffer.put_back(Run(first.tp, 0, first.messages[1:]))
+    assert shown(turns.turn_buffer.runs()) == [[1], [2]]
 
 
 # -- errors in place of records --------------------------------------------------------------------------------------
@@ -120,32 +120,32 @@ ERROR = Message(topic=P0.topic, partition=0)
 
 def test_an_error_comes_behind_what_is_left_of_its_partition(turns: Turns) -> None:
     turns.turn([run(P0, 0, 1), run(P1, 0, 1, 2)], 1)
-    turns.left_over.end(P0, ERROR)
-    assert turns.left_over.ends(P0)
-    assert not turns.left_over.ends(P1)
-    assert turns.left_over.ending() == []
+    turns.turn_buffer.end(P0, ERROR)
+    assert turns.turn_buffer.ends(P0)
+    assert not turns.turn_buffer.ends(P1)
+    assert turns.turn_buffer.ending() == []
     turns.turn([], 4)
-    assert turns.left_over.ending() == [P0], "though something is left of the other one"
-    assert turns.left_over.take_error(P0) is ERROR
-    assert not turns.left_over.errors
+    assert turns.turn_buffer.ending() == [P0], "though something is left of the other one"
+    assert turns.turn_buffer.take_error(P0) is ERROR
+    assert not turns.turn_buffer.errors
 
 
 def test_of_several_errors_behind_one_another_the_first_one_says_what_is_wrong(turns: Turns) -> None:
     turns.turn([run(P0, 0, 1)], 1)
-    turns.left_over.end(P0, ERROR)
-    turns.left_over.end(P0, Message(topic="t", partition=0, error=KafkaError(KafkaError._NOT_IMPLEMENTED)))
+    turns.turn_buffer.end(P0, ERROR)
+    turns.turn_buffer.end(P0, Message(topic="t", partition=0, error=KafkaError(KafkaError._NOT_IMPLEMENTED)))
     turns.turn([], 2)
-    assert turns.left_over.take_error(P0) is ERROR
+    assert turns.turn_buffer.take_error(P0) is ERROR
 
 
 @pytest.mark.parametrize("given_anew", ["to the client", "by the supervisor"])
 def test_an_error_does_not_end_what_its_partition_began_with_since(turns: Turns, given_anew: str) -> None:
     turns.turn([run(P0, 0, 1)], 1)
-    turns.left_over.end(P0, ERROR)
+    turns.turn_buffer.end(P0, ERROR)
     if given_anew == "to the client":
         turns.grant(P0).assignments += 1
     else:
         turns.fetcher.stop([1])
-    assert not turns.left_over.ends(P0), "records come behind it"
-    assert turns.left_over.ending() == []
-    assert not turns.left_over.errors
+    assert not turns.turn_buffer.ends(P0), "records come behind it"
+    assert turns.turn_buffer.ending() == []
+    assert not turns.turn_buffer.errors
