@@ -1,4 +1,5 @@
-"""Clients of one Spark process (driver or executor), made of the settings that this process itself has read.
+"""Clients of a Spark process (driver or executor), made of the settings that this process itself has read, and those of
+a command.
 
 Secrets never leave the process: neither Spark's partitions nor its settings carry any.
 """
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from kunicorn.clients.config import consumer_properties, dead_letter_target, security_properties, token_request
 from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, PeerError
+from kunicorn.ipc.messages import Token
 from kunicorn.librdkafka.errors import librdkafka, log_client_error
 from kunicorn.settings import KafkaSettings, Settings
 
@@ -97,6 +99,19 @@ def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
         "fetch.wait.max.ms": _FETCH_WAIT_MS,
         "max.partition.fetch.bytes": min(_FETCH_BYTES, int(properties["fetch.max.bytes"])),
     }
+
+
+def range_consumer(properties: Mapping[str, Any], token: Token | None) -> Consumer:
+    """Consumer for a `RangeReader`, of a process that ends soon and has its token. Raises `ConfigError`."""
+    own = {**properties, "enable.partition.eof": True, "log_level": 0, **token_login(token)}
+    return _made(lambda: Consumer(own))
+
+
+def token_login(token: Token | None) -> dict[str, Any]:
+    """Properties with which a client gives that token."""
+    if token is None:
+        return {}
+    return {"oauth_cb": lambda _: (token.value, token.expires_at, token.principal, token.extensions)}
 
 
 class Admin:

@@ -11,17 +11,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.errors import ConfigError, PeerError
-from kunicorn.ipc.messages import Token
-from kunicorn.librdkafka.errors import DAMAGED, RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
-from kunicorn.positions import NO_TIMESTAMP, OffsetRange
+from kunicorn.errors import PeerError
+from kunicorn.librdkafka.errors import RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
+from kunicorn.positions import NO_TIMESTAMP, OffsetRange, TopicPartition
 
 _RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
@@ -30,10 +29,12 @@ _PATIENCE_SECONDS = 60.0
 """Without a record or an end for so long, with some still to come, the brokers count as gone."""
 _WARM_UP_SECONDS = 10.0
 
-_PASSING = (RETRIABLE | UNREACHED) - {KafkaError.UNKNOWN_TOPIC_OR_PART}
-"""librdkafka tries again by itself. It reports an unknown topic only once the topic has been unknown for 30 s
-(`topic.metadata.propagation.max.ms`), which a job does not wait out."""
+_PASSING = (RETRIABLE | UNREACHED | {KafkaError.GROUP_AUTHORIZATION_FAILED}) - {KafkaError.UNKNOWN_TOPIC_OR_PART}
+"""librdkafka tries again by itself, and a range needs no group, whose coordinator it looks for all the same. It reports
+an unknown topic only once the topic has been unknown for 30 s (`topic.metadata.propagation.max.ms`), which nobody waits
+out."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_GONE_REMEDY = "start the run anew from there, or set pipeline.fail_on_data_loss = false"
 
 
 class RangeUnreadable(PeerError):
@@ -59,52 +60,63 @@ class Window:
 
 
 class RangeReader:
-    """Reads one range after the other with one consumer. Every method blocks."""
+    """Reads ranges with one consumer: one after the other, or several at once. Every method blocks.
 
-    def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS) -> None:
+    The consumer reports where partitions end (`enable.partition.eof`), and has no start offset of its own.
+    """
+
+    def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS, gone: str = _GONE_REMEDY) -> None:
+        """`gone`: what a person can do where the log has not all of a range any more."""
         self.consumer = consumer
         self._patience = patience
+        self._gone = gone
         self._known: set[str] = set()
         """Topics that the client has metadata of."""
 
-    def read(self, wanted: OffsetRange) -> Iterator[list[Message]]:
-        """Records of the range in offset order, many at a time. Raises `RangeUnreadable`."""
-        self._warm_up(wanted.topic)
-        self.consumer.assign([ClientPartition(*wanted.tp, wanted.start)])
+    def read(self, *wanted: OffsetRange) -> Iterator[list[Message]]:
+        """Records of the ranges, many at a time; of each, in offset order. Raises `RangeUnreadable`, after what came
+        before it.
+
+        A partition is in one of the ranges at most.
+        """
+        ranges = {each.tp: each for each in wanted if each.start < each.stop}
+        self._warm_up({each.topic for each in ranges.values()})
+        self.consumer.assign([ClientPartition(*tp, each.start) for tp, each in ranges.items()])
         try:
-            yield from self._until_the_end(wanted)
+            yield from self._until_the_end(ranges)
         finally:
             self.consumer.unassign()
 
-    def _warm_up(self, topic: str) -> None:
-        """Ask for the topic before it is assigned: one that is new to the client stalls for up to a second."""
-        if topic not in self._known:
+    def _warm_up(self, topics: set[str]) -> None:
+        """Ask for topics before they are assigned: one that is new to the client stalls for up to a second."""
+        for topic in topics - self._known:
             with contextlib.suppress(KafkaException):
                 self.consumer.list_topics(topic, timeout=_WARM_UP_SECONDS)
             self._known.add(topic)
 
-    def _until_the_end(self, wanted: OffsetRange) -> Iterator[list[Message]]:
+    def _until_the_end(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Iterator[list[Message]]:
+        left = dict(ranges)
         heard = time.monotonic()
-        while True:
+        while left:
             batch = self._fetch()
             records, errors = parted(batch, _ends_range)
             if errors:
                 # Left in, it would end this range, and what comes with it would be left out.
-                records, errors = parted([each for each in batch if not _is_stale(each, wanted)], _ends_range)
-            within = records if _ends_before(records, wanted.stop) else _before(records, wanted.stop)
+                records, errors = parted([each for each in batch if not _is_stale(each, left)], _ends_range)
+            within, ended = _of_one(records, *left.values()) if len(ranges) == 1 else _of_several(records, left)
             if within:
                 heard = time.monotonic()
                 yield within
                 heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
-            if len(within) < len(records) or (within and _place(within[-1]) == wanted.stop - 1):
-                return
-            if errors and self._is_over(wanted, errors):
-                return
+            for tp in ended:
+                del left[tp]
+            if errors:
+                self._meet(errors, left)
             # Kept over the next fetch, one batch would be made while another is still there: twice the memory that
             # goes through the processor's cache.
             del batch, records, within
-            if time.monotonic() - heard > self._patience:
-                raise self._silent(wanted)
+            if left and time.monotonic() - heard > self._patience:
+                raise self._silent(next(iter(left.values())))
 
     def _fetch(self) -> list[Message]:
         """Records that are there now: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
@@ -113,30 +125,33 @@ class RangeReader:
         first = self.consumer.poll(_POLL_SECONDS)
         return [] if first is None else [first, *self.consumer.consume(_RECORDS - 1, 0)]
 
-    def _is_over(self, wanted: OffsetRange, errors: list[Message]) -> bool:
-        """Whether the partition's end, as the client reports it, is at or behind the range's. Raises errors that do not
-        pass.
+    def _meet(self, errors: list[Message], left: dict[TopicPartition, OffsetRange]) -> None:
+        """Take out of `left` what has ended: the partition's end, as the client reports it, is at or behind the
+        range's. Raises errors that do not pass.
 
         An end before the range's is no error yet: a replica nearby may be behind its leader (KIP-392).
         """
         for message in errors:
-            if (error := message.error()) is None or error.code() in _PASSING:
-                if error is not None and error.code() in RETRIABLE:
+            tp, error = _partition_of(message), message.error()
+            assert error is not None
+            # What the client says of no partition concerns them all; what it says behind a range's end, none.
+            wanted = next(iter(left.values()), None) if tp is None else left.get(tp)
+            if error.code() in _PASSING:
+                if error.code() in RETRIABLE:
                     log_refused_fetch(message)
+            elif wanted is None:
                 continue
-            if error.code() == KafkaError._PARTITION_EOF:
-                if _place(message) >= wanted.stop:
-                    return True
-                continue
-            raise self._unreadable(wanted, error)
-        return False
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise self._unreadable(wanted, message, error)
+            elif _place(message) >= wanted.stop:
+                del left[wanted.tp]
 
-    def _unreadable(self, wanted: OffsetRange, error: KafkaError) -> RangeUnreadable:
+    def _unreadable(self, wanted: OffsetRange, message: Message, error: KafkaError) -> RangeUnreadable:
         if error.code() in _GONE:
             first, end = self._watermarks(wanted)
             return RangeUnreadable(
-                f"{wanted.tp}: offsets {wanted.start} to {min(wanted.stop, first)} are gone, the log has {first} to "
-                f"{end} now; start the run anew from there, or set pipeline.fail_on_data_loss = false ({error.str()})"
+                f"{wanted.tp}: offsets {_place(message)} to {min(wanted.stop, first)} are gone, the log has {first} to "
+                f"{end} now; {self._gone} ({error.str()})"
             )
         remedy = fault_of(error.code()).remedy(rights="READ")
         return RangeUnreadable(f"{wanted.tp} cannot be read: {error.str()}; {remedy}")
@@ -158,73 +173,52 @@ class RangeReader:
         return int(answer[0]), int(answer[1])
 
 
+def _of_one(records: list[Message], wanted: OffsetRange) -> tuple[list[Message], list[TopicPartition]]:
+    """Records within the only range that is assigned, and its partition if its end was seen."""
+    if not records or _place(records[-1]) < wanted.stop - 1:
+        return records, []
+    return [message for message in records if _place(message) < wanted.stop], [wanted.tp]
+
+
+def _of_several(
+    records: list[Message], left: Mapping[TopicPartition, OffsetRange]
+) -> tuple[list[Message], set[TopicPartition]]:
+    """Records within their ranges, and the partitions whose end was seen."""
+    within: list[Message] = []
+    ended: set[TopicPartition] = set()
+    for message in records:
+        tp = _partition_of(message)
+        if tp is None or (wanted := left.get(tp)) is None:
+            continue
+        if _place(message) < wanted.stop:
+            within.append(message)
+        if _place(message) >= wanted.stop - 1:
+            ended.add(tp)
+    return within, ended
+
+
+def _partition_of(message: Message) -> TopicPartition | None:
+    topic, partition = message.topic(), message.partition()
+    return None if topic is None or partition is None or partition < 0 else TopicPartition(topic, partition)
+
+
 def _ends_range(error: KafkaError) -> bool:
     return error.code() != KafkaError._PARTITION_EOF and error.code() not in _PASSING
 
 
-def _is_stale(message: Message, wanted: OffsetRange) -> bool:
-    """Whether it says that an offset is gone which this range never asks for: it is of the range that was read before.
+def _is_stale(message: Message, left: Mapping[TopicPartition, OffsetRange]) -> bool:
+    """Whether it says that an offset is gone which its range never asks for: it is of a range that was read before.
 
     librdkafka drops what it has of an assignment that is over, but not this error (rd_kafka_offset_reset reports it
     without a version). Behind a damaged batch it asks for offsets that it has read from the middle of a record.
     """
-    error = message.error()
-    return error is not None and error.code() in _GONE and not wanted.start <= _place(message) <= wanted.stop
+    error, tp = message.error(), _partition_of(message)
+    if error is None or error.code() not in _GONE or tp is None:
+        return False
+    wanted = left.get(tp)
+    return wanted is None or not wanted.start <= _place(message) <= wanted.stop
 
 
 def _place(message: Message) -> int:
     offset = message.offset()
     return -1 if offset is None else offset
-
-
-def _ends_before(records: list[Message], stop: int) -> bool:
-    return not records or _place(records[-1]) < stop
-
-
-def _before(records: list[Message], stop: int) -> list[Message]:
-    return [message for message in records if _place(message) < stop]
-
-
-Range = tuple[str, int, int, int]
-"""Topic, partition, first offset, and the end."""
-
-
-class Damaged(ConfigError):
-    """Part of the ranges cannot be read. `found` is what came before that."""
-
-    def __init__(self, text: str, found: Sequence[Message]) -> None:
-        super().__init__(text)
-        self.found = found
-
-
-def fetch(
-    client: Mapping[str, str | int | float | bool], token: Token | None, ranges: Sequence[Range], patience: float
-) -> list[Message]:
-    """Records in `ranges`, and those behind an end that came along.
-
-    Gives up after `patience` seconds without a record. Raises `Damaged`. Blocks.
-    """
-    login = {}
-    if token is not None:
-        login["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
-    consumer = Consumer({**client, **login})
-    found: list[Message] = []
-    try:
-        ends = {(topic, number): end for topic, number, _, end in ranges}
-        consumer.assign([TopicPartition(topic, number, first) for topic, number, first, _ in ranges])
-        heard = time.monotonic()
-        while ends and time.monotonic() - heard < patience:
-            for message in consumer.consume(500, 0.2):
-                if (error := message.error()) is None:
-                    heard = time.monotonic()
-                    found.append(message)
-                elif error.code() in DAMAGED:
-                    where = f"{message.topic()}-{message.partition()}"
-                    raise Damaged(f"{where}: {error.str()}: {fault_of(error.code()).remedy()}", found)
-            # By position: an end may be a transaction's marker, which is no record.
-            for place in consumer.position([TopicPartition(*each) for each in ends]):
-                if place.offset >= ends[place.topic, place.partition]:
-                    del ends[place.topic, place.partition]
-    finally:
-        consumer.close()
-    return found

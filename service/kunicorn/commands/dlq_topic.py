@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +13,16 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from kunicorn.clients.access import range_consumer, token_login
 from kunicorn.clients.config import consumer_properties, dead_letter_target
+from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import fetch_token
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Token
-from kunicorn.librdkafka.errors import RETRIABLE, fault_of
+from kunicorn.librdkafka.errors import fault_of
+from kunicorn.positions import OffsetRange
 from kunicorn.settings import Settings
 from kunicorn.settings.handler import default_topic
 
@@ -153,29 +155,15 @@ class LettersTopic:
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
         """Records from the beginning (or from `starts`, by partition) up to the ends."""
-        begin = {number: max(first, (starts or {}).get(number, 0)) for number, (first, _) in self.bounds.items()}
-        left = {number for number, (_, end) in self.bounds.items() if begin[number] < end}
-        self._consumer.assign([TopicPartition(self.name, number, begin[number]) for number in left])
-        heard = time.monotonic()
-        while left:
-            for message in self._consumer.consume(_BATCH, 0.2):
-                if (error := message.error()) is not None:
-                    if error.code() in RETRIABLE:
-                        continue
-                    # The side group is asked for its coordinator whether or not anything is remembered in it.
-                    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                        continue
-                    raise ConfigError(f"{self.name!r} cannot be read: {self._explained(error)}")
-                heard = time.monotonic()
-                found = _found(message)
-                if found.offset < self.bounds[found.partition][1]:
-                    yield found
-            # By position: the end may be a transaction's marker, which is no record.
-            places = self._consumer.position([TopicPartition(self.name, number) for number in left])
-            left -= {place.partition for place in places if place.offset >= self.bounds[place.partition][1]}
-            if time.monotonic() - heard > _PATIENCE:
-                raise ConfigError(f"{self.name!r}: no record for {_PATIENCE:.0f} s with some still to come; try again")
-        self._consumer.unassign()
+        ranges = [
+            OffsetRange(self.name, number, max(first, (starts or {}).get(number, 0)), end)
+            for number, (first, end) in self.bounds.items()
+        ]
+        try:
+            for messages in RangeReader(self._consumer, _PATIENCE, "try again").read(*ranges):
+                yield from map(_found, messages)
+        except RangeUnreadable as error:
+            raise ConfigError(f"the dead-letter topic: {error}") from error
 
     def replayed(self) -> dict[int, Replayed]:
         """Replayed letters by partition, as the side group has them."""
@@ -200,7 +188,7 @@ class LettersTopic:
         """Producer for sending back, with the properties with which letters are sent."""
         target = dead_letter_target(self._settings, f"{self._settings.kafka.client_id}-dlq", self.name)
         assert target is not None
-        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **_login(self._token)})
+        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_login(self._token)})
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         try:
@@ -235,21 +223,11 @@ def opened(settings: Settings) -> Iterator[LettersTopic]:
     except PeerError as error:
         raise ConfigError(f"no OAUTHBEARER token: {error}") from error
     properties = dict(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"))
-    own = {"group.id": f"{settings.group.id}.dlq-replay", "log_level": 0, **_login(token)}
-    try:
-        consumer = Consumer({**properties, **own})
-    except KafkaException as error:
-        raise ConfigError(f"the Kafka client refuses its properties: {error.args[0].str()}; see [kafka]") from error
+    consumer = range_consumer({**properties, "group.id": f"{settings.group.id}.dlq-replay"}, token)
     try:
         yield LettersTopic(settings, consumer, token)
     finally:
         consumer.close()
-
-
-def _login(token: Token | None) -> dict[str, Any]:
-    if token is None:
-        return {}
-    return {"oauth_cb": lambda _: (token.value, token.expires_at, token.principal, token.extensions)}
 
 
 def _found(message: Message) -> Found:

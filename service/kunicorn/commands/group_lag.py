@@ -11,9 +11,10 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Coordinates
 
+from kunicorn.clients.access import range_consumer
 from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.session import REQUEST_TIMEOUT, Visit
 from kunicorn.errors import ConfigError
@@ -190,10 +191,4 @@ def timestamps(
 
 def reader(settings: Settings, token: Token | None, client_id: str, more: Mapping[str, str | int]) -> Consumer:
     """Consumer in no group, with the workers' properties and `more`. Raises `ConfigError`."""
-    own: dict[str, object] = {**consumer_properties(settings, client_id), **more}
-    if token is not None:
-        own["oauth_cb"] = lambda _: (token.value, token.expires_at, token.principal, token.extensions)
-    try:
-        return Consumer(own)
-    except KafkaException as error:
-        raise ConfigError(f"the Kafka client refuses its properties: {error.args[0].str()}; see [kafka]") from error
+    return range_consumer({**consumer_properties(settings, client_id), **more}, token)

@@ -8,7 +8,7 @@ import asyncio
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +16,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from kunicorn.clients.access import range_consumer
 from kunicorn.clients.config import consumer_properties
-from kunicorn.clients.range_reader import Damaged, fetch
+from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group.protocol import EARLIEST, LATEST
@@ -28,7 +29,7 @@ from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import list_offsets
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.kafka_errors import ErrorCode, describe, fault
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.testing.bench import Bench
 from kunicorn.testing.memory import GivenRecord
@@ -166,13 +167,15 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
         raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")
     if not first <= offset < end:
         raise ConfigError(f"{tp} has no offset {offset}: its log has {first} to {end - 1}")
-    around = (*tp, max(first, offset - _NEIGHBOURS), min(end, offset + _NEIGHBOURS))
+    around = OffsetRange(*tp, max(first, offset - _NEIGHBOURS), min(end, offset + _NEIGHBOURS))
+    records: list[Message] = []
     try:
-        records = _fetched(settings, token, around, {})
-    except Damaged as damage:
-        if (found := _at(damage.found, offset)) is None:
-            raise
-        return found
+        for some in _fetched(settings, token, around, {}):
+            records += some
+    except RangeUnreadable as error:
+        # What is damaged behind the record does not matter.
+        if _at(records, offset) is None:
+            raise ConfigError(str(error)) from error
     found = _at(records, offset)
     if found is None:
         raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
@@ -200,23 +203,27 @@ async def _bounds(settings: Settings, token: Token | None, tp: TopicPartition) -
 
 
 def _fetched(
-    settings: Settings, token: Token | None, around: tuple[str, int, int, int], more: dict[str, Any]
-) -> list[Message]:
+    settings: Settings, token: Token | None, around: OffsetRange, more: Mapping[str, Any]
+) -> Iterator[list[Message]]:
     own = consumer_properties(settings, f"{settings.kafka.client_id}-replay-one")
-    return fetch({**own, "log_level": 0, **more}, token, [around], _PATIENCE)
+    consumer = range_consumer({**own, **more}, token)
+    try:
+        yield from RangeReader(consumer, _PATIENCE, "name an offset that is there").read(around)
+    finally:
+        consumer.close()
 
 
 def _at(records: Sequence[Message], offset: int) -> Message | None:
     return next((each for each in records if each.offset() == offset), None)
 
 
-def _why(settings: Settings, token: Token | None, around: tuple[str, int, int, int], offset: int) -> str:
+def _why(settings: Settings, token: Token | None, around: OffsetRange, offset: int) -> str:
     """Why there is no record at an offset of the log. A marker, and a record that compaction took, leave the same gap
     behind; one of a transaction does not.
     """
     if settings.kafka.isolation_level == "read_committed":
         every = _fetched(settings, token, around, {"isolation.level": "read_uncommitted"})
-        if _at(every, offset) is not None:
+        if any(_at(some, offset) is not None for some in every):
             return "belongs to a transaction that was aborted or is still open (kafka.isolation_level hides it)"
     return "is no record: compaction has removed it, or a transaction's marker stands there"
 

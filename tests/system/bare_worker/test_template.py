@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from kunicorn.ipc.messages import Fork, TemplateFailed, encode
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
+from tests.system import procfs
 from tests.system.bare_worker.rig import Rig, TemplateProcess, configuration
 from tests.system.bare_worker.traffic import HANDLERS, produce, seen
 from tests.waiting import wait_until
@@ -137,8 +137,7 @@ def test_a_worker_holds_no_socket_but_its_own(processes: Rig) -> None:
 
 def sockets(pid: int) -> set[str]:
     """The sockets that the process holds."""
-    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    return {link for link in links if link.startswith("socket:")}
+    return {target for target in procfs.descriptors(pid) if target.startswith("socket:")}
 
 
 def test_the_end_of_the_socket_ends_the_template_in_order(processes: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ class Scripted:
         self._batches = list(batches)
 
     def consume(self, count: int, timeout: float) -> list[Message]:
-        return self._batches.pop(0)
+        return self._batches.pop(0) if self._batches else []
+
+    def poll(self, timeout: float) -> None: ...
 
     def list_topics(self, topic: str, timeout: float) -> None: ...
     def assign(self, partitions: list[Any]) -> None: ...
@@ -31,18 +34,33 @@ class Scripted:
         return 11, 13
 
 
-def record(offset: int) -> Message:
-    return Message(topic="orders", partition=0, offset=offset, value=b"v")
+def record(offset: int, partition: int = 0) -> Message:
+    return Message(topic="orders", partition=partition, offset=offset, value=b"v")
+
+
+def told(code: int, offset: int, partition: int = 0) -> Message:
+    return Message(topic="orders", partition=partition, offset=offset, error=KafkaError(code))
 
 
 def gone(offset: int) -> Message:
-    error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-    return Message(topic="orders", partition=0, offset=offset, error=error)
+    return told(KafkaError._AUTO_OFFSET_RESET, offset)
+
+
+def end(offset: int, partition: int = 0) -> Message:
+    return told(KafkaError._PARTITION_EOF, offset, partition)
+
+
+def reader(*batches: list[Message], patience: float = 60.0) -> RangeReader:
+    client: Any = Scripted(*batches)
+    return RangeReader(client, patience)
 
 
 def read(*batches: list[Message]) -> list[int | None]:
-    client: Any = Scripted(*batches)
-    return [message.offset() for batch in RangeReader(client).read(WANTED) for message in batch]
+    return [message.offset() for batch in reader(*batches).read(WANTED) for message in batch]
+
+
+def places(batches: Iterable[list[Message]]) -> list[tuple[int | None, int | None]]:
+    return [(message.partition(), message.offset()) for batch in batches for message in batch]
 
 
 @pytest.mark.parametrize("offset", [NOBODY_ASKED_FOR, 9, 14])
@@ -54,3 +72,42 @@ def test_a_gone_offset_of_the_range_before_neither_ends_this_one_nor_hides_its_r
 def test_a_gone_offset_of_this_range_ends_it() -> None:
     with pytest.raises(RangeUnreadable, match="orders-0: offsets 10 to 11 are gone, the log has 11 to 13 now"):
         read([gone(10)])
+
+
+TWO = (WANTED, OffsetRange("orders", 1, 0, 2))
+
+
+def test_several_ranges_end_each_at_its_own_place() -> None:
+    fetched = reader([record(10), record(0, 1), record(1, 1), record(2, 1)], [record(3, 1), record(12), record(13)])
+    assert places(fetched.read(*TWO)) == [(0, 10), (1, 0), (1, 1), (0, 12)]
+
+
+def test_a_range_whose_last_offset_is_no_record_ends_with_the_log() -> None:
+    assert places(reader([record(10), record(1, 1)], [end(13), record(14)]).read(*TWO)) == [(0, 10), (1, 1)]
+    assert places(reader([record(1, 1), end(2, 1)], [end(12)], [record(12)]).read(*TWO)) == [(1, 1), (0, 12)]
+
+
+def test_what_is_damaged_behind_the_end_of_one_range_does_not_end_another() -> None:
+    damaged = told(KafkaError._BAD_MSG, 7, 1)
+    assert places(reader([record(1, 1), damaged], [record(12)]).read(*TWO)) == [(1, 1), (0, 12)]
+
+
+def test_what_came_before_damage_is_given_out_before_the_error() -> None:
+    batches = reader([record(0, 1), record(10), told(KafkaError._BAD_MSG, 11), record(1, 1)]).read(*TWO)
+    assert places([next(batches)]) == [(1, 0), (0, 10), (1, 1)]
+    with pytest.raises(RangeUnreadable, match=r"orders-0 cannot be read: .*another replica"):
+        next(batches)
+
+
+def test_empty_ranges_are_no_work() -> None:
+    assert places(reader().read(OffsetRange("orders", 0, 5, 5))) == []
+
+
+def test_a_denied_group_is_no_matter_to_who_reads_ranges() -> None:
+    denied = Message(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    assert places(reader([denied, record(12), record(1, 1)]).read(*TWO)) == [(0, 12), (1, 1)]
+
+
+def test_a_range_that_stays_silent_is_an_error_that_names_it() -> None:
+    with pytest.raises(RangeUnreadable, match=r"orders-0@10-13: no record for 0 s with some still to come"):
+        places(reader([record(1, 1)], patience=0).read(*TWO))

@@ -16,7 +16,8 @@ from itertools import groupby
 import msgspec
 from confluent_kafka import Message
 
-from kunicorn.clients.range_reader import fetch
+from kunicorn.clients.access import range_consumer
+from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.commands.check.trial import Order, Result
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handler.call import Calls, OfOne, calls_for
@@ -26,6 +27,7 @@ from kunicorn.handler.load import Handler, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import calls_sending, refuse_two_committers
 from kunicorn.handler.registry import HandlerRegistry
+from kunicorn.positions import OffsetRange
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -79,7 +81,14 @@ def _form(order: Order) -> Callable[[Handler, HandlerConfig], Calls]:
 
 def _fetched(order: Order) -> list[Message]:
     """The latest records of the ranges, by partition and offset."""
-    found = fetch(order.client, order.token, order.ranges, _PATIENCE)
+    consumer = range_consumer(order.client, order.token)
+    try:
+        read = RangeReader(consumer, _PATIENCE, "try again").read(*(OffsetRange(*each) for each in order.ranges))
+        found = [message for some in read for message in some]
+    except RangeUnreadable as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        consumer.close()
     youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
     return sorted(youngest, key=_place)
 
