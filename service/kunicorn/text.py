@@ -8,9 +8,9 @@ import base64
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from kunicorn.errors import ConfigError
 
@@ -40,6 +40,27 @@ def _shown(cell: Cell) -> str:
     if cell is None or cell == "":
         return _NOTHING
     return printable(cell) if isinstance(cell, str) else f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
+
+
+class Answer(Protocol):
+    """What a command or a job has to say."""
+
+    def lines(self) -> Iterable[str]:
+        """For a person."""
+
+    def as_json(self) -> Any:
+        """For a program."""
+
+
+def tell(answer: Answer, say: Callable[[str], None], *, as_json: bool, in_one_line: bool = False) -> None:
+    """Say the answer, as text or as JSON. `in_one_line`: among a job's log lines."""
+    if not as_json:
+        for line in answer.lines():
+            say(line)
+    elif in_one_line:
+        say(json.dumps(answer.as_json(), ensure_ascii=False))
+    else:
+        say(as_json_text(answer.as_json()))
 
 
 def as_json_text(value: Any) -> str:

@@ -304,9 +304,10 @@ def lag(
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
-    from kunicorn.commands.lag import say_lag
+    from kunicorn.commands.lag import lag as lag_of
+    from kunicorn.text import tell
 
-    say_lag(settings, typer.echo, most=1_000_000 if every else 20, as_json=as_json)
+    tell(lag_of(settings, most=1_000_000 if every else 20), typer.echo, as_json=as_json)
 
 
 @app.command(short_help="Remove a static member that will not come back from its group.")

@@ -39,11 +39,12 @@ def show_offsets(
 
     settings = load(config, os.environ)
     from kunicorn.commands import offsets
+    from kunicorn.text import tell
 
     if as_csv:
         offsets.export(settings, typer.echo)
     else:
-        offsets.show(settings, typer.echo, as_json=as_json)
+        tell(offsets.show(settings), typer.echo, as_json=as_json)
 
 
 @offsets_commands.command("reset", short_help="Plan a reset of committed offsets; --execute does it.")
@@ -241,15 +242,12 @@ def list_letters(
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
-    from kunicorn.commands.dlq import summary, summary_json
+    from kunicorn.commands.dlq import summary
     from kunicorn.commands.dlq_topic import opened
+    from kunicorn.text import tell
 
     with opened(settings) as topic:
-        if as_json:
-            typer.echo(summary_json(topic.name, topic.letters(), latest))
-            return
-        for line in summary(topic.name, topic.letters(), latest):
-            typer.echo(line)
+        tell(summary(topic.name, topic.letters(), latest), typer.echo, as_json=as_json)
 
 
 @dlq_commands.command("show", short_help="Show one letter whole.")
@@ -264,11 +262,10 @@ def show_letter(
     settings = load(config, os.environ)
     from kunicorn.commands import dlq
     from kunicorn.commands.dlq_topic import opened
+    from kunicorn.text import tell
 
     with opened(settings) as topic:
-        letter = dlq.one(topic, place)
-        for line in [dlq.as_json(letter)] if as_json else dlq.whole(letter):
-            typer.echo(line)
+        tell(dlq.one(topic, place), typer.echo, as_json=as_json)
 
 
 @dlq_commands.command("replay", short_help="Send letters back to the topics they came from.")
@@ -352,16 +349,12 @@ def replay_record(
     from kunicorn.commands import replay_one
     from kunicorn.positions import TopicPartition
     from kunicorn.settings import load
-    from kunicorn.text import as_json_text
+    from kunicorn.text import tell
 
     if debug and (as_json or not sys.stdin.isatty()):
         raise ConfigError("--pdb needs a person at a terminal: leave --json out, and do not redirect the input")
     settings = load(config, os.environ)
     message = replay_one.find(settings, TopicPartition(topic, partition), offset)
     replayed = replay_one.replay(settings, message, debug=debug)
-    if as_json:
-        typer.echo(as_json_text(replay_one.as_json(replayed)))
-    else:
-        for line in replay_one.lines(replayed, settings):
-            typer.echo(line)
+    tell(replayed, typer.echo, as_json=as_json)
     raise typer.Exit(ExitCode.HANDLER if replayed.error is not None else ExitCode.CLEAN)

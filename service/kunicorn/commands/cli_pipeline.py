@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kunicorn.pipeline.executors import SettingsFile
     from kunicorn.pipeline.report import Finished, Say
     from kunicorn.settings import Settings
+    from kunicorn.text import Answer
 
 app = typer.Typer(
     name="pipeline", help="The same handler on Spark: reprocess history, catch up, stream, export.",
@@ -76,7 +77,7 @@ def backfill(  # noqa: PLR0913 - each is an option
     slack_ms = None if slack is None else round(span("--slack", slack) * 1000)
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
     if dry_run:
-        return job.dry_run(settings, request).tell(typer.echo, as_json=as_json)
+        return _tell(job.dry_run(settings, request), as_json=as_json)
     raise typer.Exit(_told(job.backfill(settings, file, request, master, run, _saying(as_json)), as_json))
 
 
@@ -136,7 +137,7 @@ def export(
     settings, file = _read(config)
     form = form_asked(settings, to, value, key)
     if dry_run:
-        return job.dry_run(settings, place(target), form).tell(typer.echo, as_json=as_json)
+        return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
     raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
 
 
@@ -154,7 +155,7 @@ def reconcile(
     from kunicorn.pipeline.state import place
 
     settings, _ = _read(config)
-    raise typer.Exit(job.reconcile(settings, place(table), typer.echo, as_json=as_json))
+    raise typer.Exit(_told(job.reconcile(settings, place(table)), as_json))
 
 
 @app.command(short_help="Print what runs a job on Kubernetes.")
@@ -202,10 +203,14 @@ def _saying(as_json: bool) -> Say:
 
 def _told(finished: Finished, as_json: bool) -> ExitCode:
     """Report a job's result; the exit code."""
-    from kunicorn.pipeline.report import tell
-
-    tell(finished, typer.echo, for_program=as_json)
+    _tell(finished, as_json=as_json)
     return finished.code
+
+
+def _tell(answer: Answer, *, as_json: bool) -> None:
+    from kunicorn.text import tell
+
+    tell(answer, typer.echo, as_json=as_json, in_one_line=True)
 
 
 def _time(option: str, text: str | None) -> int | None:
@@ -237,5 +242,5 @@ def catch_up(
 
     settings, file = _read(config)
     if dry_run:
-        return job.dry_run(settings).tell(typer.echo, as_json=as_json)
+        return _tell(job.dry_run(settings), as_json=as_json)
     raise typer.Exit(_told(job.catch_up(settings, file, master, run, wait, _saying(as_json)), as_json))

@@ -7,7 +7,6 @@ is interrupted repeats at most what was on its way. Output is text for people wi
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -172,56 +171,84 @@ class _Sending:
         self._topic.remember(self._done)
 
 
-def summary(topic: str, letters: Iterable[Found], latest: int) -> Iterator[str]:
+@dataclass(slots=True)
+class Letters:
+    """All letters of a dead-letter topic, counted."""
+
+    topic: str
+    latest: deque[Found]
+    counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """By error type, and the topic and partition where they came from."""
+    foreign: Counter[str] = field(default_factory=Counter)
+    """Records that are no letters, by what is missing."""
+    times: list[int] = field(default_factory=list)
+    """When the first and the last of them were given up."""
+
+    def add(self, found: Found) -> None:
+        """Count one record of the topic."""
+        if found.told is None:
+            self.foreign[found.why] += 1
+            return
+        self.counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
+        self.times = [min([found.told.time_ms, *self.times]), max([found.told.time_ms, *self.times])]
+        self.latest.append(found)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def groups(self) -> list[tuple[tuple[str, str, int], int]]:
+        """The counts, greatest first."""
+        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
+
+    def lines(self) -> Iterator[str]:
+        span = f", {_time(self.times[0])} to {_time(self.times[1])}" if self.times else ""
+        yield f"{self.topic}: {self.total} dead letter{'' if self.total == 1 else 's'}{span}"
+        for (error, source, partition), count in self.groups():
+            yield f"{count:>8}  {error}  {source}-{partition}"
+        for why, count in self.foreign.items():
+            yield f"{count:>8}  no dead letters of kunicorn's: {why}"
+        if self.latest:
+            yield "the latest, for `kunicorn dlq show`:"
+        for found in self.latest:
+            told = found.told
+            assert told is not None
+            source = f"{told.topic}-{told.partition}@{told.offset}"
+            error = f"{told.cause.type}: {_one_line(told.cause.message)}"
+            yield f"  {found.partition}@{found.offset}  {_time(told.time_ms)}  {source}  {error}"
+
+    def as_json(self) -> dict[str, Any]:
+        groups = [
+            {"error": error, "topic": source, "partition": partition, "count": count}
+            for (error, source, partition), count in self.groups()
+        ]
+        told = {"topic": self.topic, "letters": self.total, "foreign": self.foreign.total(), "groups": groups}
+        return {**told, "latest": [_plain(found) for found in self.latest]}
+
+
+def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:
     """Counts by origin and cause, times, the latest letters, and records that are no letters."""
-    counts: Counter[tuple[str, str, int]] = Counter()
-    foreign: Counter[str] = Counter()
-    last: deque[Found] = deque(maxlen=latest)
-    times: list[int] = []
+    counted = Letters(topic, deque(maxlen=latest))
     for found in letters:
-        if found.told is None:
-            foreign[found.why] += 1
-            continue
-        counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
-        times = [min([found.told.time_ms, *times]), max([found.told.time_ms, *times])]
-        last.append(found)
-    total = sum(counts.values())
-    span = f", {_time(times[0])} to {_time(times[1])}" if times else ""
-    yield f"{topic}: {total} dead letter{'' if total == 1 else 's'}{span}"
-    for (error, source, partition), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        yield f"{count:>8}  {error}  {source}-{partition}"
-    for why, count in foreign.items():
-        yield f"{count:>8}  no dead letters of kunicorn's: {why}"
-    if last:
-        yield "the latest, for `kunicorn dlq show`:"
-    for found in last:
-        told = found.told
-        assert told is not None
-        source = f"{told.topic}-{told.partition}@{told.offset}"
-        error = f"{told.cause.type}: {_one_line(told.cause.message)}"
-        yield f"  {found.partition}@{found.offset}  {_time(told.time_ms)}  {source}  {error}"
+        counted.add(found)
+    return counted
 
 
-def summary_json(topic: str, letters: Iterable[Found], latest: int) -> str:
-    """The same for a program."""
-    counts: Counter[tuple[str, str, int]] = Counter()
-    foreign = 0
-    last: deque[Found] = deque(maxlen=latest)
-    for found in letters:
-        if found.told is None:
-            foreign += 1
-        else:
-            counts[found.told.cause.type, found.told.topic, found.told.partition] += 1
-            last.append(found)
-    groups = [
-        {"error": error, "topic": source, "partition": partition, "count": count}
-        for (error, source, partition), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    ]
-    told = {"topic": topic, "letters": sum(counts.values()), "foreign": foreign, "groups": groups}
-    return json.dumps({**told, "latest": [_plain(found) for found in last]}, ensure_ascii=False)
+@dataclass(frozen=True, slots=True)
+class OneLetter:
+    """One record of the dead-letter topic, whole."""
+
+    found: Found
+
+    def lines(self) -> Iterator[str]:
+        return _whole(self.found)
+
+    def as_json(self) -> dict[str, Any]:
+        """Bytes that are not UTF-8 are base64."""
+        return _plain(self.found)
 
 
-def one(topic: LettersTopic, place: str) -> Found:
+def one(topic: LettersTopic, place: str) -> OneLetter:
     """The letter at "partition@offset". Raises `ConfigError`."""
     number, at, offset = place.partition("@")
     if not (at and number.isdecimal() and offset.isdecimal()):
@@ -231,7 +258,7 @@ def one(topic: LettersTopic, place: str) -> Found:
         ends = {other: bound[1] for other, bound in topic.bounds.items() if other != int(number)}
         for found in topic.letters({**ends, int(number): int(offset)}):
             if found.offset == int(offset):
-                return found
+                return OneLetter(found)
             break
     raise ConfigError(f"there is no record at {place} of {topic.name!r}: it has {_shown_bounds(topic)}")
 
@@ -241,8 +268,7 @@ def _shown_bounds(topic: LettersTopic) -> str:
                      for number, (first, end) in topic.bounds.items())  # fmt: skip
 
 
-def whole(found: Found) -> Iterator[str]:
-    """One letter for a person."""
+def _whole(found: Found) -> Iterator[str]:
     record, told = found.record, found.told
     if told is None:
         yield f"no dead letter of kunicorn's: {found.why}"
@@ -256,11 +282,6 @@ def whole(found: Found) -> Iterator[str]:
     for name, value in told.headers if told is not None else record.headers:
         yield f"header    {printable(name)}: {shown_bytes(value)}"
     yield f"value     {shown_bytes(record.value)}"
-
-
-def as_json(found: Found) -> str:
-    """One letter for a program; bytes that are not UTF-8 are base64."""
-    return json.dumps(_plain(found), ensure_ascii=False)
 
 
 def _plain(found: Found) -> dict[str, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.clients.session import visiting
 from kunicorn.commands.group_lag import GroupStanding, Standing, look, timestamps
 from kunicorn.commands.offsets import standing_json
+from kunicorn.handler.config import RetryTopic
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.text import as_json_text, duration, table
+from kunicorn.text import duration, table
 
 _READING_SECONDS = 10.0
 
@@ -33,24 +34,34 @@ class TopicLag:
     """Partitions whose lag is not known: nothing is committed, or their leader does not answer."""
 
 
-def say_lag(settings: Settings, say: Callable[[str], None], most: int, *, as_json: bool) -> None:
-    """Print the lag: `most` of the partitions by lag, every one as JSON. Blocks. Raises `ConfigError`,
-    `FatalGroupError`.
-    """
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind a group is, and for how long."""
+
+    group: GroupStanding
+    ages: Ages
+    retry_topics: Collection[RetryTopic]
+    most: int
+    """So many partitions are shown to a person, those with the greatest lag."""
+
+    def lines(self) -> Iterator[str]:
+        yield from _shown(self.group, self.ages, self.most)
+        for topic in self.retry_topics:
+            yield f"{topic.name} is a retry topic: its records wait {topic.delay} each, which counts as lag, not as age"
+
+    def as_json(self) -> dict[str, object]:
+        return _json(self.group, self.ages)
+
+
+def lag(settings: Settings, most: int) -> Lag:
+    """Ask the brokers. Blocks. Raises `ConfigError`, `FatalGroupError`."""
     with visiting(settings) as visit:
         group = look(visit)
         behind = {each.tp: _start(each) for each in group.partitions if each.lag}
         told = timestamps(settings, visit.token, behind, _READING_SECONDS)
     waits = {name: topic.delay_ms for name, topic in settings.retry_topics.items()}
     due = {tp: timestamp_ms + waits.get(tp.topic, 0) for tp, timestamp_ms in told.items()}
-    ages = _ages(group.partitions, due, time.time())
-    if as_json:
-        say(as_json_text(_json(group, ages)))
-        return
-    for line in _shown(group, ages, most):
-        say(line)
-    for topic in settings.retry_topics.values():
-        say(f"{topic.name} is a retry topic: its records wait {topic.delay} each, which counts as lag, not as age")
+    return Lag(group, _ages(group.partitions, due, time.time()), settings.retry_topics.values(), most)
 
 
 def by_topic(partitions: Sequence[Standing], ages: Ages) -> list[TopicLag]:

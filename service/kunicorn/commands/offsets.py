@@ -244,15 +244,23 @@ class NotAllReset(ServiceError):
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
-def show(settings: Settings, say: Say, *, as_json: bool) -> None:
-    """Print where the group stands. Raises `ConfigError`, `FatalGroupError`."""
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """Where a group stands."""
+
+    group: GroupStanding
+
+    def lines(self) -> Iterator[str]:
+        return _shown(self.group)
+
+    def as_json(self) -> dict[str, Any]:
+        return _group_json(self.group)
+
+
+def show(settings: Settings) -> GroupOffsets:
+    """Ask the brokers. Blocks. Raises `ConfigError`, `FatalGroupError`."""
     with visiting(settings) as visit:
-        group = look(visit)
-    if as_json:
-        say(as_json_text(_group_json(group)))
-        return
-    for line in _shown(group):
-        say(line)
+        return GroupOffsets(look(visit))
 
 
 def export(settings: Settings, say: Say) -> None:

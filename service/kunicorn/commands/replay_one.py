@@ -44,6 +44,8 @@ class Replayed:
     record: Record
     run: Run
     seconds: float
+    attempts: int
+    """So many times the service would try it."""
 
     @property
     def handled(self) -> Handled:
@@ -54,6 +56,46 @@ class Replayed:
     def error(self) -> BaseException | None:
         """Exception that the handler raised, other than an outcome."""
         return next((each for each in self.run.errors if not isinstance(each, Said)), None)
+
+    def lines(self) -> Iterator[str]:
+        record, handled, error = self.record, self.handled, self.error
+        yield f"record    {record.topic}-{record.partition}@{record.offset}, {_time(record.timestamp)}"
+        yield f"key       {shown_bytes(record.key)}"
+        for name, value in record.headers:
+            yield f"header    {printable(name)}: {shown_bytes(value)}"
+        yield f"value     {shown_bytes(record.value)}"
+        yield f"outcome   {handled.outcome} after {self.seconds * 1000:.1f} ms"
+        if error is not None:
+            yield f"error     {type(error).__name__}: {printable(str(error))}"
+            yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
+            if self.attempts > 1:
+                yield f"then      the service would try it {self.attempts} times before that"
+        for why in self.run.halted.values():
+            yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
+        for letter in self.run.dead_letters:
+            yield f"letter    would go to {letter.topic}: {printable(letter.error_type)}: {printable(letter.error)}"
+        yield "nothing was committed or sent"
+
+    def as_json(self) -> dict[str, Any]:
+        record, error = self.record, self.error
+        return {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": json_bytes(record.key),
+            "value": json_bytes(record.value),
+            "headers": [[name, json_bytes(value)] for name, value in record.headers],
+            "outcome": str(self.handled.outcome),
+            "seconds": self.seconds,
+            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "traceback": "" if error is None else user_traceback(error),
+            "halted": next(iter(self.run.halted.values()), None),
+            "dead_letters": [
+                {"topic": letter.topic, "headers": [[name, json_bytes(value)] for name, value in letter.raw_headers]}
+                for letter in self.run.dead_letters
+            ],
+        }
 
 
 def replay(settings: Settings, message: Message, *, debug: bool = False) -> Replayed:
@@ -82,7 +124,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr):
             bench.work()
-        return Replayed(record, bench.outcome(), bench.took)
+        return Replayed(record, bench.outcome(), bench.took, handler.max_attempts)
     finally:
         bench.close()
 
@@ -93,50 +135,6 @@ def post_mortem(error: BaseException) -> None:
         return
     traceback.print_exception(error)
     pdb.post_mortem(error.__traceback__)
-
-
-def lines(replayed: Replayed, settings: Settings) -> Iterator[str]:
-    """The result for a person."""
-    record, handled, error = replayed.record, replayed.handled, replayed.error
-    yield f"record    {record.topic}-{record.partition}@{record.offset}, {_time(record.timestamp)}"
-    yield f"key       {shown_bytes(record.key)}"
-    for name, value in record.headers:
-        yield f"header    {printable(name)}: {shown_bytes(value)}"
-    yield f"value     {shown_bytes(record.value)}"
-    yield f"outcome   {handled.outcome} after {replayed.seconds * 1000:.1f} ms"
-    if error is not None:
-        yield f"error     {type(error).__name__}: {printable(str(error))}"
-        yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
-        if (attempts := settings.handler_of(record.topic).max_attempts) > 1:
-            yield f"then      the service would try it {attempts} times before that"
-    for why in replayed.run.halted.values():
-        yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
-    for letter in replayed.run.dead_letters:
-        yield f"letter    would go to {letter.topic}: {printable(letter.error_type)}: {printable(letter.error)}"
-    yield "nothing was committed or sent"
-
-
-def as_json(replayed: Replayed) -> dict[str, Any]:
-    """The result for a program."""
-    record, error = replayed.record, replayed.error
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": json_bytes(record.key),
-        "value": json_bytes(record.value),
-        "headers": [[name, json_bytes(value)] for name, value in record.headers],
-        "outcome": str(replayed.handled.outcome),
-        "seconds": replayed.seconds,
-        "error": None if error is None else f"{type(error).__name__}: {error}",
-        "traceback": "" if error is None else user_traceback(error),
-        "halted": next(iter(replayed.run.halted.values()), None),
-        "dead_letters": [
-            {"topic": letter.topic, "headers": [[name, json_bytes(value)] for name, value in letter.raw_headers]}
-            for letter in replayed.run.dead_letters
-        ],
-    }
 
 
 def _time(ms: int | None) -> str:

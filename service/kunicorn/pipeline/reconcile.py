@@ -6,7 +6,6 @@ a row is then one record. With `until` a row covers the offsets up to that.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,6 @@ from kunicorn.clients.access import Access
 from kunicorn.clients.questions import Log
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
-from kunicorn.pipeline.report import Say
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition, between, total
 from kunicorn.settings import Settings
@@ -36,22 +34,24 @@ class Difference:
     repeated: Sequence[OffsetRange] = field(default=())
     """Offsets that more than one row covers."""
 
-    def tell(self, say: Say, *, as_json: bool) -> None:
-        """Print the first ranges for a person; all of them for a program."""
-        if as_json:
-            say(
-                json.dumps(
-                    {"covered": self.covered, "missing": _plain(self.missing), "repeated": _plain(self.repeated)}
-                )
-            )
-            return
-        say(f"covered   {self.covered:,} offsets")
+    @property
+    def code(self) -> ExitCode:
+        """Exit code of the command."""
+        return ExitCode.NOT_ALL_COMMITTED if self.missing or self.repeated else ExitCode.CLEAN
+
+    def as_json(self) -> dict[str, object]:
+        """All ranges."""
+        return {"covered": self.covered, "missing": _plain(self.missing), "repeated": _plain(self.repeated)}
+
+    def lines(self) -> Iterator[str]:
+        """The first ranges."""
+        yield f"covered   {self.covered:,} offsets"
         for what, ranges in (("missing", self.missing), ("repeated", self.repeated)):
-            say(f"{what:<9} {total(ranges):,} offsets in {len(ranges)} ranges")
+            yield f"{what:<9} {total(ranges):,} offsets in {len(ranges)} ranges"
             for each in ranges[:_SHOWN]:
-                say(f"          {each.tp} {each.start:,} to {each.stop:,}")
+                yield f"          {each.tp} {each.start:,} to {each.stop:,}"
             if len(ranges) > _SHOWN:
-                say(f"          and {len(ranges) - _SHOWN} more")
+                yield f"          and {len(ranges) - _SHOWN} more"
 
 
 def _plain(ranges: Sequence[OffsetRange]) -> list[dict[str, str | int]]:
@@ -116,13 +116,11 @@ def _ranges(part: pa.Table) -> Iterator[tuple[str, int, int, int]]:
     yield from zip(part["topic"].to_pylist(), part["partition"].to_pylist(), starts, stops, strict=True)
 
 
-def reconcile(settings: Settings, table: Directory, say: Say, *, as_json: bool) -> ExitCode:
+def reconcile(settings: Settings, table: Directory) -> Difference:
     """Compare the table with the topics between its first row and now. Blocks. Raises `ConfigError`."""
     rows = rows_of(table)
     log = Log(Access(settings))
     partitions = log.partitions(sorted({tp.topic for tp in rows}))
     edges = log.edges(partitions)
     starts = {tp: max(edges.first[tp], min((at for at, _ in rows.get(tp, ())), default=0)) for tp in partitions}
-    found = difference(between(starts, edges.end), rows)
-    found.tell(say, as_json=as_json)
-    return ExitCode.NOT_ALL_COMMITTED if found.missing or found.repeated else ExitCode.CLEAN
+    return difference(between(starts, edges.end), rows)

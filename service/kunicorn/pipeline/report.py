@@ -6,7 +6,6 @@ Metrics are at `/metrics` of `[http]`; Spark's own are at its UI's port.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import threading
@@ -28,6 +27,7 @@ from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.state import Counts, RunState
 from kunicorn.positions import OffsetRange, skew, total
 from kunicorn.settings import HttpSettings
+from kunicorn.text import Answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,24 +170,12 @@ class Bar:
         self._silent_until = self._round_began + _SELDOM
 
 
-class Finished(Protocol):
+class Finished(Answer, Protocol):
     """Result of a job that has ended without an error; something may be left to handle."""
 
     @property
     def code(self) -> ExitCode:
         """Exit code of the command."""
-
-    def lines(self) -> Iterator[str]:
-        """The result for people."""
-
-    def as_json(self) -> dict[str, object]:
-        """The result for programs."""
-
-
-def tell(finished: Finished, say: Say, *, for_program: bool) -> None:
-    """Print the result; for a program as one JSON object on one line, like the plan of a `--dry-run`."""
-    for line in [json.dumps(finished.as_json())] if for_program else finished.lines():
-        say(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,14 +334,6 @@ class DryRun:
     def seconds(self) -> float | None:
         """Estimated duration, at the pace of earlier runs."""
         return None if self.pace is None else total(self.ranges) / self.pace
-
-    def tell(self, say: Say, *, as_json: bool) -> None:
-        """Print the plan; as JSON on one line, so that a log's other lines are easily told from it."""
-        if as_json:
-            say(json.dumps(self.as_json()))
-            return
-        for line in self.lines():
-            say(line)
 
     def as_json(self) -> dict[str, object]:
         """Every range, however many. In offsets: how many records they hold only reading would tell."""

@@ -66,7 +66,7 @@ def message(value: bytes | None) -> Message:
 def told(value: bytes | None, **handler: Any) -> tuple[replay_one.Replayed, str]:
     own = settings(**handler)
     replayed = replay_one.replay(own, message(value))
-    return replayed, "\n".join(replay_one.lines(replayed, own))
+    return replayed, "\n".join(replayed.lines())
 
 
 @pytest.mark.parametrize("more", [{}, {"entrypoint": "desk_shop:handle_later"}])
@@ -88,7 +88,7 @@ def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> No
     assert "kunicorn/testing" not in text
     assert "try it 5 times" in text
     assert "its partition would halt before it: JSONDecodeError" in text
-    told_json = json.loads(as_json_text(replay_one.as_json(replayed)))
+    told_json = json.loads(as_json_text(replayed.as_json()))
     assert (told_json["outcome"], told_json["value"], told_json["offset"]) == ("halted", "nonsense", 7)
 
 

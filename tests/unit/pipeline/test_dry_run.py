@@ -6,13 +6,14 @@ import json
 
 from kunicorn.pipeline.report import DryRun
 from kunicorn.positions import OffsetRange
+from kunicorn.text import tell
 
 RANGES = [OffsetRange("orders", 0, 10, 410), OffsetRange("orders", 1, 0, 100)]
 
 
 def told(dry_run: DryRun, *, as_json: bool) -> list[str]:
     said: list[str] = []
-    dry_run.tell(said.append, as_json=as_json)
+    tell(dry_run, said.append, as_json=as_json, in_one_line=True)
     return said
 
 

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
 from kunicorn.pipeline import stream
-from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream, tell
+from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream
 from kunicorn.pipeline.state import Counts, RunState
 from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.text import tell
 from tests.system.members import group_settings, toml
 
 ORDERS = TopicPartition("orders", 0)
@@ -27,7 +28,7 @@ GO_ON = "kunicorn pipeline backfill --resume a"
 
 def told(finished: Finished, *, for_program: bool) -> list[str]:
     said: list[str] = []
-    tell(finished, said.append, for_program=for_program)
+    tell(finished, said.append, as_json=for_program, in_one_line=True)
     return said
 
 

@@ -13,6 +13,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline.reconcile import Difference, difference, rows_of
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.text import tell
 
 A0 = TopicPartition("a", 0)
 
@@ -37,13 +38,13 @@ def test_gaps_are_missing_and_overlaps_repeated() -> None:
 def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
     found = compared(*((at, at + 1) for at in (10, 12, 12)))
     said: list[str] = []
-    found.tell(said.append, as_json=True)
+    tell(found, said.append, as_json=True)
     assert json.loads(said.pop()) == {
         "covered": 2,
         "missing": [{"topic": "a", "partition": 0, "start": a, "stop": b} for a, b in ((11, 12), (13, 20))],
         "repeated": [{"topic": "a", "partition": 0, "start": 12, "stop": 13}],
     }
-    found.tell(said.append, as_json=False)
+    tell(found, said.append, as_json=False)
     assert said == [
         "covered   2 offsets",
         "missing   8 offsets in 2 ranges",
