@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,8 +50,10 @@ class Stories:
 
     def told(self, seed: int, numbers: Iterable[int]) -> Found | None:
         """Tell these; the first that does not hold, None where all do."""
-        with self.stage() as tell:
+        with self.stage() as tell, _collected_between() as collect:
             for number in numbers:
+                if number % _COLLECTED_EVERY == 0:
+                    collect()
                 try:
                     tell(seed, number)
                 except Exception as error:
@@ -98,6 +101,26 @@ class Stories:
         found = self.told(asked.seed, range(asked.stories))
         print(found or f"{asked.stories} stories of seed {asked.seed} hold")
         return int(found is not None)
+
+
+_COLLECTED_EVERY = 20
+
+
+@contextmanager
+def _collected_between() -> Iterator[Callable[[], object]]:
+    """No garbage is collected but where this is called.
+
+    Workers that are killed leave coroutines that were never awaited. Python says so when it collects them, and fails to
+    where it happens to be inside a named tuple's constructor, which has no `__import__`.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield gc.collect
+    finally:
+        gc.collect()
+        if enabled:
+            gc.enable()
 
 
 def _kind(error: BaseException) -> str:

@@ -11,12 +11,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError
 from rich.console import Console
 from rich.progress import Progress
 
+from kunicorn.clients.post import Post
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, opened
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
@@ -24,8 +26,6 @@ from kunicorn.settings import Settings
 from kunicorn.text import json_bytes, printable, shown_bytes
 
 _REMEMBER_EVERY = 1_000
-_ON_THEIR_WAY = 10_000
-"""Below librdkafka's own limit (`queue.buffering.max.messages`), where it refuses more."""
 _FLUSH_SECONDS = 120.0
 
 
@@ -101,7 +101,7 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
 
 def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Callable[[], None]) -> int:
     """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`."""
-    sending = _Sending(topic, topic.producer(), done, sent)
+    sending = _Sending(topic, Post(topic.producer()), done, sent)
     starts = {number: end for number, (_, end) in topic.bounds.items()}
     starts |= {number: min(o for n, o in plan.chosen if n == number) for number in {n for n, _ in plan.chosen}}
     try:
@@ -120,15 +120,13 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
 
 
 class _Sending:
-    """Producer of one replay, and the side group's progress."""
+    """Letters of one replay on their way back, and the side group's progress."""
 
-    def __init__(
-        self, topic: LettersTopic, producer: Producer, done: dict[int, Replayed], told: Callable[[], None]
-    ) -> None:
+    def __init__(self, topic: LettersTopic, post: Post, done: dict[int, Replayed], told: Callable[[], None]) -> None:
         self.sent = self.delivered = 0
         self.refused: Counter[str] = Counter()
         self._topic = topic
-        self._producer = producer
+        self._post = post
         self._done = done
         self._told = told
         self._partitions: dict[str, int] = {}
@@ -141,19 +139,16 @@ class _Sending:
         assert told is not None
         if told.topic not in self._partitions:
             self._partitions[told.topic] = self._topic.partitions_of(told.topic)
-        more: dict[str, Any] = {} if record.timestamp is None else {"timestamp": record.timestamp}
-        if told.partition < self._partitions[told.topic]:
-            more["partition"] = told.partition
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            self._hear(letter, error)
-
-        headers: list[tuple[str, str | bytes | None]] = list(replayed_headers(told))
-        if len(self._producer) >= _ON_THEIR_WAY:
-            self._producer.flush(_FLUSH_SECONDS)
-        self._producer.produce(told.topic, record.value, record.key, headers=headers, on_delivery=delivered, **more)
+        self._post.send(
+            told.topic,
+            record.key,
+            record.value,
+            list(replayed_headers(told)),
+            partial(self._hear, letter),
+            timestamp=record.timestamp,
+            partition=told.partition if told.partition < self._partitions[told.topic] else None,
+        )
         self.sent += 1
-        self._producer.poll(0)
 
     def _hear(self, letter: Found, error: KafkaError | None) -> None:
         if error is not None:
@@ -165,7 +160,7 @@ class _Sending:
 
     def remember(self, plan: Plan) -> None:
         """Wait for what is on its way, then commit for the side group."""
-        self._producer.flush(_FLUSH_SECONDS)
+        self._post.flush(_FLUSH_SECONDS)
         for number, (_, end) in self._topic.bounds.items():
             self._done[number].settle(plan.left[number], end)
         self._topic.remember(self._done)

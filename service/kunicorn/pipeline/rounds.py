@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError
 
 from kunicorn.clients.access import Access
+from kunicorn.clients.post import Post
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
 from kunicorn.handler.retry import End
@@ -52,11 +53,11 @@ def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Su
         return 0
     if topic is None:
         raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
-    post = _Post(Access(settings).letters(topic), topic)
+    letters = _Letters(Post(Access(settings).letters(topic)), topic)
     for file in files:
         for letter in letters_in(outcomes, file, settings.group.id):
-            post.send(letter)
-    return post.flush()
+            letters.send(letter)
+    return letters.flush()
 
 
 def letters_in(outcomes: Directory, file: str, group: str) -> Iterator[Letter]:
@@ -77,51 +78,38 @@ def _milliseconds(time: Any) -> int | None:
     return None if time is None else round(time.timestamp() * 1000)
 
 
-class _Post:
+class _Letters:
     """Dead letters on their way to the topic; the first that is refused ends it."""
 
-    def __init__(self, producer: Producer, topic: str) -> None:
-        self._producer = producer
+    def __init__(self, post: Post, topic: str) -> None:
+        self._post = post
         self._topic = topic
         self._sent = 0
         self._error: KafkaError | None = None
 
     def send(self, letter: Letter) -> None:
-        more: dict[str, Any] = {} if letter.timestamp is None else {"timestamp": letter.timestamp}
-        while True:
-            try:
-                headers: list[tuple[str, str | bytes | None]] = [*letter.headers]
-                self._producer.produce(
-                    self._topic, letter.value, letter.key, headers=headers, on_delivery=self._told, **more
-                )
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-            except KafkaException as error:
-                raise self._refused(error.args[0]) from error
+        self._post.send(
+            self._topic, letter.key, letter.value, letter.headers, self._answered, timestamp=letter.timestamp
+        )
         self._sent += 1
-        self._producer.poll(0)
         self._check()
 
     def flush(self) -> int:
-        while self._producer.flush(1.0):
+        while self._post.flush(1.0):
             self._check()
         self._check()
         return self._sent
 
-    def _told(self, error: KafkaError | None, message: Message) -> None:
+    def _answered(self, error: KafkaError | None) -> None:
         self._error = self._error or error
 
     def _check(self) -> None:
-        if self._error is not None:
-            raise self._refused(self._error)
-
-    def _refused(self, error: KafkaError) -> LettersRefused:
-        remedy = fault_of(error.code()).remedy(rights="WRITE", setting="dead_letters.topic")
-        return LettersRefused(
-            f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}: {remedy}, then resume the "
-            f"run. The round does not count, and its records are handled again"
-        )
+        if (error := self._error) is not None:
+            remedy = fault_of(error.code()).remedy(rights="WRITE", setting="dead_letters.topic")
+            raise LettersRefused(
+                f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}: {remedy}, then resume "
+                f"the run. The round does not count, and its records are handled again"
+            )
 
 
 class StoppedAtOnce(ServiceError):
