@@ -1,31 +1,22 @@
 """A group's committed offsets beside the logs they point into, and the age of the oldest unhandled records, as the
-brokers know them. Joins nothing, changes nothing.
-
-For the age one record of each partition is read, at its committed offset.
+brokers know them. Joins nothing, changes nothing, fetches no record.
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Coordinates
-
-from kunicorn.clients.access import range_consumer
-from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.session import REQUEST_TIMEOUT, Visit
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import EARLIEST, LATEST, Committed, LogOffset
-from kunicorn.handler.record import Record
-from kunicorn.ipc.messages import Token
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.kafka.admin import Described, DescribedMember, IsolationLevel, list_offsets
 from kunicorn.kafka.metadata import Metadata
+from kunicorn.kafka.record_times import record_times
 from kunicorn.kafka_errors import ErrorCode, describe, fault
-from kunicorn.positions import NO_OFFSET, TopicPartition
-from kunicorn.settings import Settings
+from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,48 +138,15 @@ def _standing(
     )
 
 
-_SMALL: Mapping[str, str | int] = {
-    "queued.min.messages": 1,
-    "max.partition.fetch.bytes": 16_384,
-    "fetch.max.bytes": 1_048_576,
-    "message.max.bytes": 1_048_576,
-    "log_level": 0,
-}
-"""One record of each partition is wanted, not what a worker would prefetch."""
+def timestamps(visit: Visit, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Timestamps of the records at these offsets, in milliseconds since 1970, by the running service's rule. Blocks.
 
-
-def timestamps(
-    settings: Settings, token: Token | None, offsets: Mapping[TopicPartition, int], within: float
-) -> dict[TopicPartition, int]:
-    """Timestamp of the first record from each offset on, in milliseconds since 1970. Joins no group, commits nothing.
-    Blocks.
-
-    A partition is missing whose record did not come `within` seconds or carries no time. Raises `ConfigError`.
+    A partition is missing whose leader does not answer, or whose records carry no time.
     """
-    if not offsets:
-        return {}
-    consumer = reader(settings, token, f"{settings.kafka.client_id}-lag", _SMALL)
-    found: dict[TopicPartition, int] = {}
-    missing = set(offsets)
-    try:
-        consumer.assign([Coordinates(tp.topic, tp.partition, offset) for tp, offset in offsets.items()])
-        deadline = time.monotonic() + within
-        while missing and time.monotonic() < deadline:
-            for message in consumer.consume(500, 0.2):
-                if message.error() is not None:
-                    continue
-                record = Record.of(message)
-                tp = TopicPartition(record.topic, record.partition)
-                if tp in missing:
-                    missing.discard(tp)
-                    consumer.incremental_unassign([Coordinates(*tp)])
-                    if record.timestamp is not None:
-                        found[tp] = record.timestamp
-    finally:
-        consumer.close()
-    return found
+    level = IsolationLevel[visit.settings.kafka.isolation_level.upper()]
 
+    def ask(queries: Mapping[TopicPartition, int]) -> Awaitable[Mapping[TopicPartition, LogOffset]]:
+        return list_offsets(visit.cluster, queries, level, REQUEST_TIMEOUT)
 
-def reader(settings: Settings, token: Token | None, client_id: str, more: Mapping[str, str | int]) -> Consumer:
-    """Consumer in no group, with the workers' properties and `more`. Raises `ConfigError`."""
-    return range_consumer({**consumer_properties(settings, client_id), **more}, token)
+    found = visit.ask(lambda: record_times(ask, offsets, wall_ms()))
+    return {tp: at for tp, at in found.items() if at != NO_TIMESTAMP}

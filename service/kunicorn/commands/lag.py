@@ -14,8 +14,6 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.text import duration, table
 
-_READING_SECONDS = 10.0
-
 Ages = Mapping[TopicPartition, float]
 """Seconds since the oldest unhandled record was written (in a retry topic: since its time came), 0 without lag; where
 it is not known there is no entry."""
@@ -58,7 +56,7 @@ def lag(settings: Settings, most: int) -> Lag:
     with visiting(settings) as visit:
         group = look(visit)
         behind = {each.tp: _start(each) for each in group.partitions if each.lag}
-        told = timestamps(settings, visit.token, behind, _READING_SECONDS)
+        told = timestamps(visit, behind)
     waits = {name: topic.delay_ms for name, topic in settings.retry_topics.items()}
     due = {tp: timestamp_ms + waits.get(tp.topic, 0) for tp, timestamp_ms in told.items()}
     return Lag(group, _ages(group.partitions, due, time.time()), settings.retry_topics.values(), most)
