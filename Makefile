@@ -20,7 +20,7 @@ JOBS ?= 4
 
 .PHONY: help venv tools demo lint format test test-fast test-pythons test-again test-long conformance-long starts healthy-hour pictures chaos docs lock clean
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-pipeline bench-decoding bench-differential bench-features bench-sharing
+.PHONY: bench-pairs bench-pipeline bench-decoding bench-differential bench-features bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -126,6 +126,10 @@ bench-concurrency: venv  ## several records in hand, in about two minutes
 
 bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
+
+# Nothing may be slower by more than two in a hundred; what cannot be told from noise passes, with its interval.
+bench-pairs: venv  ## another commit's cost a record and this one's, in turns, in about five minutes; OLD=commit, PAIRS=n
+	$(BIN)/python -m bench.pairs --old $(or $(OLD),HEAD~1) $(if $(PAIRS),--pairs $(PAIRS))
 
 bench-producing: venv  ## what transactions cost beside at least once, in about three minutes
 	$(BIN)/python -m bench.producing --write
