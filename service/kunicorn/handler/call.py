@@ -54,14 +54,18 @@ class BatchProgress:
     """Offsets that are done beyond the first one that is not."""
 
 
-def progress_of(error: BatchError, offsets: Sequence[int]) -> BatchProgress:
-    """Progress that a `BatchError` tells. Raises `ValueError` where it names records that are not in the batch."""
+def progress_of(error: BatchError, following: Sequence[int]) -> BatchProgress:
+    """Progress that a `BatchError` tells. `following`: for each record of the batch, the offset behind it. Raises
+    `ValueError` where it names records that are not in the batch.
+    """
+    if error.failed is None and isinstance(error.done, int):
+        if not 0 <= error.done <= len(following):
+            raise ValueError(f"BatchError(done={error.done}) of a batch of {len(following)} records")
+        return BatchProgress(error.done)
+    offsets = [after - 1 for after in following]
     if error.failed is not None:
         return _before(error.failed, offsets)
-    if isinstance(error.done, int):
-        if not 0 <= error.done <= len(offsets):
-            raise ValueError(f"BatchError(done={error.done}) of a batch of {len(offsets)} records")
-        return BatchProgress(error.done)
+    assert isinstance(error.done, frozenset)
     if strange := error.done.difference(offsets):
         raise ValueError(_foreign(min(strange), offsets))
     first = next((at for at, offset in enumerate(offsets) if offset not in error.done), len(offsets))
@@ -86,7 +90,7 @@ def store_done(
     The exception that `BatchError` was raised from counts as the record's failure, so that rules by exception and
     outcomes apply to it.
     """
-    progress = progress_of(error, [after - 1 for after in following[: len(messages)]])
+    progress = progress_of(error, following[: len(messages)])
     if progress.done:
         cells[at] = following[progress.done - 1]
     if progress.done == len(messages):
