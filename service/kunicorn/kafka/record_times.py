@@ -1,4 +1,5 @@
-"""The times of records that nobody has fetched, by the brokers' word alone.
+"""The times of records that nobody has fetched, by the brokers' word alone. Small, as it lies below both the service
+and the commands.
 
 A broker does not tell the time of an offset, but which offset a time has: the first one whose record is of that time or
 later (KIP-79). So a record's age is looked for between a second and four years, by halves of its logarithm. A look that

@@ -1,4 +1,6 @@
-"""Tasks of the supervisor: `ServiceTasks` owns every one, and the first that raises ends the service."""
+"""Tasks of the supervisor: `ServiceTasks` owns every one, and the first that raises ends the service. Small, as it lies
+below all parts.
+"""
 
 from __future__ import annotations
 

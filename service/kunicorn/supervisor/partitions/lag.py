@@ -1,4 +1,5 @@
 """Lag in records and in seconds, by the brokers' word: a worker's cached watermark freezes exactly when it matters.
+Small, as what is asked about a record is `kunicorn.kafka.record_times`'s.
 
 In seconds: how old the oldest record is that one partition has not handled. What a worker takes in hand tells it; where
 none takes any (its worker is busy with another partition, the partition is halted, paused or without a worker), the log
